@@ -1,0 +1,160 @@
+# A room is a folder under src/, a namespace and a static library segue_<room>. This table says which
+# rooms a room may include; CMake links by it and scripts/check_includes.sh checks by it (one quoted
+# line per room, in this form). A room stands below those it depends on.
+set(SEGUE_ROOMS
+  "base:"
+  "tensor: base"
+  "ops: base tensor"
+  "attention: base tensor ops"
+  "comm: base tensor"
+  "batch: base tensor"
+  "sparse: base tensor ops comm batch"
+  "model: base tensor ops attention comm batch sparse"
+  "data: base tensor batch"
+  "balance: base tensor comm batch"
+  "report: base"
+  "train: base tensor ops attention comm batch sparse model data balance report"
+  "bench: base tensor ops attention comm batch sparse model data balance report train"
+  "cli: base tensor ops attention comm batch sparse model data balance report train bench"
+)
+
+include(GoogleTest)
+
+# Seconds. Sanitizers make code several times slower.
+set(SEGUE_TEST_TIMEOUT 60)
+set(SEGUE_SLOW_TEST_TIMEOUT 900)
+if(SEGUE_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
+  set(SEGUE_TEST_TIMEOUT 300)
+  set(SEGUE_SLOW_TEST_TIMEOUT 3600)
+endif()
+
+# segue_glob(<folder>): sets `headers`, `sources` (neither tests nor main files) and `tests`.
+function(segue_glob folder)
+  set(root ${CMAKE_SOURCE_DIR}/src/${folder})
+  file(GLOB headers CONFIGURE_DEPENDS ${root}/*.h ${root}/*.cuh)
+  file(GLOB sources CONFIGURE_DEPENDS ${root}/*.cpp ${root}/*.cu)
+  if(NOT SEGUE_HAS_CUDA)
+    list(FILTER sources EXCLUDE REGEX "\\.cu$")
+  endif()
+  if(NOT SEGUE_X86)
+    list(FILTER sources EXCLUDE REGEX "_avx512\\.cpp$")
+  endif()
+  set(tests ${sources})
+  list(FILTER tests INCLUDE REGEX "_test\\.(cpp|cu)$")
+  list(FILTER sources EXCLUDE REGEX "_(test|main)\\.(cpp|cu)$")
+  # Chosen at run time by what the CPU can do; everything else stays at SEGUE_MARCH.
+  set(wide ${sources})
+  list(FILTER wide INCLUDE REGEX "_avx512\\.cpp$")
+  if(wide)
+    set_source_files_properties(${wide} PROPERTIES
+      COMPILE_OPTIONS "-march=x86-64-v4;-mprefer-vector-width=512")
+  endif()
+  return(PROPAGATE headers sources tests)
+endfunction()
+
+# segue_add_library(<target> <rooms>): from `headers` and `sources`; links the rooms that exist.
+function(segue_add_library target rooms)
+  if(sources)
+    add_library(${target} STATIC ${sources})
+    set(scope PUBLIC)
+  else()
+    add_library(${target} INTERFACE)
+    set(scope INTERFACE)
+  endif()
+  target_include_directories(${target} ${scope} ${CMAKE_SOURCE_DIR}/src ${SEGUE_GENERATED_DIR})
+  add_dependencies(${target} segue_version)
+  foreach(room IN LISTS rooms)
+    if(TARGET segue_${room})
+      target_link_libraries(${target} ${scope} segue_${room})
+    endif()
+  endforeach()
+endfunction()
+
+# segue_add_tests(<room>): one executable per room from `tests`. The name of a suite decides its label:
+# Slow... is `slow`, Gpu... is `gpu` (such a test skips itself where there is no GPU).
+function(segue_add_tests room)
+  set(target segue_${room}_test)
+  add_executable(${target} ${tests})
+  target_link_libraries(${target} PRIVATE segue_${room} ${SEGUE_PRIVATE_${room}} GTest::gtest_main)
+  if(room STREQUAL "cli" AND TARGET segue_golden)
+    target_link_libraries(${target} PRIVATE segue_golden)
+  endif()
+  # Parametrised suites are called Instance/Suite, hence the second pattern of each pair.
+  set(slow "Slow*:*/Slow*.*")
+  set(gpu "Gpu*:*/Gpu*.*")
+  # Tests share the cores: a waiting OpenMP thread must not spin on one.
+  set(environment ENVIRONMENT OMP_WAIT_POLICY=passive)
+  set(common TEST_PREFIX ${room}. WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60)
+  gtest_discover_tests(${target} ${common} TEST_FILTER "*-${slow}:${gpu}"
+    PROPERTIES TIMEOUT ${SEGUE_TEST_TIMEOUT} ${environment})
+  gtest_discover_tests(${target} ${common} TEST_FILTER "${gpu}"
+    PROPERTIES TIMEOUT ${SEGUE_TEST_TIMEOUT} ${environment} LABELS gpu)
+  gtest_discover_tests(${target} ${common} TEST_FILTER "${slow}"
+    PROPERTIES TIMEOUT ${SEGUE_SLOW_TEST_TIMEOUT} ${environment} LABELS slow)
+endfunction()
+
+# A function that an AVX-512 file shares with others (an inline function, a template) is a weak symbol:
+# the linker may keep the AVX-512 copy for all of them, and CPUs without AVX-512 die in it. This test
+# fails when there is one. Optimised builds only: without inlining every helper is such a symbol.
+function(segue_check_avx512 room)
+  if(sources MATCHES "_avx512\\.cpp" AND CMAKE_BUILD_TYPE STREQUAL "Release")
+    add_test(NAME ${room}_avx512_is_contained
+      COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM}
+        "-DOBJECTS=$<FILTER:$<TARGET_OBJECTS:segue_${room}>,INCLUDE,_avx512\\.cpp>"
+        -P ${CMAKE_SOURCE_DIR}/cmake/check_avx512.cmake)
+    set_tests_properties(${room}_avx512_is_contained PROPERTIES TIMEOUT 30)
+  endif()
+endfunction()
+
+# segue_add_room(<room> <uses>): library and tests of one room; nothing when its folder has no files.
+function(segue_add_room room uses)
+  segue_glob(${room})
+  if(NOT headers AND NOT sources AND NOT tests)
+    return()
+  endif()
+  segue_add_library(segue_${room} "${uses}")
+  if(sources)
+    target_link_libraries(segue_${room}
+      PUBLIC ${SEGUE_PUBLIC_${room}} PRIVATE ${SEGUE_PRIVATE_${room}})
+    segue_check_avx512(${room})
+  else()
+    target_link_libraries(segue_${room}
+      INTERFACE ${SEGUE_PUBLIC_${room}} ${SEGUE_PRIVATE_${room}})
+  endif()
+  # The golden runner lives inside cli, as a library of its own, so that `segue` does not carry it.
+  if(room STREQUAL "cli")
+    set(room_tests ${tests})
+    segue_glob(cli/golden)
+    if(headers OR sources)
+      segue_add_library(segue_golden "${uses};cli")
+    endif()
+    list(PREPEND tests ${room_tests})
+  endif()
+  if(tests)
+    segue_add_tests(${room})
+  endif()
+endfunction()
+
+# segue_add_rooms(): all rooms, in the order of the table.
+function(segue_add_rooms)
+  foreach(row IN LISTS SEGUE_ROOMS)
+    string(REGEX MATCH "^([a-z]+): *(.*)$" _ "${row}")
+    string(REPLACE " " ";" uses "${CMAKE_MATCH_2}")
+    segue_add_room(${CMAKE_MATCH_1} "${uses}")
+  endforeach()
+endfunction()
+
+# segue_add_binary(<name> <main file>): when the file exists; links every room.
+function(segue_add_binary name main)
+  file(GLOB main CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${main})
+  if(main)
+    add_executable(${name} ${main})
+    foreach(row IN LISTS SEGUE_ROOMS)
+      string(REGEX REPLACE ":.*" "" room "${row}")
+      if(TARGET segue_${room})
+        target_link_libraries(${name} PRIVATE segue_${room})
+      endif()
+    endforeach()
+  endif()
+endfunction()
