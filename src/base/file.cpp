@@ -1,0 +1,148 @@
+#include "base/file.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+namespace segue::base {
+namespace {
+
+std::string reason(int error) { return std::generic_category().message(error); }
+
+[[noreturn]] void fail_to_open(const std::string& path, int error) {
+  if (error == ENOENT || error == ENOTDIR) {
+    fail(ErrorCode::kNotFound, fmt::format("{}: no such file", path));
+  }
+  fail(ErrorCode::kIo, fmt::format("{}: cannot be opened: {}", path, reason(error)));
+}
+
+/// Closes a descriptor at the end of a scope.
+class Descriptor {
+ public:
+  explicit Descriptor(int fd) : fd_(fd) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+/// Makes the new name itself durable, not only the content of the file.
+void sync_folder_of(const std::string& path) {
+  std::string folder = std::filesystem::path(path).parent_path().string();
+  if (folder.empty()) folder = ".";
+  const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // EINVAL: the file system has no such operation (some network and FUSE mounts).
+  if (fd.get() < 0 || (::fsync(fd.get()) != 0 && errno != EINVAL)) {
+    fail(ErrorCode::kIo, fmt::format("{}: folder cannot be synced: {}", folder, reason(errno)));
+  }
+}
+
+}  // namespace
+
+MappedFile::MappedFile(const std::string& path) {
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) fail_to_open(path, errno);
+  struct stat info {};
+  if (::fstat(fd.get(), &info) != 0) fail_to_open(path, errno);
+  if (!S_ISREG(info.st_mode)) fail(ErrorCode::kIo, fmt::format("{}: not a regular file", path));
+  size_ = static_cast<size_t>(info.st_size);
+  if (size_ == 0) return;  // an empty mapping is an error to the kernel
+  void* const data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) {
+    fail(ErrorCode::kIo, fmt::format("{}: cannot be mapped: {}", path, reason(errno)));
+  }
+  data_ = data;
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) ::munmap(data_, size_);
+}
+
+AtomicFile::AtomicFile(std::string path)
+    : path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_, ::getpid())) {
+  file_ = std::fopen(temporary_.c_str(), "wbe");
+  if (file_ == nullptr) {
+    fail(ErrorCode::kIo, fmt::format("{}: cannot be created: {}", temporary_, reason(errno)));
+  }
+}
+
+AtomicFile::~AtomicFile() {
+  if (file_ == nullptr) return;
+  std::fclose(file_);
+  ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::write(const void* data, size_t bytes) {
+  SEGUE_ASSERT(file_ != nullptr, "write after commit");
+  if (bytes != 0 && std::fwrite(data, 1, bytes, file_) != bytes) {
+    fail(ErrorCode::kIo, fmt::format("{}: cannot be written: {}", temporary_, reason(errno)));
+  }
+}
+
+void AtomicFile::commit() {
+  SEGUE_ASSERT(file_ != nullptr, "commit twice");
+  int error = 0;
+  if (std::fflush(file_) != 0 || ::fsync(::fileno(file_)) != 0) error = errno;
+  if (std::fclose(std::exchange(file_, nullptr)) != 0 && error == 0) error = errno;
+  if (error == 0 && std::rename(temporary_.c_str(), path_.c_str()) != 0) error = errno;
+  if (error != 0) {
+    ::unlink(temporary_.c_str());
+    fail(ErrorCode::kIo, fmt::format("{}: cannot be written: {}", path_, reason(error)));
+  }
+  sync_folder_of(path_);
+}
+
+void write_file(const std::string& path, std::string_view text) {
+  AtomicFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+std::string read_file(const std::string& path) {
+  // Plain reads, not a mapping: /proc files and pipes announce no size.
+  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (fd.get() < 0) fail_to_open(path, errno);
+  std::string text;
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t count = ::read(fd.get(), buffer, sizeof(buffer));
+    if (count == 0) return text;
+    if (count > 0) {
+      text.append(buffer, static_cast<size_t>(count));
+    } else if (errno != EINTR) {
+      fail(ErrorCode::kIo, fmt::format("{}: cannot be read: {}", path, reason(errno)));
+    }
+  }
+}
+
+void make_folders(const std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (!error && !std::filesystem::is_directory(path, error) && !error) {
+    error = std::make_error_code(std::errc::not_a_directory);
+  }
+  if (error) {
+    fail(ErrorCode::kIo, fmt::format("{}: cannot be created: {}", path, error.message()));
+  }
+}
+
+bool exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+}  // namespace segue::base

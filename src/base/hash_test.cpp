@@ -1,0 +1,72 @@
+#define XXH_INLINE_ALL  // the oracle, without linking it
+#include "base/hash.h"
+
+#include <cstdint>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <xxhash.h>
+
+namespace segue::base {
+namespace {
+
+TEST(Xxh64, PublishedVectors) {
+  const char zeros[24] = {};
+  EXPECT_EQ(xxh64(zeros, 16), 0xaf09f71516247c32ull);
+  EXPECT_EQ(xxh64(zeros, 24), 0xbb3302e8a9608868ull);
+  EXPECT_EQ(xxh64("", 0), 0xef46db3751d8e999ull);
+  EXPECT_EQ(xxh64(nullptr, 0), 0xef46db3751d8e999ull);
+  const int64_t words[3] = {};
+  EXPECT_EQ(xxh64_words(words, 2, 0), 0xaf09f71516247c32ull);
+  EXPECT_EQ(xxh64_words(words, 3, 0), 0xbb3302e8a9608868ull);
+}
+
+TEST(Xxh64, EqualsTheLibraryForEveryLength) {
+  std::mt19937_64 random(20240607);
+  std::string text(201, '\0');
+  for (size_t length = 0; length <= 200; ++length) {
+    for (char& c : text) c = static_cast<char>(random());
+    for (const uint64_t seed : {uint64_t{0}, uint64_t{1}, random(), random()}) {
+      ASSERT_EQ(xxh64(text.data(), length, seed), XXH64(text.data(), length, seed)) << length;
+      // Any alignment of the input.
+      ASSERT_EQ(xxh64(text.data() + 1, length, seed), XXH64(text.data() + 1, length, seed));
+    }
+  }
+}
+
+TEST(Xxh64, WordsEqualTheirBytes) {
+  std::mt19937_64 random(7);
+  for (int trial = 0; trial < 1000; ++trial) {
+    const int64_t words[3] = {static_cast<int64_t>(random()), static_cast<int64_t>(random()),
+                              static_cast<int64_t>(random())};
+    const uint64_t seed = random();
+    for (int count = 0; count <= 3; ++count) {
+      ASSERT_EQ(xxh64_words(words, count, seed),
+                xxh64(words, 8u * static_cast<size_t>(count), seed));
+    }
+  }
+}
+
+// Rows of crossed features: ids in the order of the cross, table sizes of the published benchmark.
+TEST(CrossFeature, RowsOfTheReference) {
+  struct Case {
+    std::vector<int64_t> ids;
+    uint64_t rows;
+    uint64_t row;
+  };
+  const Case cases[] = {
+      {{1, 3}, 100'000'000, 64'114'124},  // user, artist
+      {{1, 4}, 40'000'000, 10'577'137},   // user, album
+      {{1, 5}, 24'000'000, 7'457'897},    // user, hour
+      {{2, 5}, 40'000'000, 19'381'703},   // item, hour
+      {{1, 3, 5}, 40'000'000, 1'351'993}  // user, artist, hour
+  };
+  for (const Case& c : cases) {
+    EXPECT_EQ(xxh64_words(c.ids.data(), static_cast<int>(c.ids.size()), 0) % c.rows, c.row);
+  }
+}
+
+}  // namespace
+}  // namespace segue::base

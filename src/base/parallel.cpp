@@ -1,0 +1,225 @@
+#include "base/parallel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <mutex>
+#include <string>
+
+#include <sched.h>
+
+#if defined(SEGUE_STD_THREADS)
+#include <condition_variable>
+#include <thread>
+#include <vector>
+#else
+#include <omp.h>
+#endif
+
+#include "base/error.h"
+
+namespace segue::base {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+
+std::atomic<int> g_num_threads{0};  // 0: not decided yet
+thread_local bool t_in_chunk = false;
+
+int default_num_threads() {
+  // A list such as "4,2" names one number per nesting level; only the first level exists here.
+  if (const char* text = std::getenv("OMP_NUM_THREADS")) {
+    const long threads = std::strtol(text, nullptr, 10);
+    if (threads > 0) return static_cast<int>(std::min<long>(threads, kMaxThreads));
+  }
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::clamp(CPU_COUNT(&cores), 1, kMaxThreads);
+}
+
+/// The work of one parallel_for. Chunks are handed out in ascending order, so when a chunk throws,
+/// every lower one has been started: the lowest exception is found even though later chunks are
+/// abandoned.
+class Job {
+ public:
+  Job(int64_t n, int64_t grain, RangeFunction body)
+      : n_(n), grain_(grain), chunks_(num_chunks(n, grain)), body_(body) {}
+
+  int64_t chunks() const { return chunks_; }
+  bool exhausted() const { return next_.load(std::memory_order_relaxed) >= chunks_; }
+
+  /// Takes and runs chunks until none is left. Never throws.
+  void run_chunks() noexcept {
+    t_in_chunk = true;
+    for (;;) {
+      const int64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
+      if (chunk >= chunks_) break;
+      const int64_t begin = chunk * grain_;
+      try {
+        body_(begin, begin + std::min(grain_, n_ - begin));
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!exception_ || chunk < exception_chunk_) {
+          exception_ = std::current_exception();
+          exception_chunk_ = chunk;
+        }
+        next_.store(chunks_, std::memory_order_relaxed);
+      }
+    }
+    t_in_chunk = false;
+  }
+
+  /// To be called when no thread is inside run_chunks any more.
+  void rethrow() const {
+    if (exception_) std::rethrow_exception(exception_);
+  }
+
+ private:
+  int64_t n_;
+  int64_t grain_;
+  int64_t chunks_;
+  RangeFunction body_;
+  std::atomic<int64_t> next_{0};
+  std::mutex mutex_;
+  std::exception_ptr exception_;
+  int64_t exception_chunk_ = 0;
+};
+
+void run_serial(int64_t n, int64_t grain, RangeFunction body) {
+  struct Mark {
+    bool before = t_in_chunk;
+    Mark() { t_in_chunk = true; }
+    ~Mark() { t_in_chunk = before; }
+  } mark;
+  for (int64_t begin = 0; begin < n;) {
+    const int64_t end = begin + std::min(grain, n - begin);
+    body(begin, end);
+    begin = end;
+  }
+}
+
+#if defined(SEGUE_STD_THREADS)
+
+/// Workers that live as long as the program. Several threads may have jobs here at once (ranks as
+/// threads): each caller works on its own job, idle workers help whichever job still wants hands.
+/// This back end exists for ThreadSanitizer, which cannot see the synchronisation inside libgomp.
+class Pool {
+ public:
+  static Pool& instance() {
+    static Pool pool;
+    return pool;
+  }
+
+  ~Pool() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_all();
+    for (std::thread& worker : workers_) worker.join();
+  }
+
+  void run(Job& job, int threads) {
+    Ticket ticket{&job, threads - 1, 0};
+    {
+      const std::lock_guard lock(mutex_);
+      while (static_cast<int>(workers_.size()) < threads - 1) {
+        workers_.emplace_back([this] { serve(); });
+      }
+      tickets_.push_back(&ticket);
+    }
+    work_.notify_all();
+    job.run_chunks();
+    std::unique_lock lock(mutex_);
+    std::erase(tickets_, &ticket);
+    done_.wait(lock, [&ticket] { return ticket.helpers == 0; });
+  }
+
+ private:
+  struct Ticket {
+    Job* job;
+    int wanted;   // further helpers that may join
+    int helpers;  // helpers inside run_chunks
+  };
+
+  Ticket* find_work() const {
+    for (Ticket* ticket : tickets_) {
+      if (ticket->wanted > 0 && !ticket->job->exhausted()) return ticket;
+    }
+    return nullptr;
+  }
+
+  void serve() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      Ticket* ticket = nullptr;
+      work_.wait(lock, [&] { return stopping_ || (ticket = find_work()) != nullptr; });
+      if (stopping_) return;
+      --ticket->wanted;
+      ++ticket->helpers;
+      lock.unlock();
+      ticket->job->run_chunks();
+      lock.lock();
+      if (--ticket->helpers == 0) done_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable work_;
+  std::condition_variable done_;
+  std::vector<std::thread> workers_;
+  std::vector<Ticket*> tickets_;
+  bool stopping_ = false;
+};
+
+void run_parallel(Job& job, int threads) { Pool::instance().run(job, threads); }
+bool inside_other_parallel_region() { return false; }
+
+#else
+
+void run_parallel(Job& job, int threads) {
+#pragma omp parallel num_threads(threads)
+  job.run_chunks();
+}
+bool inside_other_parallel_region() { return omp_in_parallel() != 0; }
+
+#endif
+
+}  // namespace
+
+int num_threads() {
+  int threads = g_num_threads.load(std::memory_order_relaxed);
+  if (threads == 0) {
+    threads = default_num_threads();
+    g_num_threads.store(threads, std::memory_order_relaxed);
+  }
+  return threads;
+}
+
+void set_num_threads(int threads) {
+  if (threads < 0 || threads > kMaxThreads) {
+    fail(ErrorCode::kInvalidArgument, "number of threads must be between 0 and " +
+                                          std::to_string(kMaxThreads) + ", not " +
+                                          std::to_string(threads));
+  }
+  g_num_threads.store(threads == 0 ? default_num_threads() : threads, std::memory_order_relaxed);
+}
+
+bool in_parallel() { return t_in_chunk; }
+
+void parallel_for(int64_t n, int64_t grain, RangeFunction body) {
+  SEGUE_ASSERT(n >= 0 && grain > 0, "parallel_for needs n >= 0 and grain > 0");
+  if (n == 0) return;
+  const int threads = static_cast<int>(std::min<int64_t>(num_threads(), num_chunks(n, grain)));
+  if (threads == 1 || in_parallel() || inside_other_parallel_region()) {
+    run_serial(n, grain, body);
+    return;
+  }
+  Job job(n, grain, body);
+  run_parallel(job, threads);
+  job.rethrow();
+}
+
+}  // namespace segue::base

@@ -1,0 +1,116 @@
+#include "base/progress.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "base/log.h"
+
+namespace segue::base {
+namespace {
+
+using Seconds = std::chrono::duration<double>;
+
+constexpr Seconds kTerminalInterval(0.1);
+constexpr Seconds kPlainInterval(5.0);
+
+/// Cuts the line to the width of the terminal: one that wraps cannot be rewritten.
+std::string fit_terminal(std::string line) {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return line;
+  if (line.size() >= size.ws_col) line.resize(size.ws_col - 1u);
+  return line;
+}
+
+}  // namespace
+
+std::string format_count(double count) {
+  if (!(std::abs(count) < 1e15)) return fmt::format("{:.3g}", count);
+  double scaled = count;
+  const char* suffix = "";
+  for (const char* next : {"k", "M", "G", "T"}) {
+    if (std::abs(scaled) < 999.5) break;
+    scaled /= 1000.0;
+    suffix = next;
+  }
+  if (*suffix == '\0' && scaled == std::floor(scaled)) return fmt::format("{:.0f}", scaled);
+  const double magnitude = std::abs(scaled);
+  const int decimals = magnitude >= 99.95 ? 0 : magnitude >= 9.995 ? 1 : 2;
+  return fmt::format("{:.{}f}{}", scaled, decimals, suffix);
+}
+
+std::string format_duration(double seconds) {
+  if (!(seconds >= 0.0) || seconds > 1e9) return "?";
+  const auto total = static_cast<int64_t>(std::llround(seconds));
+  const int64_t days = total / 86400, hours = total / 3600 % 24, minutes = total / 60 % 60;
+  if (days > 0) return fmt::format("{}d {:02}h", days, hours);
+  if (hours > 0) return fmt::format("{}:{:02}:{:02}", hours, minutes, total % 60);
+  return fmt::format("{}:{:02}", minutes, total % 60);
+}
+
+std::string format_progress(std::string_view label, int64_t done, int64_t total,
+                            std::string_view unit, double seconds, bool finished,
+                            std::string_view extra) {
+  std::string line(label);
+  if (total > 0) {
+    // Rounded down: 100% means done.
+    const double share = std::clamp(static_cast<double>(done) / static_cast<double>(total), 0., 1.);
+    line += fmt::format("  {:.0f}%  {}/{} {}", std::floor(100.0 * share),
+                        format_count(static_cast<double>(done)),
+                        format_count(static_cast<double>(total)), unit);
+  } else {
+    line += fmt::format("  {} {}", format_count(static_cast<double>(done)), unit);
+  }
+  const double rate = seconds > 0.0 ? static_cast<double>(done) / seconds : 0.0;
+  if (rate > 0.0) line += fmt::format("  {} {}/s", format_count(rate), unit);
+  if (finished) {
+    line += fmt::format("  took {}", format_duration(seconds));
+  } else if (total > 0 && rate > 0.0) {
+    const auto left = static_cast<double>(std::max<int64_t>(total - done, 0));
+    line += fmt::format("  left {}", format_duration(left / rate));
+  }
+  if (!extra.empty()) line += fmt::format("  {}", extra);
+  return line;
+}
+
+Progress::Progress(std::string label, int64_t total, std::string unit)
+    : label_(std::move(label)),
+      unit_(std::move(unit)),
+      total_(total),
+      terminal_(isatty(STDERR_FILENO) == 1),
+      start_(std::chrono::steady_clock::now()),
+      last_print_(start_) {}
+
+Progress::~Progress() {
+  // An exception is on its way or the caller had nothing to add: leave no half line behind.
+  if (!finished_ && terminal_ && log_rank() == 0) detail::write_stderr("", false);
+}
+
+void Progress::update(int64_t done, std::string_view extra) {
+  done_ = done;
+  const Seconds since = std::chrono::steady_clock::now() - last_print_;
+  if (!finished_ && since >= (terminal_ ? kTerminalInterval : kPlainInterval)) print(extra, false);
+}
+
+void Progress::finish(std::string_view extra) {
+  if (finished_) return;
+  finished_ = true;
+  if (total_ > 0) done_ = std::max(done_, total_);
+  print(extra, true);
+}
+
+void Progress::print(std::string_view extra, bool last) {
+  last_print_ = std::chrono::steady_clock::now();
+  const double seconds = Seconds(last_print_ - start_).count();
+  const std::string line = format_progress(label_, done_, total_, unit_, seconds, last, extra);
+  if (terminal_ && !last) {
+    if (log_rank() == 0) detail::write_stderr(fit_terminal(line), true);
+  } else {
+    log_info(line);
+  }
+}
+
+}  // namespace segue::base

@@ -1,0 +1,57 @@
+#pragma once
+
+// For tests only.
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <system_error>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+namespace segue::base {
+
+/// A path in a temporary folder that no other test or process uses; removed when the program ends.
+inline std::string temp_path(const std::string& name) {
+  struct Folder {
+    std::string path = testing::TempDir() + "segue-test-" + std::to_string(::getpid());
+    Folder() { std::filesystem::create_directories(path); }
+    ~Folder() {
+      std::error_code ignored;
+      std::filesystem::remove_all(path, ignored);
+    }
+  };
+  static const Folder kFolder;
+  const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
+  return kFolder.path + "/" + info->test_suite_name() + "." + info->name() + "." + name;
+}
+
+/// Writes a new file without syncing: quick enough for a file per trial.
+inline void put_file(const std::string& path, const std::string& text) {
+  std::filesystem::remove(path);  // truncating in place makes some file systems flush
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// The segue::Error that `action` throws; a failed test and nullopt if it throws none.
+template <class Action>
+std::optional<Error> error_of(Action action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error;
+  }
+  ADD_FAILURE() << "no segue::Error was thrown";
+  return std::nullopt;
+}
+
+/// `text` contains `part`; shows both if not.
+inline testing::AssertionResult contains(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
+  return testing::AssertionFailure() << "no <" << part << "> in <" << text << ">";
+}
+
+}  // namespace segue::base
