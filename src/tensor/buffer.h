@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "tensor/device.h"
+
+namespace segue {
+
+/// Why memory was taken; `segue plan` and out-of-memory messages add up by it.
+enum class Purpose : uint8_t {
+  kTable,
+  kOptimizer,
+  kParameter,
+  kActivation,
+  kComm,
+  kBatch,
+  kScratch
+};
+inline constexpr int kNumPurposes = 7;
+const char* to_string(Purpose purpose);
+
+/// Owns memory on one device; 256-byte aligned and zeroed. Move-only.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(Device device, int64_t bytes, Purpose purpose);
+  ~Buffer();
+  Buffer(Buffer&& other) noexcept;
+  Buffer& operator=(Buffer&& other) noexcept;
+
+  void* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  Device device() const { return device_; }
+  Purpose purpose() const { return purpose_; }
+
+  /// Bytes that all live buffers of this process hold for one purpose.
+  static int64_t live_bytes(Purpose purpose);
+
+ private:
+  void release() noexcept;
+
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+  Device device_;
+  Purpose purpose_ = Purpose::kScratch;
+};
+
+namespace detail {
+// The only door to the CUDA allocator and copies; a build without CUDA has the same functions.
+void* cuda_allocate(int index, int64_t bytes);
+void cuda_free(int index, void* data) noexcept;
+void cuda_zero(int index, void* data, int64_t bytes);
+}  // namespace detail
+
+}  // namespace segue

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace segue {
+
+/// Where memory lives and work runs.
+struct Device {
+  enum class Kind : uint8_t { kCpu, kCuda };
+  Kind kind = Kind::kCpu;
+  int16_t index = 0;
+
+  static constexpr Device cpu() { return {}; }
+  static constexpr Device cuda(int index = 0) { return {Kind::kCuda, static_cast<int16_t>(index)}; }
+  constexpr bool is_cpu() const { return kind == Kind::kCpu; }
+  constexpr bool is_cuda() const { return kind == Kind::kCuda; }
+  friend constexpr bool operator==(Device, Device) = default;
+};
+
+std::string to_string(Device device);
+
+/// "cpu", "cuda" or "cuda:N"; Error(kInvalidArgument) otherwise.
+Device parse_device(std::string_view text);
+
+/// Number of CUDA devices this process can use; 0 in a build without CUDA.
+int cuda_device_count();
+
+/// What the device is, for logs: "cpu", or the card's name and memory.
+std::string describe(Device device);
+
+/// Throws Error(kUnsupported) with what to do when `device` cannot be used.
+void require_available(Device device);
+
+/// An ordered queue of work on a device. On the CPU work is done when the call returns.
+class Stream {
+ public:
+  explicit Stream(Device device);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  Device device() const { return device_; }
+  void* handle() const { return handle_; }  // cudaStream_t, null on the CPU
+  void synchronize() const;
+
+ private:
+  Device device_;
+  void* handle_ = nullptr;
+};
+
+/// Copies between any two places, ordered on `stream`; a copy that touches the host is complete on
+/// return only after synchronize(). `stream` may be null when both sides are host memory.
+void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes,
+                const Stream* stream);
+
+}  // namespace segue

@@ -1,0 +1,116 @@
+#include <cstring>
+#include <source_location>
+#include <string>
+
+#include <cuda_runtime.h>
+
+#include "base/error.h"
+#include "tensor/buffer.h"
+#include "tensor/device.h"
+
+namespace segue {
+
+namespace {
+
+void check_cuda(cudaError_t rc, std::source_location at = std::source_location::current()) {
+  if (rc == cudaSuccess) return;
+  const ErrorCode code =
+      rc == cudaErrorMemoryAllocation ? ErrorCode::kOutOfMemory : ErrorCode::kUnsupported;
+  fail(code, std::string("CUDA: ") + cudaGetErrorString(rc) + " (" + at.file_name() + ":" +
+                 std::to_string(at.line()) + ")");
+}
+
+/// Makes a device current for one scope.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int index) {
+    check_cuda(cudaGetDevice(&previous_));
+    check_cuda(cudaSetDevice(index));
+  }
+  ~DeviceScope() { cudaSetDevice(previous_); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int previous_ = 0;
+};
+
+}  // namespace
+
+int cuda_device_count() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // no driver is an answer, not an error to keep
+    return 0;
+  }
+  return count;
+}
+
+std::string describe(Device device) {
+  require_available(device);
+  if (device.is_cpu()) return "cpu";
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, device.index));
+  return std::string(properties.name) + ", " +
+         std::to_string(properties.totalGlobalMem / (1024 * 1024 * 1024)) + " GiB, compute " +
+         std::to_string(properties.major) + "." + std::to_string(properties.minor);
+}
+
+Stream::Stream(Device device) : device_(device) {
+  require_available(device);
+  if (device.is_cpu()) return;
+  DeviceScope scope(device.index);
+  cudaStream_t stream = nullptr;
+  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  handle_ = stream;
+}
+
+Stream::~Stream() {
+  if (handle_ != nullptr) cudaStreamDestroy(static_cast<cudaStream_t>(handle_));
+}
+
+void Stream::synchronize() const {
+  if (handle_ != nullptr) check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(handle_)));
+}
+
+void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes,
+                const Stream* stream) {
+  if (bytes == 0) return;
+  if (to_device.is_cpu() && from_device.is_cpu()) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const Device device = to_device.is_cuda() ? to_device : from_device;
+  DeviceScope scope(device.index);
+  cudaStream_t handle = stream != nullptr ? static_cast<cudaStream_t>(stream->handle()) : nullptr;
+  check_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, handle));
+  if (stream == nullptr) check_cuda(cudaStreamSynchronize(handle));
+}
+
+namespace detail {
+
+void* cuda_allocate(int index, int64_t bytes) {
+  require_available(Device::cuda(index));
+  DeviceScope scope(index);
+  void* data = nullptr;
+  check_cuda(cudaMalloc(&data, static_cast<size_t>(bytes)));
+  return data;
+}
+
+void cuda_free(int index, void* data) noexcept {
+  int previous = 0;
+  cudaGetDevice(&previous);
+  cudaSetDevice(index);
+  cudaFree(data);
+  cudaSetDevice(previous);
+}
+
+void cuda_zero(int index, void* data, int64_t bytes) {
+  DeviceScope scope(index);
+  // The memset runs on the default stream, which our non-blocking streams do not wait for.
+  check_cuda(cudaMemset(data, 0, static_cast<size_t>(bytes)));
+  check_cuda(cudaStreamSynchronize(nullptr));
+}
+
+}  // namespace detail
+}  // namespace segue
