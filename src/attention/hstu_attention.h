@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "attention/hstu_mask.h"
+#include "tensor/exec.h"
+#include "tensor/jagged.h"
+
+namespace segue::attention {
+
+/// o_i = scale * sum_j mask_ij silu(alpha q_i.k_j) v_j, per sequence and head. No softmax.
+/// Sequence b owns rows offsets[b] .. offsets[b+1]; q, k [rows, heads, qk_dim], v [rows, heads,
+/// v_dim] are strided views (unit stride inside a head), usually of one packed uvqk buffer.
+struct HstuAttentionParams {
+  Tensor q, k, v;
+  std::span<const int64_t> offsets;      // host, [sequences + 1]
+  std::span<const int64_t> num_targets;  // host, [sequences]; empty: no targets
+  HstuMask mask;
+  double alpha = 1;  // 1 / sqrt(qk_dim)
+  double scale = 1;  // 1 / configured length, or 1 / longest sequence of the whole batch
+};
+
+/// o [rows, heads, v_dim], overwritten. Mode kBf16: the scaled score silu(...) * scale and o are
+/// rounded. Rows that belong to no sequence are left alone, here and in backward.
+void hstu_attention_forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
+
+/// Overwrites dq, dk, dv (strided views allowed; they must not overlap the inputs). Deterministic.
+/// Mode kBf16: p and ds are rounded, and each of dq, dk, dv once at the end.
+void hstu_attention_backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv);
+
+/// The definition of correct: plain loops in double over CPU tensors. For tests. Each tensor may be
+/// float or double, so float inputs can be judged by double results.
+void hstu_attention_reference(const HstuAttentionParams& p, const Tensor& o);
+void hstu_attention_backward_reference(const HstuAttentionParams& p, const Tensor& grad_o,
+                                       const Tensor& dq, const Tensor& dk, const Tensor& dv);
+
+/// Whether row i sees row j, from the rule with position ids rather than through HstuMask::row. For
+/// tests.
+bool hstu_mask_reference(const HstuMask& mask, int64_t i, int64_t j, int64_t n, int64_t targets);
+
+/// Allowed (query, key) pairs of all sequences; forward FLOPs = 2 * heads * (qk_dim + v_dim) *
+/// pairs.
+int64_t attention_pairs(std::span<const int64_t> offsets, std::span<const int64_t> num_targets,
+                        const HstuMask& mask);
+
+/// The last layer needs its target rows only, and without softmax keys and values need never be
+/// formed. With h the normed input rows, q' = W_k q / sqrt(d) and c = b_k.q / sqrt(d) per target
+/// and head:
+///   s_j = h_j.q' + c;  p_j = silu(s_j) * scale;  z = sum_j p_j h_j;  p_sum = sum_j p_j
+/// over the rows j that the target sees. Attention then equals W_v^T z + p_sum b_v, for every mask
+/// with target_group 1. These values have no counterpart in the plain path, so mode kBf16 rounds
+/// none.
+struct TargetAttentionParams {
+  Tensor h;                              // [rows, dim], rows may be strided
+  std::span<const int64_t> offsets;      // host, [sequences + 1]
+  std::span<const int64_t> num_targets;  // host, [sequences]
+  HstuMask mask;
+  Tensor key_query;  // q' [targets, heads, dim], contiguous like all tensors by target
+  Tensor key_bias;   // c [targets, heads]
+  double scale = 1;
+};
+void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
+                              const Tensor& p_sum);
+
+/// Given dz [targets, heads, dim] (= W_v da) and dp_sum [targets, heads] (= b_v.da), overwrites
+///   dh [rows, dim] = sum over targets and heads of ds_j q' + p_j dz,
+///                    ds_j = (h_j.dz + dp_sum) silu'(s_j) scale
+///   dkey_query [targets, heads, dim] = sum_j ds_j h_j,   dkey_bias [targets, heads] = sum_j ds_j
+void target_attention_backward(const Exec& exec, const TargetAttentionParams& p, const Tensor& dz,
+                               const Tensor& dp_sum, const Tensor& dh, const Tensor& dkey_query,
+                               const Tensor& dkey_bias);
+
+}  // namespace segue::attention
