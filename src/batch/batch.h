@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/host_array.h"
+
+namespace segue {
+
+/// What one rank trains on in one step: named jagged columns of int64 (ids, timestamps, action
+/// bits, labels). Columns that always have equal lengths share a group of offsets. Real samples are
+/// told by a count, never by a zero; an empty batch is legal everywhere.
+///
+/// Memory is kept when a batch is refilled: clear() forgets values, not capacity.
+class Batch {
+ public:
+  struct Group {
+    std::string name;
+    HostArray<int64_t> offsets;  // [samples + 1]
+  };
+  struct Column {
+    std::string name;
+    int group = 0;
+    HostArray<int64_t> values;
+  };
+
+  /// Schema first: groups and columns are added once, then the batch is filled any number of times.
+  int add_group(std::string name);
+  int add_column(std::string name, int group);
+  void clear();
+
+  int64_t num_samples() const { return sample_index.size(); }
+  const Group& group(std::string_view name) const;    // Error(kNotFound) names what there is
+  const Column& column(std::string_view name) const;  // Error(kNotFound) names what there is
+  Column& column(std::string_view name);
+  Group& group(std::string_view name);
+  const Column* find_column(std::string_view name) const;  // null if absent
+  std::span<const int64_t> offsets(const Column& c) const {
+    return groups[static_cast<size_t>(c.group)].offsets.span();
+  }
+
+  /// Throws Error(kInvalidArgument) when offsets and values disagree: the first thing a consumer
+  /// calls.
+  void validate() const;
+
+  /// Samples [begin, begin + count) as a new batch.
+  Batch slice(int64_t begin, int64_t count) const;
+  /// Batches with the same schema, one after the other.
+  static Batch concatenate(std::span<const Batch* const> parts);
+
+  /// One contiguous message and back. unpack() checks every length: a damaged message is
+  /// Error(kCorrupt).
+  std::vector<std::byte> pack() const;
+  static Batch unpack(std::span<const std::byte> message);
+
+  std::vector<Group> groups;
+  std::vector<Column> columns;
+  HostArray<int64_t> sample_index;  // number of each sample in the global batch of the step
+  int64_t global_samples = 0;       // real samples of the step over all ranks
+};
+
+}  // namespace segue

@@ -1,0 +1,284 @@
+#include "sparse/tables.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "ops/initialize.h"
+#include "ops/rows.h"
+
+namespace segue::sparse {
+namespace {
+
+constexpr int64_t kIdGrain = 1 << 15;      // ids per chunk of a scan
+constexpr int64_t kStagingRows = 1 << 16;  // rows on their way to a GPU at a time
+
+[[noreturn]] void fail_config(const std::string& message) { fail(ErrorCode::kConfig, message); }
+
+bool outside(int64_t id, int64_t rows) {
+  return static_cast<uint64_t>(id) >= static_cast<uint64_t>(rows);  // negative ids are huge
+}
+
+struct Outside {
+  int64_t count = 0;
+  int64_t first = -1;  // position of the first one
+};
+
+Outside find_outside(std::span<const int64_t> ids, int64_t rows) {
+  const auto n = static_cast<int64_t>(ids.size());
+  std::vector<Outside> parts(static_cast<size_t>(base::num_chunks(n, kIdGrain)));
+  base::parallel_for(n, kIdGrain, [&](int64_t begin, int64_t end) {
+    int64_t count = 0;
+    for (int64_t i = begin; i < end; ++i) count += outside(ids[static_cast<size_t>(i)], rows);
+    int64_t first = -1;
+    for (int64_t i = begin; count > 0 && first < 0; ++i) {
+      if (outside(ids[static_cast<size_t>(i)], rows)) first = i;
+    }
+    parts[static_cast<size_t>(begin / kIdGrain)] = {count, first};
+  });
+  Outside all;
+  for (const Outside& part : parts) {
+    if (all.first < 0) all.first = part.first;
+    all.count += part.count;
+  }
+  return all;
+}
+
+/// Copies ids with those outside the table made harmless: moved to the nearest row, or -1.
+void copy_ids(std::span<const int64_t> from, int64_t rows, OutOfRange policy, int64_t* to) {
+  base::parallel_for(static_cast<int64_t>(from.size()), kIdGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t id = from[static_cast<size_t>(i)];
+      to[i] = policy == OutOfRange::kClamp ? std::clamp<int64_t>(id, 0, rows - 1)
+                                           : (outside(id, rows) ? -1 : id);
+    }
+  });
+}
+
+void round_to_wire(const Exec& exec, Wire wire, const Tensor& x) {
+  if (wire == Wire::kF16) ops::round_rows_to_f16(exec, x);
+  // The op rounds to the activation type, which is bf16 in this precision alone.
+  if (wire == Wire::kBf16) ops::round_rows_to_bf16(exec.with(Precision::kBf16), x);
+}
+
+/// The ids where ops can read them: as they are on the CPU, a copy in the arena on a GPU.
+Tensor ids_on_device(const Exec& exec, const HostArray<int64_t>& ids) {
+  if (exec.device.is_cpu()) return ids.tensor();
+  const Tensor there = exec.arena->tensor(DType::kI64, {ids.size()});
+  copy(there, ids.tensor(), exec.stream);
+  return there;
+}
+
+void initialize_weights(const Tensor& weights, double bound, uint64_t seed, std::string_view name) {
+  if (weights.device.is_cpu()) {
+    ops::initialize(weights, ops::Init::kUniform, bound, seed, name);
+    return;
+  }
+  const int64_t rows = weights.size(0);
+  const int64_t dim = weights.size(1);
+  const Buffer staging(Device::cpu(), std::min(rows, kStagingRows) * dim * size_of(weights.dtype),
+                       Purpose::kScratch);
+  for (int64_t begin = 0; begin < rows; begin += kStagingRows) {
+    const int64_t count = std::min(kStagingRows, rows - begin);
+    const Tensor part(staging.data(), weights.dtype, Device::cpu(), {count, dim});
+    ops::initialize(part, ops::Init::kUniform, bound, seed, name, begin);
+    copy(weights.rows(begin, count), part);
+  }
+}
+
+}  // namespace
+
+void describe(base::ConfigVisitor& v, TableConfig& c) {
+  v.field("name", c.name, "name that features refer to");
+  v.field("rows", c.rows, "number of rows; ids are 0 .. rows - 1");
+  v.field("init_bound", c.init_bound, "initial values are uniform in +-bound; 0: 1 / sqrt(rows)");
+}
+
+void describe(base::ConfigVisitor& v, TablesConfig& c) {
+  v.list("tables", c.tables, "embedding tables");
+  v.field("dim", c.dim, "width of every row");
+  v.choice("out_of_range", c.out_of_range, {"error", "clamp", "zero"},
+           "ids outside their table: stop, take the nearest row, or read zeros");
+  v.choice("optimizer", c.optimizer, {"rowwise_adagrad", "adagrad", "sgd", "adam"},
+           "how rows are updated");
+  v.field("eps", c.eps, "added to the root in Adagrad and Adam");
+  v.field("beta1", c.beta1, "Adam: decay of the first moment");
+  v.field("beta2", c.beta2, "Adam: decay of the second moment");
+  v.choice("forward_wire", c.forward_wire, {"f32", "bf16", "f16"},
+           "rows are rounded as if they had travelled in this type");
+  v.choice("backward_wire", c.backward_wire, {"f32", "bf16", "f16"},
+           "row gradients are rounded as if they had travelled in this type");
+}
+
+void TablesConfig::validate() const {
+  if (tables.empty()) fail_config("there are no embedding tables; add at least one to `tables`");
+  if (dim <= 0)
+    fail_config(fmt::format("`dim`, the width of table rows, must be positive, not {}", dim));
+  if (!(eps >= 0) || !std::isfinite(eps)) {
+    fail_config(fmt::format("`eps` of the table optimizer must be 0 or more, not {}", eps));
+  }
+  for (const auto& [name, beta] : {std::pair("beta1", beta1), std::pair("beta2", beta2)}) {
+    if (!(beta >= 0 && beta < 1)) {
+      fail_config(fmt::format("`{}` of the table optimizer must be in [0, 1), not {}", name, beta));
+    }
+  }
+  constexpr int64_t kBytesPerValue = 8;
+  const int64_t most_rows = std::numeric_limits<int64_t>::max() / kBytesPerValue / dim / 2;
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const TableConfig& table = tables[i];
+    if (table.name.empty()) fail_config(fmt::format("table {} of `tables` has no name", i));
+    const auto same = [&](const TableConfig& other) { return other.name == table.name; };
+    if (std::any_of(tables.begin(), tables.begin() + static_cast<std::ptrdiff_t>(i), same)) {
+      fail_config(fmt::format("two tables are called `{}`; features that share rows name one table",
+                              table.name));
+    }
+    if (table.rows <= 0 || table.rows > most_rows) {
+      fail_config(fmt::format("table `{}`: `rows` must be between 1 and {}, not {}", table.name,
+                              most_rows, table.rows));
+    }
+    if (!(table.init_bound >= 0) || !std::isfinite(table.init_bound)) {
+      fail_config(
+          fmt::format("table `{}`: `init_bound` must be 0 (for 1 / sqrt(rows)) or more, not {}",
+                      table.name, table.init_bound));
+    }
+  }
+}
+
+Tables::Tables(const TablesConfig& config, Device device, DType dtype, uint64_t seed)
+    : config_(config) {
+  config_.validate();
+  SEGUE_ASSERT(dtype == DType::kF32 || dtype == DType::kF64, "tables are kept in float or double");
+  if (dtype == DType::kF64 &&
+      (config_.forward_wire == Wire::kBf16 || config_.backward_wire == Wire::kBf16)) {
+    fail(ErrorCode::kUnsupported, "tables in double precision have no bf16 wire; use f32 or f16");
+  }
+  const int64_t state_size = ops::row_state_size(config_.optimizer, config_.dim);
+  for (const TableConfig& table_config : config_.tables) {
+    const int64_t rows = table_config.rows;
+    Table table;
+    table.config = table_config;
+    table.weight_memory = Buffer(device, rows * config_.dim * size_of(dtype), Purpose::kTable);
+    table.weights = Tensor(table.weight_memory.data(), dtype, device, {rows, config_.dim});
+    table.state_memory = Buffer(device, rows * state_size * size_of(dtype), Purpose::kOptimizer);
+    table.state = Tensor(table.state_memory.data(), dtype, device, {rows, state_size});
+    const double bound = table_config.init_bound > 0 ? table_config.init_bound
+                                                     : 1 / std::sqrt(static_cast<double>(rows));
+    initialize_weights(table.weights, bound, seed, table_config.name);
+    tables_.push_back(std::move(table));
+  }
+  out_of_range_.assign(tables_.size(), 0);
+}
+
+TableId Tables::id(std::string_view name) const {
+  std::vector<std::string> names;
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    names.push_back(tables_[t].config.name);
+    if (names.back() == name) return static_cast<TableId>(t);
+  }
+  const std::string nearest = base::nearest_name(name, names);
+  std::string hint = nearest.empty() ? "known tables: " : "did you mean `" + nearest + "`?";
+  if (nearest.empty()) {
+    for (size_t t = 0; t < names.size(); ++t) hint += (t == 0 ? "`" : ", `") + names[t] + "`";
+  }
+  fail_config(fmt::format("there is no table `{}`; {}", name, hint));
+}
+
+Ticket Tables::begin(std::span<const Lookup> lookups) {
+  // All checks come first: an error leaves the counts as they were.
+  std::vector<int64_t> counts = out_of_range_;
+  std::vector<int64_t> ids_per_table(tables_.size(), 0);
+  for (const Lookup& lookup : lookups) {
+    const auto t = static_cast<size_t>(lookup.table);
+    SEGUE_ASSERT(t < tables_.size(), "lookup in an unknown table");
+    const TableConfig& table = tables_[t].config;
+    const Outside found = find_outside(lookup.ids, table.rows);
+    if (found.count > 0 && config_.out_of_range == OutOfRange::kError) {
+      fail(
+          ErrorCode::kOutOfRange,
+          fmt::format("feature `{}` has id {}, but table `{}` has {} rows (ids 0 to {}); {} of {} "
+                      "ids of this batch are outside. Correct the data, raise `rows` of the table, "
+                      "or set `out_of_range` to \"clamp\" or \"zero\"",
+                      lookup.feature, lookup.ids[static_cast<size_t>(found.first)], table.name,
+                      table.rows, table.rows - 1, found.count, lookup.ids.size()));
+    }
+    counts[t] += found.count;
+    ids_per_table[t] += static_cast<int64_t>(lookup.ids.size());
+  }
+  out_of_range_ = std::move(counts);
+
+  Ticket ticket;
+  ticket.inverse_.resize(lookups.size());
+  HostArray<int64_t> ids;
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    const auto of_this_table = [&](auto&& use) {
+      int64_t at = 0;
+      for (size_t l = 0; l < lookups.size(); ++l) {
+        if (static_cast<size_t>(lookups[l].table) != t) continue;
+        use(l, at);
+        at += static_cast<int64_t>(lookups[l].ids.size());
+      }
+    };
+    // Features that share a table share its distinct rows.
+    ids.resize(ids_per_table[t]);
+    of_this_table([&](size_t l, int64_t at) {
+      copy_ids(lookups[l].ids, tables_[t].config.rows, config_.out_of_range, ids.data() + at);
+    });
+    Distinct part = distinct(ids.span(), /*skip_negative=*/true);
+    of_this_table([&](size_t l, int64_t at) {
+      ticket.inverse_[l].assign(
+          part.inverse.span().subspan(static_cast<size_t>(at), lookups[l].ids.size()));
+    });
+    part.inverse = {};
+    ticket.parts_.push_back(std::move(part));
+  }
+  return ticket;
+}
+
+Tensor Tables::rows(const Exec& exec, const Ticket& ticket, TableId table) const {
+  const Tensor from = weights(table);
+  const HostArray<int64_t>& ids = ticket.part(table).values;
+  const Tensor to = exec.arena->tensor(from.dtype, {ids.size(), config_.dim});
+  const Arena::Mark mark(*exec.arena);
+  ops::gather_rows(exec, from, ids_on_device(exec, ids), to);
+  round_to_wire(exec, config_.forward_wire, to);
+  return to;
+}
+
+void Tables::apply(const Exec& exec, const Ticket& ticket, TableId table,
+                   const Tensor& row_gradients, double lr, int64_t step) {
+  const Tensor to = weights(table);
+  const HostArray<int64_t>& ids = ticket.part(table).values;
+  SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(0) == ids.size() &&
+                   row_gradients.size(1) == config_.dim && row_gradients.dtype == to.dtype,
+               "one gradient per distinct row, in the type of the table");
+  const Arena::Mark mark(*exec.arena);
+  Tensor gradients = row_gradients;
+  if (config_.backward_wire != Wire::kF32) {  // the caller's gradients stay as they are
+    gradients = exec.arena->tensor(to.dtype, {ids.size(), config_.dim});
+    copy(gradients, row_gradients, exec.stream);
+    round_to_wire(exec, config_.backward_wire, gradients);
+  }
+  ops::RowUpdateParams p;
+  p.kind = config_.optimizer;
+  p.lr = lr;
+  p.eps = config_.eps;
+  p.beta1 = config_.beta1;
+  p.beta2 = config_.beta2;
+  p.t = step;
+  ops::rowwise_update(exec, p, ids_on_device(exec, ids), gradients, to, state(table));
+}
+
+int64_t Tables::bytes() const {
+  int64_t total = 0;
+  for (const Table& table : tables_) {
+    total += table.weight_memory.bytes() + table.state_memory.bytes();
+  }
+  return total;
+}
+
+}  // namespace segue::sparse

@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "sparse/tables.h"
+#include "tensor/arena.h"
+#include "tensor/exec.h"
+
+namespace segue::sparse::test {
+
+using Ids = std::vector<int64_t>;
+
+inline TablesConfig two_tables() {
+  TablesConfig config;
+  config.tables = {{"item", 50, 0}, {"artist", 20, 0}};
+  config.dim = 6;
+  return config;
+}
+
+/// Arena and Exec for one test.
+struct Bench {
+  Arena arena{Device::cpu(), int64_t{64} << 20};
+  Exec exec;
+  explicit Bench(Precision precision = Precision::kF32) {
+    exec.arena = &arena;
+    exec.precision = precision;
+  }
+};
+
+inline Tensor view(std::span<const int32_t> values) {
+  return {const_cast<int32_t*>(values.data()),
+          DType::kI32,
+          Device::cpu(),
+          {static_cast<int64_t>(values.size())}};
+}
+
+inline std::vector<double> values_of(const Tensor& t) {
+  std::vector<double> values;
+  dispatch_real(t.dtype, [&](auto zero_value) {
+    for (const auto value : t.span<decltype(zero_value)>()) values.push_back(value);
+  });
+  return values;
+}
+
+inline std::vector<std::byte> bytes_of(const Tensor& t) {
+  const auto* data = static_cast<const std::byte*>(t.data);
+  return {data, data + t.bytes()};
+}
+
+/// Runs `call` and returns the message of the Error it must throw.
+template <class Call>
+std::string error_of(ErrorCode code, Call&& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return {};
+}
+
+inline bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace segue::sparse::test
