@@ -1,0 +1,32 @@
+#pragma once
+
+#include "ops/dropout.h"
+#include "ops/norm.h"
+#include "tensor/exec.h"
+
+namespace segue::ops {
+
+/// What stands between attention and the output projection of an STU layer (w = heads * v_dim):
+///   u = silu(U),  g = norm(a)
+///   concat: y = dropout([u | a | u * g])   [rows, 3w]   dropout columns are those of y
+///   gated:  y = dropout(u * g)             [rows, w]
+/// Mode kBf16 rounds u before both uses and y once after dropout; g stays float.
+struct GateParams {
+  Tensor u;         // [rows, w] raw U, usually a view of packed uvqk
+  Tensor a;         // [rows, w] attention output
+  NormParams norm;  // over the w columns of a
+  bool concat = true;
+  Dropout dropout;
+};
+
+void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats);
+
+/// Overwrites du and da (both [rows, w], strided views allowed); norm gradients += .
+void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
+                   const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias);
+
+/// y = silu(x), dx = dy * silu'(x); x, y, dy, dx [rows, columns], strided; dx may alias dy.
+void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
+
+}  // namespace segue::ops

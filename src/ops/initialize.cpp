@@ -1,0 +1,73 @@
+#include "ops/initialize.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <numbers>
+
+#include "base/hash.h"
+#include "base/rng.h"
+#include "ops/row_loop.h"
+
+namespace segue::ops {
+namespace {
+
+using Four = std::array<double, 4>;
+
+/// In [-1, 1), multiples of 2^-23: times a bound it stays below the bound in float, too.
+Four uniform_values(const base::PhiloxCounter& bits) {
+  const auto value = [](uint32_t word) {
+    return 2.0 * static_cast<double>(base::uniform_f32(word)) - 1.0;
+  };
+  return {value(bits.x), value(bits.y), value(bits.z), value(bits.w)};
+}
+
+/// Box-Muller: two words give two independent normal numbers. The first is taken from (0, 1], where
+/// the logarithm is finite.
+void box_muller(uint32_t a, uint32_t b, double* out) {
+  const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(a) + 1.0) * 0x1p-32));
+  const double angle = 2.0 * std::numbers::pi * static_cast<double>(b) * 0x1p-32;
+  out[0] = radius * std::cos(angle);
+  out[1] = radius * std::sin(angle);
+}
+
+Four normal_values(const base::PhiloxCounter& bits) {
+  Four values;
+  box_muller(bits.x, bits.y, values.data());
+  box_muller(bits.z, bits.w, values.data() + 2);
+  return values;
+}
+
+}  // namespace
+
+void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::string_view name,
+                int64_t first_row) {
+  const Tensor matrix = as_matrix(to);
+  const int64_t columns = matrix.size(1);
+  const uint64_t name_hash = base::xxh64(name);
+  dispatch_real(matrix.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    for_rows(matrix.size(0), columns, [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        T* row = matrix.row<T>(r);
+        if (kind == Init::kZeros || kind == Init::kOnes) {
+          std::fill_n(row, columns, kind == Init::kOnes ? T{1} : T{0});
+          continue;
+        }
+        for (int64_t first = 0; first < columns; first += 4) {
+          const base::PhiloxCounter bits =
+              base::init_bits(seed, name_hash, static_cast<uint64_t>(first_row + r),
+                              static_cast<uint32_t>(first / 4));
+          const Four values = kind == Init::kUniform ? uniform_values(bits) : normal_values(bits);
+          const int64_t count = std::min<int64_t>(4, columns - first);
+          for (int64_t i = 0; i < count; ++i) {
+            row[first + i] = static_cast<T>(bound * values[static_cast<size_t>(i)]);
+          }
+        }
+      }
+    });
+  });
+}
+
+}  // namespace segue::ops

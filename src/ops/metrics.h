@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace segue::ops {
+
+/// Area under the ROC curve over everything seen, from two histograms of the predictions:
+/// mergeable, bounded, independent of order. bin = min(floor(p * bins), bins - 1), with p clamped
+/// to [0, 1].
+class BinnedAuc {
+ public:
+  explicit BinnedAuc(int64_t bins = 100000);
+  void add(std::span<const float> predictions, std::span<const float> labels,
+           std::span<const float> weights);  // weights empty: 1 each
+  void merge(const BinnedAuc& other);
+  double value() const;  // 0.5 while a class is missing
+  void reset();
+
+  std::span<const double> positive() const { return positive_; }
+  std::span<const double> negative() const { return negative_; }
+
+ private:
+  std::vector<double> positive_, negative_;
+};
+
+/// The exact area: ties count half. Takes copies because it sorts.
+double exact_auc(std::span<const float> predictions, std::span<const float> labels,
+                 std::span<const float> weights = {});
+
+/// Normalised entropy: cross entropy of the predictions over that of the base rate, logarithm base
+/// 2, predictions and base rate clamped to [eta, 1 - eta]. Also accuracy and calibration from the
+/// same sums. All of them are 0 while there is nothing to divide by.
+class NormalizedEntropy {
+ public:
+  void add(std::span<const float> predictions, std::span<const float> labels,
+           std::span<const float> weights);
+  void merge(const NormalizedEntropy& other);
+  double value() const;
+  double accuracy() const;     // share of samples on the right side of 0.5
+  double calibration() const;  // sum of predictions over sum of labels
+
+  double cross_entropy_sum = 0;
+  double weighted_num_samples = 0;
+  double positive_labels = 0;
+  double negative_labels = 0;
+  double prediction_sum = 0;
+  double correct = 0;
+
+  static constexpr double kEta = 1e-12;
+};
+
+}  // namespace segue::ops

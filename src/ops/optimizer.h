@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+
+#include "tensor/exec.h"
+
+namespace segue::ops {
+
+struct AdamParams {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
+  double weight_decay = 0;  // times the parameter, added to the scaled gradient
+  int64_t t = 1;            // number of this update, counting from 1
+};
+/// p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g scaled by
+/// `gradient_scale` first. All flat and contiguous, equal type.
+void adam_update(const Exec& exec, const AdamParams& p, double gradient_scale,
+                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter);
+
+/// Sum of squares of a flat tensor, in double, fixed chunks added in order.
+double sum_of_squares(const Exec& exec, const Tensor& x);
+
+enum class RowOptimizer { kRowwiseAdagrad, kAdagrad, kSgd, kAdam };
+
+struct RowUpdateParams {
+  RowOptimizer kind = RowOptimizer::kRowwiseAdagrad;
+  double lr = 0, eps = 1e-8, beta1 = 0.9, beta2 = 0.999;
+  int64_t t = 1;  // kAdam: bias correction of this step
+};
+/// Number of state values a row of width `dim` needs: 1, dim, 0, 2 * dim.
+int64_t row_state_size(RowOptimizer kind, int64_t dim);
+
+/// Updates rows `ids` (distinct) of `table` [rows, dim] with one summed gradient each [n, dim]:
+///   row-wise Adagrad: acc += mean(g^2); w -= lr / (sqrt(acc) + eps) * g    (eps outside the root)
+///   Adagrad:          the same per element
+///   SGD:              w -= lr * g
+///   Adam:             m, v per element; only touched rows move
+/// state [rows, row_state_size] (Adam: m, then v), in the type of the table; gradients may be float
+/// or double. ids i64. Row addresses are 64 bit. Error(kOutOfRange) leaves the table as it was.
+void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
+                    const Tensor& gradients, const Tensor& table, const Tensor& state);
+
+}  // namespace segue::ops

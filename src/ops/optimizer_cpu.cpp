@@ -1,0 +1,175 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+#include "ops/optimizer.h"
+#include "ops/row_loop.h"
+
+namespace segue::ops {
+namespace {
+
+/// The scalars of one Adam update, computed in double and used in the type of the tensor.
+template <class T>
+struct AdamStep {
+  T beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, eps;
+
+  AdamStep(double lr, double b1, double b2, double epsilon, int64_t t)
+      : beta1(static_cast<T>(b1)),
+        beta2(static_cast<T>(b2)),
+        one_minus_beta1(static_cast<T>(1 - b1)),
+        one_minus_beta2(static_cast<T>(1 - b2)),
+        step_size(static_cast<T>(lr / (1 - std::pow(b1, static_cast<double>(t))))),
+        root_correction(static_cast<T>(std::sqrt(1 - std::pow(b2, static_cast<double>(t))))),
+        eps(static_cast<T>(epsilon)) {
+    SEGUE_ASSERT(t >= 1, "Adam counts its updates from 1");
+  }
+
+  void apply(T gradient, T& m, T& v, T& parameter) const {
+    m = beta1 * m + one_minus_beta1 * gradient;
+    v = beta2 * v + one_minus_beta2 * gradient * gradient;
+    parameter -= step_size * m / (std::sqrt(v) / root_correction + eps);
+  }
+};
+
+/// Sum of squares in double, in eight lanes: the order is fixed, yet the loop vectorises.
+template <class T>
+double square_sum(const T* x, int64_t n) {
+  constexpr int64_t kLanes = 8;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const double value = static_cast<double>(x[i + lane]);
+      lanes[lane] += value * value;
+    }
+  }
+  for (int64_t lane = 0; i < n; ++i, ++lane) {
+    const double value = static_cast<double>(x[i]);
+    lanes[lane] += value * value;
+  }
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+template <class T, class G>
+void update_row(const RowUpdateParams& p, const AdamStep<T>& adam, int64_t dim, const G* gradient,
+                T* weight, T* state) {
+  switch (p.kind) {
+    case RowOptimizer::kRowwiseAdagrad: {
+      const double mean = square_sum(gradient, dim) / static_cast<double>(dim);
+      state[0] = static_cast<T>(static_cast<double>(state[0]) + mean);
+      const T rate = static_cast<T>(p.lr / (std::sqrt(static_cast<double>(state[0])) + p.eps));
+      for (int64_t c = 0; c < dim; ++c) weight[c] -= rate * static_cast<T>(gradient[c]);
+      return;
+    }
+    case RowOptimizer::kAdagrad: {
+      const T lr = static_cast<T>(p.lr), eps = static_cast<T>(p.eps);
+      for (int64_t c = 0; c < dim; ++c) {
+        const T g = static_cast<T>(gradient[c]);
+        state[c] += g * g;
+        weight[c] -= lr / (std::sqrt(state[c]) + eps) * g;
+      }
+      return;
+    }
+    case RowOptimizer::kSgd: {
+      const T lr = static_cast<T>(p.lr);
+      for (int64_t c = 0; c < dim; ++c) weight[c] -= lr * static_cast<T>(gradient[c]);
+      return;
+    }
+    case RowOptimizer::kAdam:
+      for (int64_t c = 0; c < dim; ++c) {
+        adam.apply(static_cast<T>(gradient[c]), state[c], state[dim + c], weight[c]);
+      }
+      return;
+  }
+}
+
+}  // namespace
+
+void adam_update(const Exec& exec, const AdamParams& p, double gradient_scale,
+                 const Tensor& gradient, const Tensor& m, const Tensor& v,
+                 const Tensor& parameter) {
+  require_cpu(exec, "adam_update");
+  const int64_t n = parameter.elements();
+  SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
+               "adam_update: sizes differ");
+  dispatch_real(parameter.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    const AdamStep<T> step(p.lr, p.beta1, p.beta2, p.eps, p.t);
+    const T scale = static_cast<T>(gradient_scale);
+    const T decay = static_cast<T>(p.weight_decay);
+    const T* g = gradient.span<T>().data();
+    T* m_data = m.span<T>().data();
+    T* v_data = v.span<T>().data();
+    T* data = parameter.span<T>().data();
+    for_rows(n, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        step.apply(scale * g[i] + decay * data[i], m_data[i], v_data[i], data[i]);
+      }
+    });
+  });
+}
+
+double sum_of_squares(const Exec& exec, const Tensor& x) {
+  require_cpu(exec, "sum_of_squares");
+  constexpr int64_t kChunk = 16384;
+  const int64_t n = x.elements();
+  const Arena::Mark mark(*exec.arena);
+  const Tensor partials = exec.arena->tensor(DType::kF64, {base::num_chunks(n, kChunk)});
+  dispatch_real(x.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    const T* data = x.span<T>().data();
+    base::parallel_for(n, kChunk, [&](int64_t begin, int64_t end) {
+      partials.ptr<double>()[begin / kChunk] = square_sum(data + begin, end - begin);
+    });
+  });
+  double sum = 0;
+  for (const double partial : partials.span<double>()) sum += partial;
+  return sum;
+}
+
+int64_t row_state_size(RowOptimizer kind, int64_t dim) {
+  switch (kind) {
+    case RowOptimizer::kRowwiseAdagrad:
+      return 1;
+    case RowOptimizer::kAdagrad:
+      return dim;
+    case RowOptimizer::kSgd:
+      return 0;
+    case RowOptimizer::kAdam:
+      return 2 * dim;
+  }
+  return 0;
+}
+
+void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
+                    const Tensor& gradients, const Tensor& table, const Tensor& state) {
+  require_cpu(exec, "rowwise_update");
+  const int64_t n = ids.size(0), dim = table.size(1);
+  const int64_t state_size = row_state_size(p.kind, dim);
+  SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim, "rowwise_update: shapes differ");
+  SEGUE_ASSERT(state_size == 0 || (state.size(0) == table.size(0) &&
+                                   state.elements() == table.size(0) * state_size),
+               "rowwise_update: shape of the state");
+  const int64_t* rows = ids.span<int64_t>().data();
+  // All ids are looked at before any row moves: an error leaves the table as it was.
+  for_rows(n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) check_row("rowwise_update", i, rows[i], table.size(0));
+  });
+  dispatch_real(table.dtype, [&](auto table_zero) {
+    dispatch_real(gradients.dtype, [&](auto gradient_zero) {
+      using T = decltype(table_zero);
+      using G = decltype(gradient_zero);
+      const AdamStep<T> adam(p.lr, p.beta1, p.beta2, p.eps, p.t);
+      for_rows(n, dim, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          T* state_row = state_size == 0 ? nullptr : state.row<T>(rows[i]);
+          update_row<T, G>(p, adam, dim, gradients.row<G>(i), table.row<T>(rows[i]), state_row);
+        }
+      });
+    });
+  });
+}
+
+}  // namespace segue::ops

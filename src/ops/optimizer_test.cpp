@@ -1,0 +1,241 @@
+#include "ops/optimizer.h"
+
+#include <cmath>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "ops/test_util.h"
+
+namespace segue::ops {
+namespace {
+
+using test::bytes_of;
+using test::expect_independent_of_threads;
+using test::TestBed;
+
+TEST(OptimizerTest, FirstUpdateAtTheSecondCount) {
+  for (const Precision precision : {Precision::kF32, Precision::kF64}) {
+    TestBed bed(precision);
+    const DType type = bed.exec.dtype();
+    const Tensor g = bed.random(1, {3}), m = bed.zeros(type, {3}), v = bed.zeros(type, {3});
+    const Tensor parameter = bed.zeros(type, {3});
+    AdamParams p;
+    p.lr = 0.01;
+    p.beta1 = 0.95;
+    p.t = 2;
+    adam_update(bed.exec, p, 1, g, m, v, parameter);
+    // (1 - b1) / (1 - b1^2) over sqrt((1 - b2) / (1 - b2^2)), as t starts at 2 with empty moments.
+    const double moved = 0.05 / (1 - 0.95 * 0.95) / std::sqrt(0.001 / (1 - 0.999 * 0.999));
+    EXPECT_NEAR(moved, 0.725, 1e-3);
+    dispatch_real(type, [&](auto zero_value) {
+      using T = decltype(zero_value);
+      for (size_t i = 0; i < 3; ++i) {
+        const double sign = g.span<T>()[i] > 0 ? 1 : -1;
+        EXPECT_NEAR(parameter.span<T>()[i], -sign * moved * p.lr, 1e-8);
+      }
+    });
+  }
+}
+
+TEST(OptimizerTest, AdamFollowsItsFormula) {
+  TestBed bed(Precision::kF64);
+  const int64_t n = 17;
+  const Tensor m = bed.zeros(DType::kF64, {n}), v = bed.zeros(DType::kF64, {n});
+  const Tensor parameter = bed.random(2, {n});
+  std::vector<double> w(parameter.span<double>().begin(), parameter.span<double>().end());
+  std::vector<double> m_ref(n), v_ref(n);
+  AdamParams p;
+  p.lr = 0.02;
+  p.weight_decay = 0.1;
+  for (p.t = 1; p.t <= 5; ++p.t) {
+    const Tensor g = bed.random(static_cast<uint64_t>(10 + p.t), {n});
+    adam_update(bed.exec, p, 0.5, g, m, v, parameter);
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double gradient = 0.5 * g.span<double>()[i] + 0.1 * w[i];
+      m_ref[i] = 0.9 * m_ref[i] + 0.1 * gradient;
+      v_ref[i] = 0.999 * v_ref[i] + 0.001 * gradient * gradient;
+      const auto t = static_cast<double>(p.t);
+      w[i] -= p.lr / (1 - std::pow(0.9, t)) * m_ref[i] /
+              (std::sqrt(v_ref[i]) / std::sqrt(1 - std::pow(0.999, t)) + 1e-8);
+      ASSERT_NEAR(parameter.span<double>()[i], w[i], 1e-14);
+    }
+  }
+}
+
+TEST(OptimizerTest, AdamEpsilonStandsOutsideTheRoot) {
+  TestBed bed(Precision::kF64);
+  const Tensor g = bed.zeros(DType::kF64, {1}), m = bed.zeros(DType::kF64, {1});
+  const Tensor v = bed.zeros(DType::kF64, {1}), parameter = bed.zeros(DType::kF64, {1});
+  g.ptr<double>()[0] = 1e-8;
+  AdamParams p;
+  p.lr = 1;
+  adam_update(bed.exec, p, 1, g, m, v, parameter);
+  EXPECT_NEAR(parameter.ptr<double>()[0], -0.5, 1e-6);
+}
+
+TEST(OptimizerTest, SumOfSquares) {
+  TestBed bed;
+  EXPECT_EQ(sum_of_squares(bed.exec, bed.zeros(DType::kF32, {0})), 0.0);
+  for (const int64_t n : {1, 7, 8, 16384, 50001}) {
+    const Tensor x = bed.random(1, {n});
+    double expected = 0;
+    for (const float value : x.span<float>()) {
+      expected += static_cast<double>(value) * static_cast<double>(value);
+    }
+    EXPECT_NEAR(sum_of_squares(bed.exec, x), expected, 1e-12 * expected);
+  }
+}
+
+TEST(OptimizerTest, DenseOpsAreIndependentOfThreads) {
+  TestBed bed;
+  const int64_t n = 100003;
+  const Tensor g = bed.random(1, {n}), m = bed.zeros(DType::kF32, {n});
+  const Tensor v = bed.zeros(DType::kF32, {n}), parameter = bed.zeros(DType::kF32, {n});
+  expect_independent_of_threads([&] {
+    for (const Tensor& t : {m, v, parameter}) zero(t);
+    adam_update(bed.exec, {}, std::sqrt(1 / sum_of_squares(bed.exec, g)), g, m, v, parameter);
+    return bytes_of(parameter);
+  });
+}
+
+struct Table {
+  Tensor weights, state, ids, gradients;
+  RowUpdateParams p;
+
+  Table(TestBed& bed, RowOptimizer kind, std::vector<int64_t> rows, int64_t dim = 6) {
+    const DType type = bed.exec.dtype();
+    const auto n = static_cast<int64_t>(rows.size());
+    p.kind = kind;
+    p.lr = 0.1;
+    weights = bed.random(1, {10, dim});
+    state = bed.zeros(type, {10, row_state_size(kind, dim)});
+    ids = bed.zeros(DType::kI64, {n});
+    std::copy(rows.begin(), rows.end(), ids.ptr<int64_t>());
+    gradients = bed.random(2, {n, dim});
+  }
+  void update(const Exec& exec) const { rowwise_update(exec, p, ids, gradients, weights, state); }
+};
+
+TEST(OptimizerTest, RowwiseAdagradKeepsOneNumberPerRow) {
+  TestBed bed(Precision::kF64);
+  const Table t(bed, RowOptimizer::kRowwiseAdagrad, {7, 2});
+  std::vector<double> expected(t.weights.span<double>().begin(), t.weights.span<double>().end());
+  t.update(bed.exec);
+  t.update(bed.exec);
+  for (int64_t i = 0; i < 2; ++i) {
+    const int64_t row = t.ids.ptr<int64_t>()[i];
+    const double* g = t.gradients.row<double>(i);
+    double mean = 0;
+    for (int64_t c = 0; c < 6; ++c) mean += g[c] * g[c] / 6;
+    EXPECT_NEAR(t.state.row<double>(row)[0], 2 * mean, 1e-14);
+    for (int64_t c = 0; c < 6; ++c) {
+      expected[static_cast<size_t>(row * 6 + c)] -=
+          0.1 / (std::sqrt(mean) + 1e-8) * g[c] + 0.1 / (std::sqrt(2 * mean) + 1e-8) * g[c];
+    }
+  }
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_NEAR(t.weights.span<double>()[i], expected[i], 1e-14) << i;
+  }
+}
+
+TEST(OptimizerTest, RowwiseAdagradEpsilonStandsOutsideTheRoot) {
+  TestBed bed;
+  const Table t(bed, RowOptimizer::kRowwiseAdagrad, {0});
+  zero(t.weights);
+  for (float& g : t.gradients.span<float>()) g = 1e-8f;
+  t.update(bed.exec);
+  EXPECT_NEAR(t.weights.ptr<float>()[0], -0.05f, 1e-6f);  // under the root it would be -1e-5
+}
+
+TEST(OptimizerTest, ZeroGradientMovesNothing) {
+  for (const RowOptimizer kind : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdagrad,
+                                  RowOptimizer::kSgd, RowOptimizer::kAdam}) {
+    TestBed bed;
+    const Table t(bed, kind, {3, 4});
+    zero(t.gradients);
+    const std::vector<uint8_t> before = bytes_of(t.weights);
+    t.update(bed.exec);
+    EXPECT_EQ(bytes_of(t.weights), before);
+  }
+}
+
+TEST(OptimizerTest, ElementwiseRowOptimizers) {
+  TestBed bed(Precision::kF64);
+  for (const RowOptimizer kind :
+       {RowOptimizer::kAdagrad, RowOptimizer::kSgd, RowOptimizer::kAdam}) {
+    Table t(bed, kind, {9, 0, 4});
+    t.p.t = 3;
+    std::vector<double> expected(t.weights.span<double>().begin(), t.weights.span<double>().end());
+    t.update(bed.exec);
+    for (int64_t i = 0; i < 3; ++i) {
+      const int64_t row = t.ids.ptr<int64_t>()[i];
+      for (int64_t c = 0; c < 6; ++c) {
+        const double g = t.gradients.row<double>(i)[c];
+        double step = 0.1 * g;
+        if (kind == RowOptimizer::kAdagrad) {
+          step = 0.1 / (std::abs(g) + 1e-8) * g;
+          EXPECT_NEAR(t.state.row<double>(row)[c], g * g, 1e-14);
+        } else if (kind == RowOptimizer::kAdam) {
+          step = 0.1 / (1 - std::pow(0.9, 3)) * 0.1 * g /
+                 (std::sqrt(0.001 * g * g) / std::sqrt(1 - std::pow(0.999, 3)) + 1e-8);
+          EXPECT_NEAR(t.state.row<double>(row)[c], 0.1 * g, 1e-14);
+          EXPECT_NEAR(t.state.row<double>(row)[6 + c], 0.001 * g * g, 1e-14);
+        }
+        expected[static_cast<size_t>(row * 6 + c)] -= step;
+      }
+    }
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(t.weights.span<double>()[i], expected[i], 1e-13);
+    }
+  }
+}
+
+TEST(OptimizerTest, StateSizes) {
+  EXPECT_EQ(row_state_size(RowOptimizer::kRowwiseAdagrad, 512), 1);
+  EXPECT_EQ(row_state_size(RowOptimizer::kAdagrad, 512), 512);
+  EXPECT_EQ(row_state_size(RowOptimizer::kSgd, 512), 0);
+  EXPECT_EQ(row_state_size(RowOptimizer::kAdam, 512), 1024);
+}
+
+TEST(OptimizerTest, BadRowsAreErrorsAndChangeNothing) {
+  TestBed bed;
+  for (const int64_t bad : {int64_t{10}, int64_t{-1}, int64_t{1} << 40}) {
+    const Table t(bed, RowOptimizer::kRowwiseAdagrad, {1, 2, bad});
+    const std::vector<uint8_t> before = bytes_of(t.weights);
+    try {
+      t.update(bed.exec);
+      FAIL() << bad;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::kOutOfRange);
+    }
+    EXPECT_EQ(bytes_of(t.weights), before);
+  }
+}
+
+TEST(OptimizerTest, NoRowsAndDoubleGradients) {
+  TestBed bed;
+  const Table none(bed, RowOptimizer::kSgd, {});
+  none.update(bed.exec);
+  Table t(bed, RowOptimizer::kSgd, {5});
+  t.gradients = bed.zeros(DType::kF64, {1, 6});
+  t.gradients.ptr<double>()[2] = 1;
+  const float before = t.weights.row<float>(5)[2];
+  rowwise_update(bed.exec, t.p, t.ids, t.gradients, t.weights, {});  // SGD needs no state
+  EXPECT_FLOAT_EQ(t.weights.row<float>(5)[2], before - 0.1f);
+}
+
+TEST(OptimizerTest, RowUpdatesAreIndependentOfThreads) {
+  for (const RowOptimizer kind : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdam}) {
+    expect_independent_of_threads([&] {
+      TestBed bed;
+      const Table t(bed, kind, {0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, 5000);
+      t.update(bed.exec);
+      return bytes_of(t.weights);
+    });
+  }
+}
+
+}  // namespace
+}  // namespace segue::ops

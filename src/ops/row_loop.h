@@ -1,0 +1,78 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+
+#include "base/error.h"
+#include "base/parallel.h"
+#include "tensor/exec.h"
+
+// What the CPU forms of the ops share: loops over rows, views, dispatch over types and modes.
+
+namespace segue::ops {
+
+/// Rows per task of a loop that touches every element of its rows once: about 16k elements, enough
+/// to hide the cost of a task and few enough to share out. Depends on the shape alone.
+inline int64_t row_grain(int64_t columns) {
+  constexpr int64_t kElementsPerTask = 16384;
+  return std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, columns));
+}
+
+/// Calls body(first_row, last_row) over the rows of a [rows, columns] tensor.
+inline void for_rows(int64_t rows, int64_t columns, base::RangeFunction body) {
+  base::parallel_for(rows, row_grain(columns), body);
+}
+
+/// The tensor as [rows, columns] with unit column stride: rank 1 is one row, rank 2 stays as it is,
+/// higher ranks must be contiguous and join all dimensions but the last.
+inline Tensor as_matrix(const Tensor& t) {
+  if (t.rank == 1) {
+    SEGUE_ASSERT(t.stride(0) == 1 || t.size(0) <= 1, "strided vector where a row is needed");
+    return Tensor(t.data, t.dtype, t.device, {1, t.size(0)});
+  }
+  if (t.rank == 2) {
+    SEGUE_ASSERT(t.stride(1) == 1 || t.size(1) <= 1, "columns must have unit stride");
+    return t;
+  }
+  const int64_t columns = t.size(t.rank - 1);
+  return t.reshape({columns == 0 ? 0 : t.elements() / columns, columns});
+}
+
+struct NoRounding {
+  template <class T>
+  T operator()(T value) const {
+    return value;
+  }
+};
+struct Bf16Rounding {
+  float operator()(float value) const { return round_to_bf16(value); }
+};
+
+/// Calls f(value of the C++ type, rounding of activations): the mode becomes a type, outside the
+/// loops.
+template <class F>
+void dispatch_activation(const Exec& exec, DType dtype, F&& f) {
+  if (dtype == DType::kF64) return f(double{}, NoRounding{});
+  SEGUE_ASSERT(dtype == DType::kF32, "CPU ops compute in float or double");
+  if (exec.rounds_to_bf16()) return f(float{}, Bf16Rounding{});
+  return f(float{}, NoRounding{});
+}
+
+/// Calls f with a value of the C++ type of an index tensor.
+template <class F>
+void dispatch_index(const Tensor& index, F&& f) {
+  SEGUE_ASSERT(index.rank == 1 && index.is_contiguous(), "an index is a contiguous vector");
+  if (index.dtype == DType::kI64) return f(int64_t{});
+  return f(int32_t{});
+}
+
+/// Error(kOutOfRange) unless 0 <= row < rows; `item` is where the number stands.
+inline void check_row(const char* op, int64_t item, int64_t row, int64_t rows) {
+  if (row >= 0 && row < rows) return;
+  fail(ErrorCode::kOutOfRange, std::string(op) + ": index " + std::to_string(row) +
+                                   " at position " + std::to_string(item) + " is outside the " +
+                                   std::to_string(rows) + " rows");
+}
+
+}  // namespace segue::ops

@@ -1,0 +1,38 @@
+#pragma once
+
+#include "tensor/exec.h"
+
+namespace segue::ops {
+
+/// to[i] = from[index[i]] for i32 or i64 `index` [n]; index -1 gives a zero row. Types may differ
+/// between float and double. Any rank-2 strides with unit columns.
+void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+
+/// to[index[i]] += from[i] (-1: nothing), duplicates summed in order of i (in fixed pieces) before
+/// they are added, times `scale`. No atomics: work is split by destination, so the result does not
+/// depend on threads or skew. Types may differ as above.
+void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
+                 double scale = 1);
+
+/// y = a * b; backward: da = dy * b, db = dy * a (either may be absent; both overwritten, neither
+/// may be dy). Rounded once in mode kBf16.
+void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y);
+void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, const Tensor& b,
+                       const Tensor& da, const Tensor& db);
+
+/// y = a + b, rounded once in mode kBf16; y may alias a or b.
+void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y);
+
+/// y = factor * x, rounded once in mode kBf16; y may alias x.
+void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y);
+
+/// y = max(x, 0), NaN stays NaN; dx = dy where x > 0.
+void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
+void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
+
+/// Rounds in place to the activation type (mode kBf16; nothing to do in the others), or, in every
+/// mode, through IEEE half as a 16-bit wire would.
+void round_rows_to_bf16(const Exec& exec, const Tensor& x);
+void round_rows_to_f16(const Exec& exec, const Tensor& x);
+
+}  // namespace segue::ops

@@ -1,0 +1,155 @@
+#include <algorithm>
+#include <cstdint>
+
+#include "ops/row_loop.h"
+#include "ops/rows.h"
+#include "ops/segments.h"
+
+namespace segue::ops {
+namespace {
+
+/// y[i] = f(a[i], b[i]) over equally shaped tensors; each may be strided by rows and alias another
+/// one.
+template <class T, class F>
+void map2(const Tensor& a_tensor, const Tensor& b_tensor, const Tensor& y_tensor, const F& f) {
+  const Tensor a = as_matrix(a_tensor), b = as_matrix(b_tensor), y = as_matrix(y_tensor);
+  SEGUE_ASSERT(a.size(0) == y.size(0) && a.size(1) == y.size(1), "shapes differ");
+  SEGUE_ASSERT(b.size(0) == y.size(0) && b.size(1) == y.size(1), "shapes differ");
+  const int64_t columns = y.size(1);
+  for_rows(y.size(0), columns, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const T* a_row = a.row<T>(r);
+      const T* b_row = b.row<T>(r);
+      T* y_row = y.row<T>(r);
+#pragma GCC ivdep  // an operand may be y itself, never y shifted
+      for (int64_t c = 0; c < columns; ++c) y_row[c] = f(a_row[c], b_row[c]);
+    }
+  });
+}
+
+/// x[i] = f(x[i]) in place.
+template <class T, class F>
+void map_in_place(const Tensor& x_tensor, const F& f) {
+  const Tensor x = as_matrix(x_tensor);
+  const int64_t columns = x.size(1);
+  for_rows(x.size(0), columns, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      T* row = x.row<T>(r);
+      for (int64_t c = 0; c < columns; ++c) row[c] = f(row[c]);
+    }
+  });
+}
+
+}  // namespace
+
+void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
+  require_cpu(exec, "gather_rows");
+  SEGUE_ASSERT(from.rank == 2 && to.rank == 2, "gather_rows: rows are matrices");
+  SEGUE_ASSERT(to.size(0) == index.size(0) && to.size(1) == from.size(1),
+               "gather_rows: shapes differ");
+  const int64_t columns = to.size(1);
+  dispatch_real(from.dtype, [&](auto from_zero) {
+    dispatch_real(to.dtype, [&](auto to_zero) {
+      dispatch_index(index, [&](auto index_zero) {
+        using From = decltype(from_zero);
+        using To = decltype(to_zero);
+        const auto* rows = index.ptr<decltype(index_zero)>();
+        for_rows(to.size(0), columns, [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            To* to_row = to.row<To>(i);
+            if (rows[i] == -1) {
+              std::fill_n(to_row, columns, To{0});
+              continue;
+            }
+            check_row("gather_rows", i, rows[i], from.size(0));
+            const From* from_row = from.row<From>(rows[i]);
+            for (int64_t c = 0; c < columns; ++c) to_row[c] = static_cast<To>(from_row[c]);
+          }
+        });
+      });
+    });
+  });
+}
+
+void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
+                 double scale) {
+  require_cpu(exec, "segment_sum");
+  SEGUE_ASSERT(from.rank == 2 && to.rank == 2, "segment_sum: rows are matrices");
+  SEGUE_ASSERT(from.size(0) == index.size(0) && to.size(1) == from.size(1),
+               "segment_sum: shapes differ");
+  const Arena::Mark mark(*exec.arena);
+  const Segments segments = make_segments(exec, index, to.size(0), "segment_sum");
+  dispatch_real(from.dtype, [&](auto from_zero) {
+    dispatch_real(to.dtype, [&](auto to_zero) {
+      using To = decltype(to_zero);
+      sum_segments<decltype(from_zero), To>(exec, segments, from, scale,
+                                            [&to](int32_t d) { return to.row<To>(d); });
+    });
+  });
+}
+
+void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
+  require_cpu(exec, "multiply_forward");
+  dispatch_activation(exec, y.dtype, [&](auto zero_value, auto round) {
+    using T = decltype(zero_value);
+    map2<T>(a, b, y, [round](T x, T z) { return round(x * z); });
+  });
+}
+
+void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, const Tensor& b,
+                       const Tensor& da, const Tensor& db) {
+  require_cpu(exec, "multiply_backward");
+  if (da) multiply_forward(exec, dy, b, da);
+  if (db) multiply_forward(exec, dy, a, db);
+}
+
+void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
+  require_cpu(exec, "add");
+  dispatch_activation(exec, y.dtype, [&](auto zero_value, auto round) {
+    using T = decltype(zero_value);
+    map2<T>(a, b, y, [round](T x, T z) { return round(x + z); });
+  });
+}
+
+void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y) {
+  require_cpu(exec, "scale");
+  dispatch_activation(exec, y.dtype, [&](auto zero_value, auto round) {
+    using T = decltype(zero_value);
+    const T f = static_cast<T>(factor);
+    map2<T>(x, x, y, [round, f](T value, T) { return round(f * value); });
+  });
+}
+
+void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
+  require_cpu(exec, "relu_forward");
+  dispatch_real(y.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    // Written so that NaN stays NaN: a run that went wrong must not look healthy.
+    map2<T>(x, x, y, [](T value, T) { return value < T{0} ? T{0} : value; });
+  });
+}
+
+void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+  require_cpu(exec, "relu_backward");
+  dispatch_real(dx.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    map2<T>(dy, x, dx, [](T gradient, T value) { return value > T{0} ? gradient : T{0}; });
+  });
+}
+
+void round_rows_to_bf16(const Exec& exec, const Tensor& x) {
+  require_cpu(exec, "round_rows_to_bf16");
+  if (!exec.rounds_to_bf16()) return;
+  map_in_place<float>(x, [](float value) { return round_to_bf16(value); });
+}
+
+void round_rows_to_f16(const Exec& exec, const Tensor& x) {
+  require_cpu(exec, "round_rows_to_f16");
+  dispatch_real(x.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    map_in_place<T>(
+        x, [](T value) { return static_cast<T>(round_to_f16(static_cast<float>(value))); });
+  });
+}
+
+}  // namespace segue::ops

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+// Scalar functions that loops over rows are made of. The float ones have no branches and call
+// nothing, so that the compiler turns a loop over them into vector code; the double ones are the
+// C library's.
+
+namespace segue::ops {
+
+/// e^x within 2 ulp; 0, inf and NaN where they belong; gradual underflow.
+inline float fast_exp(float x) {
+  // x = n ln 2 + r, |r| <= ln 2 / 2. Beyond the clamp the result is 0 or infinite anyway.
+  x = x < -105.f ? -105.f : x;
+  x = x > 89.f ? 89.f : x;
+  constexpr float kRounder = 0x1.8p23f;  // adding it leaves the nearest integer in the low bits
+  const float shifted = x * 1.44269504088896341f + kRounder;
+  const float n = shifted - kRounder;
+  const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;  // ln 2 in two parts
+  // Minimax polynomial of (e^r - 1 - r) / r^2 (Cephes expf).
+  float p = 1.9875691500e-4f;
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.f;
+  // 2^n as two factors, because n alone may exceed the exponent range at both ends.
+  const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRounder);
+  const int32_t half = exponent >> 1;
+  const auto power = [](int32_t e) {
+    return std::bit_cast<float>(static_cast<uint32_t>(e + 127) << 23);
+  };
+  return p * power(half) * power(exponent - half);
+}
+inline double fast_exp(double x) { return std::exp(x); }
+
+/// 1 / (1 + e^-x), relative accuracy at both ends.
+template <class T>
+inline T sigmoid(T x) {
+  const T e = fast_exp(x < 0 ? x : -x);
+  return (x < 0 ? e : T(1)) / (T(1) + e);
+}
+
+/// silu(x) = x sigmoid(x) and its derivative s (1 + x (1 - s)), s = sigmoid(x), from one
+/// exponential.
+template <class T>
+struct Silu {
+  explicit Silu(T x) {
+    const T s = sigmoid(x);
+    // 0 times infinity would be NaN; far out, any finite x gives the right limit.
+    const T low = x < T(-1000) ? T(-1000) : x;
+    const T both = low > T(1000) ? T(1000) : low;
+    value = low * s;
+    derivative = s * (T(1) + both * (T(1) - s));
+  }
+  T value, derivative;
+};
+template <class T>
+inline T silu(T x) {
+  return Silu<T>(x).value;
+}
+template <class T>
+inline T silu_derivative(T x) {
+  return Silu<T>(x).derivative;
+}
+
+/// Sum of f(i) for i in [0, n): 32 interleaved partial sums, then pairwise. The order is fixed, and
+/// wide enough for the compiler to keep it in vector registers.
+template <class T, class F>
+inline T lane_sum(int64_t n, F&& f) {
+  constexpr int64_t kLanes = 32;
+  T sum[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) sum[lane] += f(i + lane);
+  }
+  for (int64_t lane = 0; lane < n - i; ++lane) sum[lane] += f(i + lane);
+  for (int64_t width = kLanes / 2; width > 0; width /= 2) {
+    for (int64_t lane = 0; lane < width; ++lane) sum[lane] += sum[lane + width];
+  }
+  return sum[0];
+}
+
+}  // namespace segue::ops
