@@ -1,0 +1,238 @@
+#include "model/config.h"
+
+#include <set>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace segue::model {
+
+using base::ConfigVisitor;
+
+void describe(ConfigVisitor& v, SequenceFeature& c) {
+  v.field("history", c.history, "column of the history");
+  v.field("candidate", c.candidate, "column of the candidates");
+  v.field("table", c.table, "embedding table");
+}
+
+void describe(ConfigVisitor& v, ContextualFeature& c) {
+  v.field("name", c.name, "column");
+  v.field("table", c.table, "embedding table");
+  v.field("max_length", c.max_length, "tokens it takes; shorter ones are padded with zero rows");
+  v.field("min_sequence", c.min_sequence, "samples with fewer events and candidates see zeros");
+}
+
+void describe(ConfigVisitor& v, ActionConfig& c) {
+  v.field("history", c.history, "column of the history with the action bits");
+  v.field("weights", c.weights, "the bits, one learned vector each");
+  v.field("dim", c.dim, "width of one bit's vector");
+}
+
+void describe(ConfigVisitor& v, TaskConfig& c) {
+  v.field("name", c.name, "name in logs");
+  v.choice("kind", c.kind, {"binary", "regression"}, "cross entropy or squared error");
+  v.field("bit", c.bit, "label = (label column & bit) > 0");
+  v.field("weight", c.weight, "factor of this task's mean loss");
+}
+
+void describe(ConfigVisitor& v, AttentionConfig& c) {
+  v.field("contextual_mask", c.contextual_mask, "contextual tokens see all history");
+  v.field("window", c.window, "how far back a token sees; 0: unlimited");
+  v.field("min_full", c.min_full, "the newest events that ignore the window");
+  v.field("target_group", c.target_group, "candidates of a group see each other causally");
+  v.choice(
+      "score_scale", c.score_scale, {"max_seq_len", "batch_max"},
+      "scores are divided by the configured length, or as the reference does by the longest sample "
+      "of the batch");
+}
+
+void describe(ConfigVisitor& v, IdentityConfig& c) {
+  v.field("last_layer_targets", c.last_layer_targets, "compute the last layer at target rows only");
+  v.field("distinct_rows", c.distinct_rows, "run id branches once per distinct tuple of ids");
+  v.field("action_codes", c.action_codes, "run the action branch once per bit pattern");
+}
+
+void describe(ConfigVisitor& v, RecomputeConfig& c) {
+  v.field("normed_input", c.normed_input, "rebuild the normed layer input in backward");
+  v.field("uvqk", c.uvqk, "rebuild u, v, q, k in backward");
+  v.field("gate", c.gate, "rebuild the input of the output projection in backward");
+}
+
+void describe(ConfigVisitor& v, ModelConfig& c) {
+  v.field("dim", c.dim, "width of the STU stack");
+  v.field("heads", c.heads, "attention heads");
+  v.field("qk_dim", c.qk_dim, "query and key width of one head");
+  v.field("v_dim", c.v_dim, "value and gate width of one head");
+  v.field("layers", c.layers, "STU layers");
+  v.field("hidden", c.hidden, "hidden width of the embedding MLPs");
+  v.field("item_hidden", c.item_hidden, "hidden width of the item MLP");
+  v.field("head_hidden", c.head_hidden, "hidden width of the prediction head");
+  v.field("max_seq_len", c.max_seq_len, "tokens of one sample, contextual and candidates included");
+  v.field("position_buckets", c.position_buckets, "rows of the position table");
+  v.field("time_buckets", c.time_buckets, "buckets of event age; 0: no time encoding");
+  v.field("input_dropout", c.input_dropout, "after the encoders");
+  v.field("dropout", c.dropout, "in every STU layer");
+  v.choice("layer", c.layer, {"concat", "gated"},
+           "STU layer: [u | a | u*norm(a)], or u*norm(a) with SiLU on all of uvqk");
+  v.choice("output_norm", c.output_norm, {"layer", "group"}, "norm of the attention output");
+  v.choice("tokens", c.tokens, {"merged", "interleaved"},
+           "item and action in one token, or one each");
+  v.choice("labels", c.labels, {"candidates", "every_item"}, "what is predicted");
+  v.choice("embedding_mlp", c.embedding_mlp, {"swish_norm", "relu"}, "form of the embedding MLPs");
+  v.choice("postprocessor", c.postprocessor, {"l2", "layernorm", "timestamp_layernorm"},
+           "after the stack");
+  v.choice("head", c.head, {"product", "direct"}, "user times item embedding, or the token alone");
+  v.field("time_pi", c.time_pi, "pi of the cyclic time features; the reference has 3.14");
+  v.section("item", c.item, "the feature that identifies an event's item");
+  v.list("additional", c.additional, "more features of an event");
+  v.list("contextual", c.contextual, "features of the sample");
+  v.section("action", c.action);
+  v.field("history_timestamp", c.history_timestamp, "column, seconds");
+  v.field("candidate_timestamp", c.candidate_timestamp, "column, seconds");
+  v.field("candidate_label", c.candidate_label, "column with the candidates' label bits");
+  v.list("tasks", c.tasks, "what the head predicts");
+  v.section("attention", c.attention);
+  v.section("identities", c.identities, "exact rewritings that skip work");
+  v.section("recompute", c.recompute, "what backward rebuilds instead of keeping");
+}
+
+void describe(ConfigVisitor& v, OptimizerConfig& c) {
+  v.field("lr", c.lr, "dense learning rate");
+  v.field("sparse_lr", c.sparse_lr, "learning rate of the tables");
+  v.field("beta1", c.beta1, "Adam");
+  v.field("beta2", c.beta2, "Adam");
+  v.field("eps", c.eps, "Adam");
+  v.field("weight_decay", c.weight_decay, "added to the dense gradient");
+  v.field("clip_norm", c.clip_norm, "largest norm of the dense gradient; 0: no clipping");
+  v.field("warmup_steps", c.warmup_steps, "both learning rates grow linearly over these steps");
+  v.field("warmup_start_lr", c.warmup_start_lr, "learning rate of the first step");
+  v.field("adam_counts_initial_step", c.adam_counts_initial_step,
+          "first update uses t = 2, as the reference");
+}
+
+namespace {
+
+[[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
+
+void require_positive(const char* key, int64_t value) {
+  if (value <= 0) bad(fmt::format("{} must be at least 1, not {}", key, value));
+}
+
+void require_share(const char* key, double value) {
+  if (!(value >= 0 && value < 1)) bad(fmt::format("{} must be in [0, 1), not {}", key, value));
+}
+
+}  // namespace
+
+int64_t ModelConfig::contextual_tokens() const {
+  int64_t tokens_in_front = 0;
+  for (const ContextualFeature& f : contextual) tokens_in_front += f.max_length;
+  return tokens_in_front;
+}
+
+void ModelConfig::validate() const {
+  require_positive("model.dim", dim);
+  require_positive("model.heads", heads);
+  require_positive("model.qk_dim", qk_dim);
+  require_positive("model.v_dim", v_dim);
+  require_positive("model.layers", layers);
+  require_positive("model.hidden", hidden);
+  require_positive("model.item_hidden", item_hidden);
+  require_positive("model.head_hidden", head_hidden);
+  require_positive("model.position_buckets", position_buckets);
+  if (time_buckets < 0) bad("model.time_buckets must not be negative");
+  require_share("model.input_dropout", input_dropout);
+  require_share("model.dropout", dropout);
+  if (tasks.empty()) bad("model.tasks is empty: name at least one task ([[model.tasks]])");
+  std::set<std::string> names;
+  for (const TaskConfig& task : tasks) {
+    if (task.name.empty()) bad("a task in model.tasks has no name");
+    if (!names.insert(task.name).second) bad(fmt::format("task `{}` is named twice", task.name));
+    if (task.kind == ops::TaskKind::kBinary && task.bit <= 0) {
+      bad(fmt::format("task `{}`: bit must be positive", task.name));
+    }
+  }
+  names.clear();
+  for (const ContextualFeature& f : contextual) {
+    require_positive("model.contextual.max_length", f.max_length);
+    if (!names.insert(f.name).second)
+      bad(fmt::format("contextual feature `{}` is named twice", f.name));
+  }
+  if (action.weights.empty() || action.weights.size() > 20) {
+    bad("model.action.weights needs 1 to 20 bits");
+  }
+  for (const int64_t w : action.weights) {
+    if (w <= 0) bad("model.action.weights must be positive");
+  }
+  require_positive("model.action.dim", action.dim);
+  if (max_seq_len <= contextual_tokens()) {
+    bad(fmt::format("model.max_seq_len ({}) leaves no room behind {} contextual tokens",
+                    max_seq_len, contextual_tokens()));
+  }
+  if (attention.window < 0 || attention.min_full < 0) bad("model.attention: negative length");
+  require_positive("model.attention.target_group", attention.target_group);
+  if (labels == LabelKind::kEveryItem && tokens == TokenKind::kMerged) {
+    bad("model.labels = \"every_item\" needs model.tokens = \"interleaved\": a merged token "
+        "carries the "
+        "action it would be asked to predict");
+  }
+}
+
+void OptimizerConfig::validate() const {
+  if (!(lr >= 0) || !(sparse_lr >= 0))
+    bad("optimizer.lr and optimizer.sparse_lr must not be negative");
+  require_share("optimizer.beta1", beta1);
+  require_share("optimizer.beta2", beta2);
+  if (!(eps > 0)) bad("optimizer.eps must be positive");
+  if (warmup_steps < 0) bad("optimizer.warmup_steps must not be negative");
+  if (!(clip_norm >= 0)) bad("optimizer.clip_norm must not be negative");
+}
+
+namespace {
+
+/// The DLRMv4 benchmark: HSTU on Yambda-5b, with the reference's quirks on.
+Preset yambda_5b() {
+  Preset p;
+  ModelConfig& m = p.model;
+  m.time_pi = 3.14;
+  m.attention.score_scale = ScoreScale::kBatchMax;
+  m.additional = {{"artist_id", "item_candidate_artist_id", "artist_id"},
+                  {"album_id", "item_candidate_album_id", "album_id"}};
+  for (const char* name : {"uid", "user_x_artist", "user_x_album", "user_x_hour", "item_x_hour",
+                           "artist_x_hour", "user_x_is_organic", "user_x_artist_x_hour"}) {
+    m.contextual.push_back({name, name});
+  }
+  m.tasks = {{"listen_plus", ops::TaskKind::kBinary, 1, 0.2}};
+
+  p.tables.dim = 512;
+  p.tables.forward_wire = sparse::Wire::kF16;
+  p.tables.backward_wire = sparse::Wire::kF16;
+  p.tables.tables = {{"item_id", 9'390'624},
+                     {"artist_id", 1'293'395},
+                     {"album_id", 3'367'692},
+                     {"uid", 1'000'001},
+                     {"user_x_artist", 100'000'000},
+                     {"user_x_album", 40'000'000},
+                     {"user_x_hour", 24'000'000},
+                     {"item_x_hour", 40'000'000},
+                     {"artist_x_hour", 32'000'000},
+                     {"user_x_is_organic", 2'000'000},
+                     {"user_x_artist_x_hour", 40'000'000}};
+
+  OptimizerConfig& o = p.optimizer;
+  o.lr = 1e-6;
+  o.sparse_lr = 1e-6;
+  o.warmup_steps = 24000;
+  o.adam_counts_initial_step = true;
+  return p;
+}
+
+}  // namespace
+
+Preset preset(std::string_view name) {
+  if (name == "yambda-5b") return yambda_5b();
+  fail(ErrorCode::kConfig, fmt::format("preset `{}` is not known; there is: yambda-5b", name));
+}
+
+}  // namespace segue::model

@@ -1,0 +1,156 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+#include "ops/loss.h"
+#include "sparse/tables.h"
+
+namespace segue::model {
+
+enum class LayerKind { kConcat, kGated };
+enum class OutputNorm { kLayer, kGroup };
+enum class TokenKind { kMerged, kInterleaved };
+enum class LabelKind { kCandidates, kEveryItem };
+enum class EmbeddingMlp { kSwishNorm, kRelu };
+enum class PostprocessorKind { kL2, kLayerNorm, kTimestampLayerNorm };
+enum class HeadKind { kProduct, kDirect };
+enum class ScoreScale { kMaxSeqLen, kBatchMax };
+
+/// A feature of every event: its column in the history, its column among the candidates, its table.
+struct SequenceFeature {
+  std::string history;
+  std::string candidate;
+  std::string table;
+};
+void describe(base::ConfigVisitor& v, SequenceFeature& c);
+
+/// A feature of the sample: `max_length` tokens in front of the sequence.
+struct ContextualFeature {
+  std::string name;
+  std::string table;
+  int64_t max_length = 1;
+  int64_t min_sequence = 0;  // samples shorter than this see zeros instead
+};
+void describe(base::ConfigVisitor& v, ContextualFeature& c);
+
+/// What the user did, as a set of bits.
+struct ActionConfig {
+  std::string history = "action_weight";
+  std::vector<int64_t> weights = {1, 2, 4};
+  int64_t dim = 8;
+};
+void describe(base::ConfigVisitor& v, ActionConfig& c);
+
+struct TaskConfig {
+  std::string name;
+  ops::TaskKind kind = ops::TaskKind::kBinary;
+  int64_t bit = 1;    // binary: label = (label column & bit) > 0; regression: the column's value
+  double weight = 1;  // factor of this task's mean loss
+};
+void describe(base::ConfigVisitor& v, TaskConfig& c);
+
+struct AttentionConfig {
+  bool contextual_mask =
+      false;           // contextual rows see all history (off: they are causal like the rest)
+  int64_t window = 0;  // 0: unlimited
+  int64_t min_full = 0;
+  int64_t target_group = 1;
+  ScoreScale score_scale = ScoreScale::kMaxSeqLen;
+};
+void describe(base::ConfigVisitor& v, AttentionConfig& c);
+
+/// Exact rewritings that skip work; results agree with the plain path to rounding.
+struct IdentityConfig {
+  bool last_layer_targets = true;  // the last STU layer is computed at target rows only
+  bool distinct_rows = true;       // id branches run once per distinct tuple of ids
+  bool action_codes = true;        // the action branch runs once per possible bit pattern
+};
+void describe(base::ConfigVisitor& v, IdentityConfig& c);
+
+/// What backward rebuilds instead of keeping, per STU layer.
+struct RecomputeConfig {
+  bool normed_input = false;
+  bool uvqk = false;
+  bool gate = false;
+};
+void describe(base::ConfigVisitor& v, RecomputeConfig& c);
+
+struct ModelConfig {
+  int64_t dim = 512;
+  int64_t heads = 4;
+  int64_t qk_dim = 128;  // per head
+  int64_t v_dim = 128;   // per head
+  int64_t layers = 3;
+  int64_t hidden = 256;  // of the MLPs in front of the stack
+  int64_t item_hidden = 512;
+  int64_t head_hidden = 512;
+  int64_t max_seq_len = 4096;  // tokens of a sample, contextual and candidate tokens included
+  int64_t position_buckets = 8192;
+  int64_t time_buckets = 2048;  // the table has one row more; 0: no time encoding
+  double input_dropout = 0.2;
+  double dropout = 0.1;
+
+  LayerKind layer = LayerKind::kConcat;
+  OutputNorm output_norm = OutputNorm::kLayer;
+  TokenKind tokens = TokenKind::kMerged;
+  LabelKind labels = LabelKind::kCandidates;
+  EmbeddingMlp embedding_mlp = EmbeddingMlp::kSwishNorm;
+  PostprocessorKind postprocessor = PostprocessorKind::kTimestampLayerNorm;
+  HeadKind head = HeadKind::kProduct;
+  /// pi in the cyclic time features; the reference uses 3.14.
+  double time_pi = 3.14159265358979323846;
+
+  SequenceFeature item{"item_id", "item_candidate_id", "item_id"};
+  std::vector<SequenceFeature> additional;
+  std::vector<ContextualFeature> contextual;
+  ActionConfig action;
+  std::string history_timestamp = "action_timestamp";
+  std::string candidate_timestamp = "item_query_time";
+  std::string candidate_label = "item_action_weight";  // every_item: labels are the action column
+  std::vector<TaskConfig> tasks;
+
+  AttentionConfig attention;
+  IdentityConfig identities;
+  RecomputeConfig recompute;
+
+  static constexpr double kStuEps = 1e-6;
+  static constexpr double kNormEps = 1e-5;
+  static constexpr double kTimeBucketSeconds = 60.0;
+
+  int64_t contextual_tokens() const;
+  /// Tokens one history event becomes.
+  int64_t tokens_per_event() const { return tokens == TokenKind::kInterleaved ? 2 : 1; }
+  int64_t uvqk_columns() const { return heads * (2 * v_dim + 2 * qk_dim); }
+
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, ModelConfig& c);
+
+struct OptimizerConfig {
+  double lr = 1e-3;
+  double sparse_lr = 1e-2;
+  double beta1 = 0.95, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  double clip_norm = 1.0;  // 0: no clipping
+  int64_t warmup_steps = 0;
+  double warmup_start_lr = 0;
+  /// The reference's optimizer has counted one step before training starts, so its first update
+  /// uses t = 2. Off: t = 1.
+  bool adam_counts_initial_step = false;
+
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, OptimizerConfig& c);
+
+/// Model, tables and optimizer of a published configuration; Error(kConfig) with the known names.
+struct Preset {
+  ModelConfig model;
+  sparse::TablesConfig tables;
+  OptimizerConfig optimizer;
+};
+Preset preset(std::string_view name);  // "yambda-5b"
+
+}  // namespace segue::model

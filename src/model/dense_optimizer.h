@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+
+#include "model/config.h"
+#include "model/parameters.h"
+#include "tensor/exec.h"
+
+namespace segue::model {
+
+/// Learning rates of the step after `steps_done` completed ones: linear from warmup_start_lr to the
+/// base rate over warmup_steps, so that the first step runs at warmup_start_lr (0 by default:
+/// moments move, weights do not).
+struct LearningRates {
+  double dense = 0, sparse = 0;
+};
+LearningRates learning_rates(const OptimizerConfig& config, int64_t steps_done);
+
+/// Clips the dense gradients by their global norm and runs Adam over the flat parameter buffers.
+/// Its only state besides the moments is the number of completed steps.
+struct DenseUpdate {
+  double gradient_norm = 0;  // before clipping
+  double clip_scale = 1;
+};
+DenseUpdate update_dense(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
+                         const Parameters& parameters);
+
+}  // namespace segue::model

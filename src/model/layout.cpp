@@ -1,0 +1,59 @@
+#include "model/layout.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace segue::model {
+
+BatchLayout::BatchLayout(const ModelConfig& config, const Batch& batch) {
+  const int64_t n = batch.num_samples();
+  const int64_t contextual = config.contextual_tokens();
+  const int64_t per_event = config.tokens_per_event();
+  const auto copy_offsets = [&](const std::string& column) {
+    const std::span<const int64_t> offsets = batch.offsets(batch.column(column));
+    return std::vector<int64_t>(offsets.begin(), offsets.end());
+  };
+  history_offsets = copy_offsets(config.item.history);
+  candidate_offsets = config.labels == LabelKind::kCandidates
+                          ? copy_offsets(config.item.candidate)
+                          : std::vector<int64_t>(static_cast<size_t>(n) + 1, 0);
+  token_offsets.assign(1, 0);
+  int64_t most_history = 0;
+  int64_t most_targets = 0;
+  for (int64_t b = 0; b < n; ++b) {
+    const int64_t tokens = contextual + history(b) * per_event + targets(b);
+    if (tokens > config.max_seq_len) {
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format(
+               "sample {} of the batch has {} tokens ({} contextual, {} history events, {} "
+               "candidates), more than model.max_seq_len = {}; shorten the histories or raise it",
+               b, tokens, contextual, history(b), targets(b), config.max_seq_len));
+    }
+    token_offsets.push_back(token_offsets.back() + tokens);
+    most_history = std::max(most_history, history(b) * per_event);
+    most_targets = std::max(most_targets, targets(b));
+  }
+  labels = config.labels == LabelKind::kCandidates ? candidates() : events();
+  longest = contextual + most_history + most_targets;
+}
+
+std::vector<MicroBatch> cut_micro_batches(const BatchLayout& layout, int64_t max_tokens) {
+  std::vector<MicroBatch> cuts;
+  int64_t tokens = 0;
+  for (int64_t b = 0; b < layout.samples(); ++b) {
+    const int64_t length = layout.token_offsets[static_cast<size_t>(b) + 1] -
+                           layout.token_offsets[static_cast<size_t>(b)];
+    if (cuts.empty() || tokens + length > max_tokens) {
+      cuts.push_back({b, 0});
+      tokens = 0;
+    }
+    ++cuts.back().count;
+    tokens += length;
+  }
+  return cuts;
+}
+
+}  // namespace segue::model

@@ -1,0 +1,82 @@
+#include "model/mlp.h"
+
+#include "model/config.h"
+#include "ops/gemm.h"
+#include "ops/rows.h"
+
+namespace segue::model {
+
+namespace {
+
+ops::NormParams norm_params(const Parameter* weight, const Parameter* bias) {
+  return {.weight = weight->value, .bias = bias->value, .eps = ModelConfig::kNormEps};
+}
+
+}  // namespace
+
+Mlp::Mlp(Parameters& parameters, const std::string& prefix, const MlpConfig& config)
+    : config_(config) {
+  const auto linear = [&](const char* place, int64_t in, int64_t out, Parameter*& weight,
+                          Parameter*& bias) {
+    const auto init = config.xavier_normal ? ops::Init::kNormal : ops::Init::kUniform;
+    const double bound =
+        config.xavier_normal ? xavier_normal_std(in, out) : xavier_uniform_bound(in, out);
+    weight = parameters.add(prefix + place + ".weight", {out, in}, init, bound);
+    bias = parameters.add(prefix + place + ".bias", {out}, ops::Init::kZeros);
+  };
+  const auto norm = [&](const char* place, int64_t columns, Parameter*& weight, Parameter*& bias) {
+    weight = parameters.add(prefix + place + ".weight", {columns}, ops::Init::kOnes);
+    bias = parameters.add(prefix + place + ".bias", {columns}, ops::Init::kZeros);
+  };
+  linear(".0", config.in, config.hidden, weight1_, bias1_);
+  if (!config.relu) norm(".1", config.hidden, norm1_weight_, norm1_bias_);
+  linear(".2", config.hidden, config.out, weight2_, bias2_);
+  if (has_final_norm()) norm(".3", config.out, norm2_weight_, norm2_bias_);
+}
+
+Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x) const {
+  const int64_t rows = x.size(0);
+  Saved s;
+  s.x = x;
+  s.z1 = exec.activation({rows, config_.hidden});
+  s.act = exec.activation({rows, config_.hidden});
+  s.z2 = exec.activation({rows, config_.out});
+  ops::linear_forward(exec, x, weight1_->value, bias1_->value, s.z1);
+  if (config_.relu) {
+    ops::relu_forward(exec, s.z1, s.act);
+  } else {
+    s.stats1 = ops::make_norm_stats(exec, rows);
+    ops::swish_norm_forward(exec, norm_params(norm1_weight_, norm1_bias_), s.z1, s.act, s.stats1);
+  }
+  ops::linear_forward(exec, s.act, weight2_->value, bias2_->value, s.z2);
+  s.y = s.z2;
+  if (has_final_norm()) {
+    s.y = exec.activation({rows, config_.out});
+    s.stats2 = ops::make_norm_stats(exec, rows);
+    ops::norm_forward(exec, norm_params(norm2_weight_, norm2_bias_), s.z2, s.y, s.stats2);
+  }
+  return s;
+}
+
+void Mlp::backward(const Exec& exec, const Saved& s, const Tensor& dy, const Tensor& dx) const {
+  Arena::Mark scratch(*exec.arena);
+  const int64_t rows = s.x.size(0);
+  Tensor dz2 = dy;
+  if (has_final_norm()) {
+    dz2 = exec.activation({rows, config_.out});
+    ops::norm_backward(exec, norm_params(norm2_weight_, norm2_bias_), dy, s.z2, s.stats2, {}, dz2,
+                       norm2_weight_->grad, norm2_bias_->grad);
+  }
+  const Tensor dact = exec.activation({rows, config_.hidden});
+  ops::linear_backward(exec, dz2, s.act, weight2_->value, dact, weight2_->grad, bias2_->grad);
+  const Tensor dz1 = exec.activation({rows, config_.hidden});
+  if (config_.relu) {
+    ops::relu_backward(exec, dact, s.z1, dz1);
+  } else {
+    ops::swish_norm_backward(exec, norm_params(norm1_weight_, norm1_bias_), dact, s.z1, s.stats1,
+                             dz1, norm1_weight_->grad, norm1_bias_->grad);
+  }
+  ops::linear_backward(exec, dz1, s.x, weight1_->value, dx, weight1_->grad, bias1_->grad);
+}
+
+}  // namespace segue::model

@@ -1,0 +1,90 @@
+#include "model/parameters.h"
+
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "base/config.h"
+#include "base/error.h"
+
+namespace segue::model {
+
+namespace {
+
+int64_t elements_of(const std::vector<int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), int64_t{1}, std::multiplies<>());
+}
+
+Tensor view(const Tensor& flat, int64_t begin, const std::vector<int64_t>& shape) {
+  const Tensor slice = flat.narrow(0, begin, elements_of(shape));
+  switch (shape.size()) {
+    case 1:
+      return slice;
+    case 2:
+      return slice.reshape({shape[0], shape[1]});
+    default:
+      return slice.reshape({shape[0], shape[1], shape[2]});
+  }
+}
+
+}  // namespace
+
+Parameter* Parameters::add(std::string name, std::vector<int64_t> shape, ops::Init init,
+                           double bound) {
+  SEGUE_ASSERT(!values_, "parameters are added before allocate()");
+  SEGUE_ASSERT(!shape.empty() && shape.size() <= 3, "parameters have one to three dimensions");
+  all_.push_back({std::move(name), std::move(shape), init, bound, {}, {}, {}, {}});
+  return &all_.back();
+}
+
+void Parameters::allocate(Device device, DType dtype, uint64_t seed) {
+  const int64_t total = count();
+  const auto flat = [&](Buffer& memory, Purpose purpose) {
+    memory = Buffer(device, total * size_of(dtype), purpose);
+    return Tensor(memory.data(), dtype, device, {total});
+  };
+  values_ = flat(value_memory_, Purpose::kParameter);
+  grads_ = flat(grad_memory_, Purpose::kParameter);
+  m_ = flat(m_memory_, Purpose::kOptimizer);
+  v_ = flat(v_memory_, Purpose::kOptimizer);
+  int64_t begin = 0;
+  for (Parameter& p : all_) {
+    p.value = view(values_, begin, p.shape);
+    p.grad = view(grads_, begin, p.shape);
+    p.m = view(m_, begin, p.shape);
+    p.v = view(v_, begin, p.shape);
+    begin += elements_of(p.shape);
+    const Tensor matrix =
+        p.shape.size() == 3 ? p.value.reshape({p.shape[0] * p.shape[1], p.shape[2]}) : p.value;
+    ops::initialize(matrix, p.init, p.bound, seed, p.name);
+  }
+}
+
+Parameter& Parameters::get(std::string_view name) {
+  for (Parameter& p : all_) {
+    if (p.name == name) return p;
+  }
+  std::vector<std::string> names;
+  for (const Parameter& p : all_) names.push_back(p.name);
+  const std::string near = base::nearest_name(name, names);
+  fail(ErrorCode::kNotFound,
+       fmt::format("the model has no parameter `{}`{}", name,
+                   near.empty() ? "" : fmt::format("; nearest is `{}`", near)));
+}
+
+int64_t Parameters::count() const {
+  int64_t total = 0;
+  for (const Parameter& p : all_) total += elements_of(p.shape);
+  return total;
+}
+
+double xavier_uniform_bound(int64_t fan_in, int64_t fan_out) {
+  return std::sqrt(6.0 / static_cast<double>(fan_in + fan_out));
+}
+
+double xavier_normal_std(int64_t fan_in, int64_t fan_out) {
+  return std::sqrt(2.0 / static_cast<double>(fan_in + fan_out));
+}
+
+}  // namespace segue::model

@@ -1,0 +1,106 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "batch/batch.h"
+#include "model/config.h"
+#include "model/layout.h"
+#include "model/mlp.h"
+#include "model/parameters.h"
+#include "model/postprocessor.h"
+#include "model/preprocessor.h"
+#include "model/stu.h"
+#include "sparse/tables.h"
+#include "tensor/exec.h"
+
+namespace segue::model {
+
+struct PassOptions {
+  bool training = true;  // dropout and backward; false: predictions only
+  int64_t micro_batch_tokens = 65536;
+  /// Labels of the global batch; absent: those of this batch.
+  std::optional<double> loss_denominator;
+  /// Score divisor of the whole batch in mode batch_max; absent: from this batch.
+  std::optional<int64_t> longest;
+  /// Sees named activations on the way; for tests.
+  std::function<void(std::string_view name, const Tensor& value)> probe;
+};
+
+/// What one pass over a batch leaves. Row gradients live in the arena until the caller's mark ends.
+struct Pass {
+  double loss = 0;
+  std::vector<double> task_losses;
+  /// [tasks][labels], in sample order.
+  std::vector<double> logits;
+  std::vector<float> predictions, labels;
+  int64_t num_labels = 0;  // per task
+  int64_t samples = 0, tokens = 0;
+  double model_flops = 0;  // by formula, forward (x3 with backward); see flops.h
+
+  sparse::Ticket ticket;
+  std::vector<Tensor> row_gradients;  // per table [distinct, dim], absent if not looked up
+};
+
+/// The HSTU ranker. A pass has three parts: rows (per distinct id: look up, id-only branches),
+/// tokens (micro-batches: assemble, STU stack, head, loss, backward), rows backward. Dense
+/// gradients are added to parameters().grads(); row gradients come back in the Pass. Updating is
+/// the caller's business.
+class Ranker {
+ public:
+  /// `tables` outlives the model. Parameters get their initial values from `seed`.
+  Ranker(const ModelConfig& config, sparse::Tables& tables, Device device, DType parameter_dtype,
+         uint64_t seed);
+  ~Ranker();
+
+  Pass run(const Exec& exec, const Batch& batch, const PassOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  Parameters& parameters() { return parameters_; }
+  const Parameters& parameters() const { return parameters_; }
+  sparse::Tables& tables() { return tables_; }
+
+  static constexpr uint32_t kInputDropoutSite = 0;  // layer l has site l + 1
+  static constexpr int64_t kMaxTargetsForCollapse = 16;
+  static constexpr int64_t kMaxActionCodes = 1024;
+
+ private:
+  struct Rows;      // part one, whole batch
+  struct Tokens;    // one micro-batch
+  struct UserSide;  // assembled input, stack and postprocessor of one micro-batch
+  struct ItemSide;  // item MLP, head
+
+  Rows rows_forward(const Exec& exec, const Batch& batch, const BatchLayout& layout, bool training,
+                    sparse::Ticket& ticket);
+  void rows_backward(const Exec& exec, Rows& rows) const;
+  Tokens lay_out(const Exec& exec, const Batch& batch, const BatchLayout& layout, const Rows& rows,
+                 const MicroBatch& micro, const PassOptions& options) const;
+  UserSide user_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
+                        const PassOptions& options) const;
+  void user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const UserSide& user,
+                     const Tensor& duser) const;
+  ItemSide item_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
+                        const Tensor& user) const;
+  Tensor item_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const ItemSide& item,
+                       const Tensor& user) const;
+  void loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, double denominator,
+            Pass& pass) const;
+  bool collapses_last_layer(const Tokens& tokens) const;
+
+  ModelConfig config_;
+  sparse::Tables& tables_;
+  std::vector<sparse::TableId> sequence_tables_;  // item, then additional
+  std::vector<sparse::TableId> contextual_tables_;
+  Parameters parameters_;
+  std::unique_ptr<Preprocessor> preprocessor_;
+  Parameter *position_table_ = nullptr, *time_table_ = nullptr;
+  std::vector<StuLayer> layers_;
+  std::unique_ptr<Postprocessor> postprocessor_;
+  std::unique_ptr<Mlp> item_mlp_, head_;
+};
+
+}  // namespace segue::model

@@ -1,0 +1,376 @@
+#include "model/ranker.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "model/dense_optimizer.h"
+#include "model/flops.h"
+#include "ops/test_util.h"
+
+namespace segue::model {
+namespace {
+
+using ops::test::TestBed;
+
+ModelConfig tiny_config() {
+  ModelConfig c;
+  c.dim = 8;
+  c.heads = 2;
+  c.qk_dim = 4;
+  c.v_dim = 4;
+  c.layers = 2;
+  c.hidden = 6;
+  c.item_hidden = 7;
+  c.head_hidden = 5;
+  c.max_seq_len = 40;
+  c.position_buckets = 16;
+  c.time_buckets = 6;
+  c.input_dropout = 0.2;
+  c.dropout = 0.1;
+  c.additional = {{"artist", "candidate_artist", "artist"}};
+  c.item = {"item", "candidate", "item"};
+  c.contextual = {{"user", "user"}, {"tags", "tag", 2, 3}};
+  c.action = {"action", {1, 2}, 3};
+  c.history_timestamp = "time";
+  c.candidate_timestamp = "candidate_time";
+  c.candidate_label = "label";
+  c.tasks = {{"click", ops::TaskKind::kBinary, 1, 0.7},
+             {"like", ops::TaskKind::kBinary, 2, 0.3},
+             {"value", ops::TaskKind::kRegression, 1, 0.1}};
+  return c;
+}
+
+sparse::TablesConfig tiny_tables() {
+  sparse::TablesConfig t;
+  t.dim = 5;
+  t.tables = {{"item", 20, 0.5}, {"artist", 9, 0.5}, {"user", 6, 0.5}, {"tag", 4, 0.5}};
+  return t;
+}
+
+/// A batch with an empty history, repeated ids, tags of lengths 0 to 2 and 0 to 3 candidates.
+Batch tiny_batch(const std::vector<int64_t>& histories = {4, 0, 1, 6},
+                 const std::vector<int64_t>& candidates = {1, 2, 3, 1}) {
+  Batch b;
+  const int history = b.add_group("history");
+  const int candidate = b.add_group("candidate");
+  const int user = b.add_group("user");
+  const int tags = b.add_group("tags");
+  const std::vector<std::pair<std::string, int>> columns = {{"item", history},
+                                                            {"artist", history},
+                                                            {"action", history},
+                                                            {"time", history},
+                                                            {"candidate", candidate},
+                                                            {"candidate_artist", candidate},
+                                                            {"candidate_time", candidate},
+                                                            {"label", candidate},
+                                                            {"user", user},
+                                                            {"tags", tags}};
+  for (const auto& [name, group] : columns) b.add_column(name, group);
+  b.clear();
+  for (Batch::Group& g : b.groups) g.offsets.assign(std::vector<int64_t>{0});
+  const auto draw = [&](uint64_t site, int64_t i, int64_t n) {
+    return static_cast<int64_t>(base::splitmix64(site * 1000 + static_cast<uint64_t>(i)) %
+                                static_cast<uint64_t>(n));
+  };
+  const auto extend = [&](const char* group, int64_t length) {
+    HostArray<int64_t>& offsets = b.group(group).offsets;
+    offsets.push_back(offsets[offsets.size() - 1] + length);
+  };
+  for (size_t s = 0; s < histories.size(); ++s) {
+    const int64_t k = static_cast<int64_t>(s);
+    b.sample_index.push_back(k);
+    int64_t now = 1000 * (k + 1);
+    for (int64_t e = 0; e < histories[s]; ++e) {
+      const int64_t item = draw(1, 10 * k + e, 7);
+      b.column("item").values.push_back(item);
+      b.column("artist").values.push_back(item % 4);
+      b.column("action").values.push_back(draw(2, 10 * k + e, 4));
+      b.column("time").values.push_back(now += draw(3, 10 * k + e, 500));
+    }
+    for (int64_t c = 0; c < candidates[s]; ++c) {
+      const int64_t item = draw(4, 10 * k + c, 20);
+      b.column("candidate").values.push_back(item);
+      b.column("candidate_artist").values.push_back(item % 9);
+      b.column("candidate_time").values.push_back(now);
+      b.column("label").values.push_back(draw(5, 10 * k + c, 4));
+    }
+    b.column("user").values.push_back(draw(6, k, 6));
+    for (int64_t t = 0; t < k % 3; ++t) b.column("tags").values.push_back(draw(7, k + t, 4));
+    extend("history", histories[s]);
+    extend("candidate", candidates[s]);
+    extend("user", 1);
+    extend("tags", k % 3);
+  }
+  b.global_samples = b.num_samples();
+  return b;
+}
+
+struct Fixture {
+  explicit Fixture(const ModelConfig& config, DType dtype = DType::kF64)
+      : bed(dtype == DType::kF64 ? Precision::kF64 : Precision::kF32),
+        tables(tiny_tables(), Device::cpu(), dtype, 3),
+        ranker(config, tables, Device::cpu(), dtype, 5) {
+    uint64_t seed = 200;
+    for (Parameter& p : ranker.parameters().all()) {
+      const Tensor flat = p.value.reshape({p.value.elements()});
+      dispatch_real(dtype, [&]<class T>(T) {
+        int64_t i = 0;
+        for (T& x : flat.span<T>()) x += static_cast<T>(0.2 * TestBed::number(seed, i++));
+      });
+      ++seed;
+    }
+  }
+  Pass run(const Batch& batch, const PassOptions& options = {}) {
+    ranker.parameters().zero_grads();
+    return ranker.run(bed.exec, batch, options);
+  }
+  TestBed bed;
+  sparse::Tables tables;
+  Ranker ranker;
+};
+
+/// Directional derivatives of the loss along random directions in all parameters and all table
+/// rows.
+void check_gradients(const ModelConfig& config, const Batch& batch) {
+  Fixture f(config);
+  const Pass pass = f.run(batch);
+  const std::span<double> values = f.ranker.parameters().values().span<double>();
+  const std::span<double> grads = f.ranker.parameters().grads().span<double>();
+  const std::vector<double> gradient(grads.begin(), grads.end());
+  const auto loss = [&] {
+    Arena::Mark mark(*f.bed.exec.arena);
+    return f.ranker.run(f.bed.exec, batch, {}).loss;
+  };
+  constexpr double kStep = 1e-5;
+  // Every parameter tensor on its own, so that a small one cannot hide behind a large one.
+  int64_t begin = 0;
+  for (const Parameter& p : f.ranker.parameters().all()) {
+    const int64_t n = p.value.elements();
+    double expected = 0;
+    const std::vector<double> saved(values.begin() + begin, values.begin() + begin + n);
+    const auto move = [&](double step) {
+      for (int64_t i = 0; i < n; ++i) {
+        values[static_cast<size_t>(begin + i)] =
+            saved[static_cast<size_t>(i)] + step * TestBed::number(77, begin + i);
+      }
+    };
+    for (int64_t i = 0; i < n; ++i) {
+      expected += gradient[static_cast<size_t>(begin + i)] * TestBed::number(77, begin + i);
+    }
+    move(kStep);
+    const double above = loss();
+    move(-kStep);
+    const double below = loss();
+    move(0);
+    EXPECT_NEAR(expected, (above - below) / (2 * kStep), 1e-6 * std::max(1.0, std::abs(expected)))
+        << p.name;
+    begin += n;
+  }
+  for (int64_t t = 0; t < f.tables.count(); ++t) {
+    const auto id = static_cast<sparse::TableId>(t);
+    const Tensor& g = pass.row_gradients[static_cast<size_t>(t)];
+    const auto ids = pass.ticket.distinct_ids(id);
+    for (size_t u = 0; u < ids.size(); ++u) {
+      double* row = f.tables.weights(id).row<double>(ids[u]);
+      const double saved = row[2];
+      row[2] = saved + kStep;
+      const double above = loss();
+      row[2] = saved - kStep;
+      const double below = loss();
+      row[2] = saved;
+      EXPECT_NEAR(g.row<double>(static_cast<int64_t>(u))[2], (above - below) / (2 * kStep), 1e-6)
+          << "table " << t << " row " << ids[u];
+    }
+  }
+}
+
+TEST(RankerTest, GradientsMatchFiniteDifferences) { check_gradients(tiny_config(), tiny_batch()); }
+
+TEST(RankerTest, GradientsWithoutIdentities) {
+  ModelConfig c = tiny_config();
+  c.identities = {.last_layer_targets = false, .distinct_rows = false, .action_codes = false};
+  check_gradients(c, tiny_batch());
+}
+
+TEST(RankerTest, GradientsOfTheGatedInterleavedVariant) {
+  ModelConfig c = tiny_config();
+  c.layer = LayerKind::kGated;
+  c.tokens = TokenKind::kInterleaved;
+  c.labels = LabelKind::kEveryItem;
+  c.embedding_mlp = EmbeddingMlp::kRelu;
+  c.postprocessor = PostprocessorKind::kL2;
+  c.head = HeadKind::kDirect;
+  c.time_buckets = 0;
+  c.tasks = {{"click", ops::TaskKind::kBinary, 1, 1}, {"like", ops::TaskKind::kBinary, 2, 1}};
+  check_gradients(c, tiny_batch());
+}
+
+TEST(RankerTest, GradientsOfInterleavedCandidatesWithAllMasks) {
+  ModelConfig c = tiny_config();
+  c.tokens = TokenKind::kInterleaved;
+  c.output_norm = OutputNorm::kGroup;
+  c.postprocessor = PostprocessorKind::kLayerNorm;
+  c.attention = {.contextual_mask = true,
+                 .window = 4,
+                 .min_full = 2,
+                 .target_group = 2,
+                 .score_scale = ScoreScale::kBatchMax};
+  check_gradients(c, tiny_batch());
+}
+
+std::vector<double> all_results(Fixture& f, const Pass& pass) {
+  std::vector<double> out{pass.loss};
+  out.insert(out.end(), pass.logits.begin(), pass.logits.end());
+  for (const double g : f.ranker.parameters().grads().span<double>()) out.push_back(g);
+  for (const Tensor& t : pass.row_gradients) {
+    if (t) out.insert(out.end(), t.span<double>().begin(), t.span<double>().end());
+  }
+  return out;
+}
+
+void expect_equal_results(const ModelConfig& a, const ModelConfig& b, int64_t cut) {
+  Fixture fa(a);
+  Fixture fb(b);
+  const Batch batch = tiny_batch();
+  const std::vector<double> expected = all_results(fa, fa.run(batch));
+  const std::vector<double> found = all_results(fb, fb.run(batch, {.micro_batch_tokens = cut}));
+  ASSERT_EQ(expected.size(), found.size());
+  for (size_t i = 0; i < expected.size(); ++i) ASSERT_NEAR(found[i], expected[i], 1e-12) << i;
+}
+
+TEST(RankerTest, IdentitiesAndMicroBatchesChangeNothing) {
+  const ModelConfig on = tiny_config();
+  constexpr int64_t kOneSampleEach = 1;
+  constexpr int64_t kTwoCuts = 20;
+  constexpr int64_t kWhole = 1 << 20;
+  ModelConfig c = on;
+  c.identities.last_layer_targets = false;
+  expect_equal_results(on, c, kWhole);
+  c.identities.distinct_rows = false;
+  expect_equal_results(on, c, kTwoCuts);
+  c.identities.action_codes = false;
+  expect_equal_results(on, c, kOneSampleEach);
+  c = on;
+  c.recompute = {.normed_input = true, .uvqk = true, .gate = true};
+  expect_equal_results(on, c, kOneSampleEach);
+}
+
+TEST(RankerTest, EmptyBatchesAndSamplesAreLegal) {
+  Fixture f(tiny_config());
+  const Pass none = f.run(tiny_batch({}, {}));
+  EXPECT_EQ(none.loss, 0);
+  EXPECT_EQ(none.tokens, 0);
+  for (const double g : f.ranker.parameters().grads().span<double>()) EXPECT_EQ(g, 0);
+
+  const Pass no_candidates = f.run(tiny_batch({2, 3}, {0, 0}));
+  EXPECT_EQ(no_candidates.loss, 0);
+  EXPECT_EQ(no_candidates.num_labels, 0);
+}
+
+TEST(RankerTest, EvaluationHasNoDropoutAndNoGradients) {
+  Fixture f(tiny_config());
+  const Batch batch = tiny_batch();
+  const Pass first = f.run(batch, {.training = false});
+  f.bed.exec.dropout_key = base::philox_key(9, 9);
+  const Pass second = f.run(batch, {.training = false});
+  EXPECT_EQ(first.logits, second.logits);
+  EXPECT_NE(f.run(batch).logits, first.logits);
+  for (const Tensor& t : first.row_gradients) EXPECT_FALSE(t);
+}
+
+TEST(RankerTest, DropoutFollowsTheSampleNotItsPlace) {
+  ModelConfig config = tiny_config();
+  Fixture f(config);
+  const Batch batch = tiny_batch();
+  const std::vector<double> whole = f.run(batch).logits;
+  const Batch part = batch.slice(2, 2);
+  const Pass alone = f.run(part);
+  const size_t labels = static_cast<size_t>(alone.num_labels);
+  for (size_t i = 0; i < labels; ++i) EXPECT_NEAR(alone.logits[i], whole[3 + i], 1e-12);
+}
+
+TEST(RankerTest, ResultsDoNotDependOnThreads) {
+  Fixture f(tiny_config(), DType::kF32);
+  const Batch batch = tiny_batch();
+  ops::test::expect_independent_of_threads([&] {
+    const Pass pass = f.run(batch);
+    std::vector<uint8_t> bytes = ops::test::bytes_of(f.ranker.parameters().grads());
+    for (const Tensor& t : pass.row_gradients) {
+      const auto more = ops::test::bytes_of(t);
+      bytes.insert(bytes.end(), more.begin(), more.end());
+    }
+    return bytes;
+  });
+}
+
+TEST(RankerTest, TooLongSampleIsAClearError) {
+  ModelConfig config = tiny_config();
+  config.max_seq_len = 8;
+  Fixture f(config);
+  try {
+    f.run(tiny_batch());
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ErrorCode::kInvalidArgument);
+    EXPECT_NE(std::string(e.what()).find("model.max_seq_len"), std::string::npos);
+  }
+}
+
+TEST(RankerTest, PresetHasTheReferencesParameters) {
+  Preset p = preset("yambda-5b");
+  for (sparse::TableConfig& t : p.tables.tables) t.rows = 2;  // 600 GB otherwise
+  sparse::Tables tables(p.tables, Device::cpu(), DType::kF32, 1);
+  const Ranker ranker(p.model, tables, Device::cpu(), DType::kF32, 1);
+  EXPECT_EQ(ranker.parameters().count(), 15'243'057);
+  EXPECT_EQ(ranker.parameters().all().size(), 69u);
+}
+
+TEST(FlopsTest, DenseCountOfThePreset) {
+  EXPECT_NEAR(dense_formula_flops(preset("yambda-5b").model), 315.7e9, 0.05e9);
+}
+
+TEST(ConfigTest, ImpossibleCombinationsAreRefused) {
+  ModelConfig c = tiny_config();
+  c.labels = LabelKind::kEveryItem;
+  EXPECT_THROW(c.validate(), Error);
+  c = tiny_config();
+  c.tasks.clear();
+  EXPECT_THROW(c.validate(), Error);
+  c = tiny_config();
+  c.dropout = 1;
+  EXPECT_THROW(c.validate(), Error);
+  EXPECT_THROW(preset("yambda"), Error);
+}
+
+TEST(DenseOptimizerTest, WarmupStartsAtZeroAndIsLinear) {
+  OptimizerConfig c;
+  c.lr = 1e-6;
+  c.sparse_lr = 1e-6;
+  c.warmup_steps = 24000;
+  EXPECT_EQ(learning_rates(c, 0).dense, 0);
+  EXPECT_NEAR(learning_rates(c, 19).dense, 7.9167e-10, 1e-14);
+  EXPECT_EQ(learning_rates(c, 24000).sparse, 1e-6);
+  EXPECT_EQ(learning_rates(c, 30000).dense, 1e-6);
+}
+
+TEST(DenseOptimizerTest, ClipsByTheGlobalNorm) {
+  TestBed bed(Precision::kF64);
+  Parameters parameters;
+  parameters.add("a", {2}, ops::Init::kZeros);
+  parameters.allocate(Device::cpu(), DType::kF64, 1);
+  parameters.grads().ptr<double>()[0] = 3;
+  parameters.grads().ptr<double>()[1] = 4;
+  OptimizerConfig c;
+  c.lr = 0.1;
+  const DenseUpdate u = update_dense(bed.exec, c, 0, parameters);
+  EXPECT_DOUBLE_EQ(u.gradient_norm, 5);
+  EXPECT_NEAR(u.clip_scale, 0.2, 1e-6);
+  EXPECT_NEAR(parameters.first_moments().ptr<double>()[0], 0.05 * 3 * u.clip_scale, 1e-12);
+}
+
+}  // namespace
+}  // namespace segue::model

@@ -1,0 +1,191 @@
+#include "model/stu.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "ops/gemm.h"
+
+namespace segue::model {
+
+using ops::Trans;
+
+StuLayer::StuLayer(Parameters& parameters, const std::string& prefix, const StuConfig& config)
+    : config_(config) {
+  const int64_t dim = config.dim;
+  const int64_t uvqk = config.uvqk_width();
+  const int64_t w = config.value_width();
+  const int64_t gate = config.kind == LayerKind::kConcat ? 3 * w : w;
+  const int64_t norm = config.output_norm == OutputNorm::kGroup ? config.heads : w;
+  uvqk_weight_ = parameters.add(prefix + "_uvqk_weight", {dim, uvqk}, ops::Init::kUniform,
+                                xavier_uniform_bound(dim, uvqk));
+  uvqk_bias_ = parameters.add(prefix + "_uvqk_beta", {uvqk}, ops::Init::kZeros);
+  input_norm_weight_ = parameters.add(prefix + "_input_norm_weight", {dim}, ops::Init::kOnes);
+  input_norm_bias_ = parameters.add(prefix + "_input_norm_bias", {dim}, ops::Init::kZeros);
+  output_weight_ = parameters.add(prefix + "_output_weight", {gate, dim}, ops::Init::kUniform,
+                                  xavier_uniform_bound(gate, dim));
+  output_norm_weight_ = parameters.add(prefix + "_output_norm_weight", {norm}, ops::Init::kOnes);
+  output_norm_bias_ = parameters.add(prefix + "_output_norm_bias", {norm}, ops::Init::kZeros);
+}
+
+double StuLayer::alpha() const {
+  return config_.alpha != 0 ? config_.alpha : 1.0 / std::sqrt(static_cast<double>(config_.qk_dim));
+}
+
+ops::NormParams StuLayer::input_norm() const {
+  return {.weight = input_norm_weight_->value,
+          .bias = input_norm_bias_->value,
+          .eps = config_.eps,
+          .round_weights = true};
+}
+
+ops::GateParams StuLayer::gate_params(const Tensor& u, const Tensor& a,
+                                      const ops::RowIdentity& rows, bool training) const {
+  ops::GateParams p;
+  p.u = u;
+  p.a = a;
+  p.norm = {.weight = output_norm_weight_->value,
+            .bias = output_norm_bias_->value,
+            .eps = config_.eps,
+            .groups = config_.output_norm == OutputNorm::kGroup ? config_.heads : 1,
+            .round_weights = true};
+  p.concat = config_.kind == LayerKind::kConcat;
+  p.dropout = {.p = training ? static_cast<float>(config_.dropout) : 0.f,
+               .site = config_.dropout_site,
+               .rows = rows};
+  return p;
+}
+
+attention::HstuAttentionParams StuLayer::attention_params(const Sequences& seq,
+                                                          const Saved& s) const {
+  attention::HstuAttentionParams p;
+  if (config_.kind == LayerKind::kConcat) {
+    p.v = columns(s.uvqk, v_block()).split_columns(config_.heads);
+    p.q = columns(s.uvqk, q_block()).split_columns(config_.heads);
+    p.k = columns(s.uvqk, k_block()).split_columns(config_.heads);
+  } else {
+    const int64_t w = config_.value_width();
+    const int64_t qk = config_.heads * config_.qk_dim;
+    p.v = s.act.columns(0, w).split_columns(config_.heads);
+    p.q = s.act.columns(w, qk).split_columns(config_.heads);
+    p.k = s.act.columns(w + qk, qk).split_columns(config_.heads);
+  }
+  p.offsets = seq.offsets;
+  p.num_targets = seq.num_targets;
+  p.mask = config_.mask;
+  p.alpha = alpha();
+  p.scale = seq.score_scale;
+  return p;
+}
+
+void StuLayer::project(const Exec& exec, const Saved& s) const {
+  ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, uvqk_weight_->value, s.uvqk,
+            {.bias = uvqk_bias_->value});
+  if (config_.kind == LayerKind::kGated) {
+    const int64_t w = config_.value_width();
+    ops::silu_forward(exec, s.uvqk.columns(w, config_.uvqk_width() - w), s.act);
+  }
+}
+
+StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const Tensor& x) const {
+  const int64_t tokens = x.size(0);
+  const int64_t w = config_.value_width();
+  const int64_t uvqk = config_.uvqk_width();
+  const bool gated = config_.kind == LayerKind::kGated;
+  const RecomputeConfig& drop = config_.recompute;
+
+  Saved s;
+  s.x = x;
+  s.x_out = exec.activation({tokens, config_.dim});
+  const auto allocate = [&](bool kept) {
+    if (kept == seq.training) {
+      s.stats_in = ops::make_norm_stats(exec, tokens);
+      s.stats_out = ops::make_norm_stats(
+          exec, tokens, config_.output_norm == OutputNorm::kGroup ? config_.heads : 1);
+      s.a = exec.activation({tokens, w});
+    }
+    if (kept == (seq.training && !drop.normed_input)) s.h = exec.activation({tokens, config_.dim});
+    if (kept == (seq.training && !drop.uvqk)) {
+      s.uvqk = exec.activation({tokens, uvqk});
+      if (gated) s.act = exec.activation({tokens, uvqk - w});
+    }
+    if (kept == (seq.training && !drop.gate)) {
+      s.y = exec.activation({tokens, gated ? w : 3 * w});
+    }
+  };
+  allocate(true);
+  Arena::Mark scratch(*exec.arena);
+  allocate(false);
+
+  ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
+  project(exec, s);
+  attention::hstu_attention_forward(exec, attention_params(seq, s),
+                                    s.a.split_columns(config_.heads));
+  ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, seq.training), s.y,
+                    s.stats_out);
+  ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out, {.residual = x});
+
+  if (drop.normed_input) s.h = {};
+  if (drop.uvqk) s.uvqk = s.act = {};
+  if (drop.gate) s.y = {};
+  return s;
+}
+
+void StuLayer::rebuild(const Exec& exec, const Sequences& seq, Saved& s) const {
+  const int64_t tokens = s.x.size(0);
+  const int64_t w = config_.value_width();
+  const bool gated = config_.kind == LayerKind::kGated;
+  if (!s.h) {
+    s.h = exec.activation({tokens, config_.dim});
+    ops::norm_forward(exec, input_norm(), s.x, s.h, s.stats_in);
+  }
+  if (!s.uvqk) {
+    s.uvqk = exec.activation({tokens, config_.uvqk_width()});
+    if (gated) s.act = exec.activation({tokens, config_.uvqk_width() - w});
+    project(exec, s);
+  }
+  if (!s.y) {
+    s.y = exec.activation({tokens, gated ? w : 3 * w});
+    ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true), s.y,
+                      s.stats_out);
+  }
+}
+
+void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& saved,
+                        const Tensor& dx_out, const Tensor& dx) const {
+  SEGUE_ASSERT(seq.training, "backward of an evaluation pass");
+  Arena::Mark scratch(*exec.arena);
+  Saved s = saved;
+  rebuild(exec, seq, s);
+  const int64_t tokens = s.x.size(0);
+  const int64_t w = config_.value_width();
+
+  const Tensor dz = exec.activation({tokens, config_.uvqk_width()});  // gradient of uvqk
+  const Tensor da = exec.activation({tokens, w});
+  {
+    Arena::Mark gate_scratch(*exec.arena);
+    const Tensor dy = exec.activation({tokens, s.y.size(1)});
+    ops::gemm(exec, Trans::kNo, dx_out, Trans::kYes, output_weight_->value, dy);
+    ops::gemm(exec, Trans::kYes, s.y, Trans::kNo, dx_out, output_weight_->grad,
+              {.accumulate = true});
+    ops::gate_backward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true),
+                       s.stats_out, dy, columns(dz, u_block()), da, output_norm_weight_->grad,
+                       output_norm_bias_->grad);
+  }
+  attention::hstu_attention_backward(exec, attention_params(seq, s),
+                                     da.split_columns(config_.heads),
+                                     columns(dz, q_block()).split_columns(config_.heads),
+                                     columns(dz, k_block()).split_columns(config_.heads),
+                                     columns(dz, v_block()).split_columns(config_.heads));
+  if (config_.kind == LayerKind::kGated) {
+    const Tensor dvqk = dz.columns(w, config_.uvqk_width() - w);
+    ops::silu_backward(exec, dvqk, s.uvqk.columns(w, config_.uvqk_width() - w), dvqk);
+  }
+  ops::gemm(exec, Trans::kYes, s.h, Trans::kNo, dz, uvqk_weight_->grad, {.accumulate = true});
+  ops::column_sum(exec, dz, uvqk_bias_->grad);
+  const Tensor dh = exec.activation({tokens, config_.dim});
+  ops::gemm(exec, Trans::kNo, dz, Trans::kYes, uvqk_weight_->value, dh);
+  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, dx_out, dx, input_norm_weight_->grad,
+                     input_norm_bias_->grad);
+}
+
+}  // namespace segue::model

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "attention/hstu_attention.h"
+#include "model/config.h"
+#include "model/parameters.h"
+#include "ops/gate.h"
+#include "tensor/exec.h"
+
+namespace segue::model {
+
+struct StuConfig {
+  int64_t dim = 0, heads = 0, qk_dim = 0, v_dim = 0;
+  LayerKind kind = LayerKind::kConcat;
+  OutputNorm output_norm = OutputNorm::kLayer;
+  double eps = ModelConfig::kStuEps;
+  double dropout = 0;
+  uint32_t dropout_site = 0;
+  attention::HstuMask mask;
+  double alpha = 0;  // 0: 1 / sqrt(qk_dim)
+  RecomputeConfig recompute;
+
+  int64_t value_width() const { return heads * v_dim; }
+  int64_t uvqk_width() const { return heads * (2 * v_dim + 2 * qk_dim); }
+};
+
+/// The packed sequences a layer works on.
+struct Sequences {
+  std::span<const int64_t> offsets;      // tokens, host, [sequences + 1]
+  std::span<const int64_t> num_targets;  // trailing target tokens, host; empty: none
+  ops::RowIdentity rows;                 // for dropout
+  double score_scale = 1;                // 1 / N
+  bool training = false;                 // dropout on, activations kept
+
+  int64_t tokens() const { return offsets.empty() ? 0 : offsets.back() - offsets.front(); }
+};
+
+/// The target tokens of packed sequences, in order.
+struct TargetTokens {
+  Tensor rows;                // i32 [targets]: row among the packed tokens
+  ops::RowIdentity identity;  // for dropout
+};
+
+/// One STU layer:  x_out = x + gate(attention(norm(x) W + b)) W_o.
+/// Columns of W are U | V | Q | K, head-major inside each. Layer `concat` applies SiLU to U alone,
+/// layer `gated` to all four.
+class StuLayer {
+ public:
+  StuLayer(Parameters& parameters, const std::string& prefix, const StuConfig& config);
+
+  /// What backward needs. h, uvqk, act and y may be absent (recompute); rebuild() makes them again.
+  struct Saved {
+    Tensor x, x_out;
+    ops::NormStats stats_in, stats_out;
+    Tensor a;     // attention output [tokens, heads * v_dim]
+    Tensor h;     // normed input
+    Tensor uvqk;  // raw, packed
+    Tensor act;   // gated: silu of the V, Q, K columns
+    Tensor y;     // input of the output projection
+  };
+  Saved forward(const Exec& exec, const Sequences& seq, const Tensor& x) const;
+  /// dx overwritten (may alias dx_out), parameter gradients += .
+  void backward(const Exec& exec, const Sequences& seq, const Saved& saved, const Tensor& dx_out,
+                const Tensor& dx) const;
+
+  /// The same layer where only target rows are wanted (the last one): no row but the targets'
+  /// passes through attention output, gate and projection, and K and V are never formed. Layer
+  /// `concat`, target groups of one.
+  struct TargetSaved {
+    Tensor x, h;  // all rows
+    ops::NormStats stats_in, stats_out;
+    TargetTokens targets;
+    Tensor h_target, u, q_scaled;  // [targets, ...]
+    Tensor key_query, key_bias;    // [targets, heads, dim], [targets, heads]
+    Tensor z, p_sum;               // [targets, heads, dim], [targets, heads]
+    Tensor a, y, x_out;            // [targets, ...]
+  };
+  bool can_run_targets_only() const {
+    return config_.kind == LayerKind::kConcat && config_.mask.target_group == 1;
+  }
+  TargetSaved forward_targets(const Exec& exec, const Sequences& seq, const Tensor& x,
+                              const TargetTokens& targets) const;
+  void backward_targets(const Exec& exec, const Sequences& seq, const TargetSaved& saved,
+                        const Tensor& dx_out, const Tensor& dx) const;
+
+ private:
+  /// Columns of the packed weight, bias or activation.
+  struct Block {
+    int64_t begin, width;
+  };
+  Block u_block() const { return {0, config_.value_width()}; }
+  Block v_block() const { return {config_.value_width(), config_.value_width()}; }
+  Block q_block() const { return {2 * config_.value_width(), config_.heads * config_.qk_dim}; }
+  Block k_block() const {
+    return {2 * config_.value_width() + config_.heads * config_.qk_dim,
+            config_.heads * config_.qk_dim};
+  }
+  static Tensor columns(const Tensor& t, Block b) { return t.columns(b.begin, b.width); }
+  static Tensor head_columns(const Tensor& t, Block b, int64_t head, int64_t heads) {
+    const int64_t width = b.width / heads;
+    return t.columns(b.begin + head * width, width);
+  }
+
+  ops::NormParams input_norm() const;
+  ops::GateParams gate_params(const Tensor& u, const Tensor& a, const ops::RowIdentity& rows,
+                              bool training) const;
+  attention::HstuAttentionParams attention_params(const Sequences& seq, const Saved& s) const;
+  void rebuild(const Exec& exec, const Sequences& seq, Saved& saved) const;
+  void project(const Exec& exec, const Saved& saved) const;  // h -> uvqk (and act)
+  double alpha() const;
+
+  StuConfig config_;
+  Parameter *uvqk_weight_ = nullptr, *uvqk_bias_ = nullptr, *output_weight_ = nullptr;
+  Parameter *input_norm_weight_ = nullptr, *input_norm_bias_ = nullptr;
+  Parameter *output_norm_weight_ = nullptr, *output_norm_bias_ = nullptr;
+};
+
+}  // namespace segue::model

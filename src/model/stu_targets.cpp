@@ -1,0 +1,194 @@
+// The last STU layer at its target rows only. After it the model reads one row per candidate, and
+// there is no softmax, so with h = norm(x) and, per target and head, q' = W_k q / sqrt(d) and c =
+// b_k.q / sqrt(d):
+//   s_j = h_j.q' + c,  p_j = silu(s_j) / N,  z = sum_j p_j h_j,  a = W_v^T z + (sum_j p_j) b_v
+// One pass over h replaces the K and V projections and attention of every other row.
+
+#include "attention/hstu_attention.h"
+#include "model/stu.h"
+#include "ops/gemm.h"
+#include "ops/rows.h"
+
+namespace segue::model {
+
+using ops::Trans;
+
+namespace {
+
+/// [targets, heads] seen as the column of one head.
+Tensor head_column(const Tensor& t, int64_t head) { return t.columns(head, 1); }
+/// [targets, heads, dim] seen as the [targets, dim] of one head.
+Tensor head_rows(const Tensor& t, int64_t head) {
+  Tensor view = t.narrow(1, head, 1);
+  view.rank = 2;
+  view.sizes = {t.size(0), t.size(2), 0, 0};
+  view.strides = {t.stride(0), 1, 0, 0};
+  return view;
+}
+Tensor as_row(const Tensor& t) { return t.reshape({1, t.elements()}); }
+
+}  // namespace
+
+StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequences& seq,
+                                                const Tensor& x,
+                                                const TargetTokens& target_tokens) const {
+  const int64_t tokens = x.size(0);
+  const int64_t targets = target_tokens.rows.size(0);
+  const int64_t dim = config_.dim;
+  const int64_t heads = config_.heads;
+  const int64_t w = config_.value_width();
+  const Tensor& weight = uvqk_weight_->value;
+  const Tensor bias = as_row(uvqk_bias_->value);
+
+  TargetSaved s;
+  s.x = x;
+  s.targets = target_tokens;
+  s.stats_in = ops::make_norm_stats(exec, tokens);
+  s.h = exec.activation({tokens, dim});
+  ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
+
+  s.h_target = exec.activation({targets, dim});
+  s.u = exec.activation({targets, w});
+  const Tensor q = exec.activation({targets, q_block().width});
+  s.q_scaled = exec.activation({targets, q_block().width});
+  ops::gather_rows(exec, s.h, target_tokens.rows, s.h_target);
+  ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, u_block()), s.u,
+            {.bias = uvqk_bias_->value.narrow(0, u_block().begin, u_block().width)});
+  ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, q_block()), q,
+            {.bias = uvqk_bias_->value.narrow(0, q_block().begin, q_block().width)});
+
+  // From here to `a` everything stays in float: these values have no counterpart in the plain path.
+  const Exec wide = exec.rounds_to_bf16() ? exec.with(Precision::kF32) : exec;
+  ops::scale(wide, q, alpha(), s.q_scaled);
+  s.key_query = wide.activation({targets, heads, dim});
+  s.key_bias = wide.activation({targets, heads});
+  for (int64_t g = 0; g < heads; ++g) {
+    const Tensor q_head = head_columns(s.q_scaled, {0, q_block().width}, g, heads);
+    ops::gemm(wide, Trans::kNo, q_head, Trans::kYes, head_columns(weight, k_block(), g, heads),
+              head_rows(s.key_query, g));
+    ops::gemm(wide, Trans::kNo, q_head, Trans::kYes, head_columns(bias, k_block(), g, heads),
+              head_column(s.key_bias, g));
+  }
+  s.z = wide.activation({targets, heads, dim});
+  s.p_sum = wide.activation({targets, heads});
+  attention::target_attention_forward(wide,
+                                      {.h = s.h,
+                                       .offsets = seq.offsets,
+                                       .num_targets = seq.num_targets,
+                                       .mask = config_.mask,
+                                       .key_query = s.key_query,
+                                       .key_bias = s.key_bias,
+                                       .scale = seq.score_scale},
+                                      s.z, s.p_sum);
+  s.a = exec.activation({targets, w});
+  for (int64_t g = 0; g < heads; ++g) {
+    const Tensor a_head = head_columns(s.a, {0, w}, g, heads);
+    ops::gemm(wide, Trans::kNo, head_rows(s.z, g), Trans::kNo,
+              head_columns(weight, v_block(), g, heads), a_head);
+    ops::gemm(wide, Trans::kNo, head_column(s.p_sum, g), Trans::kNo,
+              head_columns(bias, v_block(), g, heads), a_head, {.accumulate = true});
+  }
+  ops::round_rows_to_bf16(exec, s.a);
+
+  s.stats_out =
+      ops::make_norm_stats(exec, targets, config_.output_norm == OutputNorm::kGroup ? heads : 1);
+  s.y = exec.activation({targets, 3 * w});
+  ops::gate_forward(exec, gate_params(s.u, s.a, s.targets.identity, seq.training), s.y,
+                    s.stats_out);
+  const Tensor x_target = exec.activation({targets, dim});
+  ops::gather_rows(exec, x, target_tokens.rows, x_target);
+  s.x_out = exec.activation({targets, dim});
+  ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out,
+            {.residual = x_target});
+  return s;
+}
+
+void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const TargetSaved& s,
+                                const Tensor& dx_out, const Tensor& dx) const {
+  Arena::Mark scratch(*exec.arena);
+  const int64_t tokens = s.x.size(0);
+  const int64_t targets = s.targets.rows.size(0);
+  const int64_t dim = config_.dim;
+  const int64_t heads = config_.heads;
+  const int64_t w = config_.value_width();
+  const Tensor& weight = uvqk_weight_->value;
+  const Tensor& dweight = uvqk_weight_->grad;
+  const Tensor bias = as_row(uvqk_bias_->value);
+  const Tensor dbias = as_row(uvqk_bias_->grad);
+  const Exec wide = exec.rounds_to_bf16() ? exec.with(Precision::kF32) : exec;
+
+  // Output projection and gate, at target rows.
+  const Tensor dy = exec.activation({targets, 3 * w});
+  const Tensor du = exec.activation({targets, w});
+  const Tensor da = exec.activation({targets, w});
+  ops::gemm(exec, Trans::kNo, dx_out, Trans::kYes, output_weight_->value, dy);
+  ops::gemm(exec, Trans::kYes, s.y, Trans::kNo, dx_out, output_weight_->grad, {.accumulate = true});
+  ops::gate_backward(exec, gate_params(s.u, s.a, s.targets.identity, seq.training), s.stats_out, dy,
+                     du, da, output_norm_weight_->grad, output_norm_bias_->grad);
+
+  // a = W_v^T z + p_sum b_v.
+  const Tensor dz = wide.activation({targets, heads, dim});
+  const Tensor dp_sum = wide.activation({targets, heads});
+  for (int64_t g = 0; g < heads; ++g) {
+    const Tensor da_head = head_columns(da, {0, w}, g, heads);
+    ops::gemm(wide, Trans::kNo, da_head, Trans::kYes, head_columns(weight, v_block(), g, heads),
+              head_rows(dz, g));
+    ops::gemm(wide, Trans::kNo, da_head, Trans::kYes, head_columns(bias, v_block(), g, heads),
+              head_column(dp_sum, g));
+    ops::gemm(wide, Trans::kYes, head_rows(s.z, g), Trans::kNo, da_head,
+              head_columns(dweight, v_block(), g, heads), {.accumulate = true});
+    ops::gemm(wide, Trans::kYes, head_column(s.p_sum, g), Trans::kNo, da_head,
+              head_columns(dbias, v_block(), g, heads), {.accumulate = true});
+  }
+
+  // The pass over all rows.
+  const Tensor dh = exec.activation({tokens, dim});
+  const Tensor dkey_query = wide.activation({targets, heads, dim});
+  const Tensor dkey_bias = wide.activation({targets, heads});
+  attention::target_attention_backward(wide,
+                                       {.h = s.h,
+                                        .offsets = seq.offsets,
+                                        .num_targets = seq.num_targets,
+                                        .mask = config_.mask,
+                                        .key_query = s.key_query,
+                                        .key_bias = s.key_bias,
+                                        .scale = seq.score_scale},
+                                       dz, dp_sum, dh, dkey_query, dkey_bias);
+
+  // q' = W_k q_scaled, c = b_k.q_scaled.
+  const Tensor dq = exec.activation({targets, q_block().width});
+  for (int64_t g = 0; g < heads; ++g) {
+    const Tensor dq_head = head_columns(dq, {0, q_block().width}, g, heads);
+    const Tensor q_head = head_columns(s.q_scaled, {0, q_block().width}, g, heads);
+    ops::gemm(wide, Trans::kNo, head_rows(dkey_query, g), Trans::kNo,
+              head_columns(weight, k_block(), g, heads), dq_head);
+    ops::gemm(wide, Trans::kNo, head_column(dkey_bias, g), Trans::kNo,
+              head_columns(bias, k_block(), g, heads), dq_head, {.accumulate = true});
+    ops::gemm(wide, Trans::kYes, head_rows(dkey_query, g), Trans::kNo, q_head,
+              head_columns(dweight, k_block(), g, heads), {.accumulate = true});
+    ops::gemm(wide, Trans::kYes, head_column(dkey_bias, g), Trans::kNo, q_head,
+              head_columns(dbias, k_block(), g, heads), {.accumulate = true});
+  }
+  ops::scale(wide, dq, alpha(), dq);
+  ops::round_rows_to_bf16(exec, dq);
+
+  // U and Q of the target rows.
+  const Tensor dh_target = exec.activation({targets, dim});
+  ops::gemm(exec, Trans::kNo, du, Trans::kYes, columns(weight, u_block()), dh_target);
+  ops::gemm(exec, Trans::kNo, dq, Trans::kYes, columns(weight, q_block()), dh_target,
+            {.accumulate = true});
+  const auto weight_gradient = [&](const Tensor& d, Block block) {
+    ops::gemm(exec, Trans::kYes, s.h_target, Trans::kNo, d, columns(dweight, block),
+              {.accumulate = true});
+    ops::column_sum(exec, d, uvqk_bias_->grad.narrow(0, block.begin, block.width));
+  };
+  weight_gradient(du, u_block());
+  weight_gradient(dq, q_block());
+  ops::segment_sum(exec, dh_target, s.targets.rows, dh);
+
+  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx, input_norm_weight_->grad,
+                     input_norm_bias_->grad);
+  ops::segment_sum(exec, dx_out, s.targets.rows, dx);
+}
+
+}  // namespace segue::model
