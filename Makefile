@@ -5,7 +5,7 @@
 .PHONY: help setup build demo test test-all asan tsan format check-format tidy clean
 
 JOBS ?= $(shell nproc)
-OPTIONS := SEGUE_CUDA SEGUE_ONEDNN SEGUE_THREADS SEGUE_SANITIZE SEGUE_CUDA_ARCHITECTURES SEGUE_MARCH \
+OPTIONS := SEGUE_CUDA SEGUE_ONEDNN SEGUE_ARROW SEGUE_THREADS SEGUE_SANITIZE SEGUE_CUDA_ARCHITECTURES SEGUE_MARCH \
            SEGUE_WERROR
 ARGS := $(foreach option,$(OPTIONS),$(if $($(option)),-D$(option)="$($(option))"))
 
@@ -65,7 +65,8 @@ check-format:  ## fail when a source is not in the house format
 tidy: build  ## clang-tidy over all .cpp files
 	@scripts/setup.sh --tidy
 	@find src -name '*.cpp' -print0 | xargs -0 -r -n 1 -P $(JOBS) clang-tidy-14 -p build --quiet \
-	  --extra-arg=-Wno-unknown-warning-option --extra-arg=-idirafter"$$(g++ -print-file-name=include)" \
+	  --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unknown-pragmas \
+	  --extra-arg=-idirafter"$$(g++ -print-file-name=include)" \
 	  2>build/tidy.log
 
 clean:  ## remove everything that was built

@@ -40,11 +40,11 @@ void Status::throw_if_failed() const {
   if (failed_) throw Error(code_, message_);
 }
 
-void assertion_failed(const char* condition, const char* message, std::source_location at) {
+void assertion_failed(const char* condition, const char* message, const char* file, int line) {
   std::fprintf(
       stderr,
-      "segue: internal error at %s:%u (%s): %s [%s]\nThis is a bug in Segue; please report it.\n",
-      at.file_name(), at.line(), at.function_name(), message, condition);
+      "segue: internal error at %s:%d: %s [%s]\nThis is a bug in Segue; please report it.\n", file,
+      line, message, condition);
   std::abort();
 }
 

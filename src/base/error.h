@@ -1,6 +1,5 @@
 #pragma once
 
-#include <source_location>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -56,7 +55,8 @@ class [[nodiscard]] Status {
 };
 
 [[noreturn]] void assertion_failed(const char* condition, const char* message,
-                                   std::source_location at = std::source_location::current());
+                                   const char* file = __builtin_FILE(),
+                                   int line = __builtin_LINE());
 
 }  // namespace segue
 

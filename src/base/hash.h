@@ -40,4 +40,18 @@ inline uint64_t xxh64(std::string_view text, uint64_t seed = 0) {
   return xxh64(text.data(), text.size(), seed);
 }
 
+/// The same hash for bytes that arrive in pieces; the cut does not matter.
+class Xxh64Stream {
+ public:
+  explicit Xxh64Stream(uint64_t seed = 0);
+  void update(const void* data, size_t bytes);
+  uint64_t digest() const;  // of everything so far; more may follow
+
+ private:
+  uint64_t lanes_[4];
+  uint64_t seed_;
+  uint64_t total_ = 0;
+  unsigned char tail_[32] = {};  // the last total_ mod 32 bytes
+};
+
 }  // namespace segue::base

@@ -1,6 +1,7 @@
 #define XXH_INLINE_ALL  // the oracle, without linking it
 #include "base/hash.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <random>
 #include <string>
@@ -32,6 +33,25 @@ TEST(Xxh64, EqualsTheLibraryForEveryLength) {
       ASSERT_EQ(xxh64(text.data(), length, seed), XXH64(text.data(), length, seed)) << length;
       // Any alignment of the input.
       ASSERT_EQ(xxh64(text.data() + 1, length, seed), XXH64(text.data() + 1, length, seed));
+    }
+  }
+}
+
+TEST(Xxh64, StreamEqualsTheWholeForEveryCut) {
+  std::mt19937_64 random(11);
+  std::string text(150, '\0');
+  for (char& c : text) c = static_cast<char>(random());
+  for (size_t length = 0; length <= text.size(); ++length) {
+    for (int trial = 0; trial < 8; ++trial) {
+      const uint64_t seed = random();
+      Xxh64Stream stream(seed);
+      for (size_t done = 0; done < length;) {
+        const size_t piece = std::min<size_t>(random() % 70, length - done);
+        stream.update(text.data() + done, piece);
+        done += piece;
+        ASSERT_EQ(stream.digest(), xxh64(text.data(), done, seed)) << done;
+      }
+      ASSERT_EQ(stream.digest(), xxh64(text.data(), length, seed)) << length;
     }
   }
 }

@@ -1,0 +1,180 @@
+#include "bench/bench.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/parallel.h"
+#include "base/time.h"
+#include "base/version_generated.h"
+#include "ops/gemm.h"
+#include "train/json_line.h"
+
+namespace segue::bench {
+namespace {
+
+constexpr double kGiga = 1e9;
+
+/// The processor's own name; "unknown" where the system does not tell.
+std::string cpu_name() {
+  const std::string path = "/proc/cpuinfo";
+  if (!base::exists(path)) return "unknown";
+  const std::string text = base::read_file(path);
+  const size_t at = text.find("model name");
+  if (at == std::string::npos) return "unknown";
+  const size_t begin = text.find(':', at) + 2;
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
+
+std::string shape_text(const Result& r) {
+  std::string text;
+  for (const auto& [name, size] : r.shape) text += fmt::format(" {}={}", name, size);
+  return text;
+}
+
+std::string milliseconds(double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); }
+
+}  // namespace
+
+double Timing::median() const {
+  if (seconds.empty()) return 0;
+  std::vector<double> sorted = seconds;
+  std::ranges::sort(sorted);
+  const size_t n = sorted.size();
+  return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+double Timing::fastest() const { return seconds.empty() ? 0 : *std::ranges::min_element(seconds); }
+double Timing::slowest() const { return seconds.empty() ? 0 : *std::ranges::max_element(seconds); }
+double Timing::spread() const {
+  const double middle = median();
+  return middle > 0 ? (slowest() - fastest()) / middle : 0;
+}
+
+Timing measure(const Repeats& repeats, const std::function<void()>& run) {
+  for (int64_t i = 0; i < repeats.warm_up; ++i) run();
+  Timing timing;
+  for (int64_t i = 0; i < repeats.timed; ++i) {
+    const base::Stopwatch watch;
+    run();
+    timing.seconds.push_back(watch.seconds());
+  }
+  return timing;
+}
+
+void Report::add(const Result& result) {
+  if (json_) {
+    sink_(json(result));
+    return;
+  }
+  if (!header_done_) {
+    sink_(fmt::format("segue {} ({}), {}, {} threads, gemm {}", SEGUE_VERSION, SEGUE_GIT_COMMIT,
+                      cpu_name(), base::num_threads(), ops::gemm_backend()));
+    header_done_ = true;
+  }
+  sink_(human(result));
+}
+
+void Report::note(const std::string& line) {
+  if (!json_) sink_(line);
+}
+
+std::string Report::human(const Result& r) const {
+  const double seconds = r.timing.median();
+  std::string line = fmt::format("{:<28} {:>12} +-{:>3.0f}%", r.name, milliseconds(seconds),
+                                 50 * r.timing.spread());
+  if (r.flop > 0) {
+    const double rate = r.flop / seconds;
+    line += fmt::format("  {:>8.1f} GFLOP {:>8.1f} GFLOP/s", r.flop / kGiga, rate / kGiga);
+    if (gemm_rate_ > 0) line += fmt::format(" {:>4.0f}% of gemm", 100 * rate / gemm_rate_);
+  }
+  if (r.bytes > 0) {
+    const double rate = r.bytes / seconds;
+    line += fmt::format("  {:>8.3f} GB {:>8.1f} GB/s", r.bytes / kGiga, rate / kGiga);
+    if (copy_rate_ > 0) line += fmt::format(" {:>4.0f}% of copy", 100 * rate / copy_rate_);
+  }
+  return line + " " + shape_text(r);
+}
+
+std::string Report::json(const Result& r) const {
+  const double seconds = r.timing.median();
+  train::JsonLine shape;
+  for (const auto& [name, size] : r.shape) shape.add(name, size);
+  train::JsonLine line;
+  line.add("name", r.name).add("shape", shape);
+  line.add("median_s", seconds).add("fastest_s", r.timing.fastest());
+  line.add("slowest_s", r.timing.slowest()).add("spread", r.timing.spread());
+  line.add("repeats", static_cast<int64_t>(r.timing.seconds.size()));
+  if (r.flop > 0) {
+    line.add("gflop", r.flop / kGiga).add("gflops_per_s", r.flop / seconds / kGiga);
+    if (gemm_rate_ > 0) {
+      line.add("gemm_gflops_per_s", gemm_rate_ / kGiga);
+      line.add("share_of_gemm", r.flop / seconds / gemm_rate_);
+    }
+  }
+  if (r.bytes > 0) {
+    line.add("gbytes", r.bytes / kGiga).add("gbytes_per_s", r.bytes / seconds / kGiga);
+    if (copy_rate_ > 0) {
+      line.add("copy_gbytes_per_s", copy_rate_ / kGiga);
+      line.add("share_of_copy", r.bytes / seconds / copy_rate_);
+    }
+  }
+  line.add("device", "cpu").add("cpu", cpu_name());
+  line.add("threads", static_cast<int64_t>(base::num_threads())).add("gemm", ops::gemm_backend());
+  line.add("version", SEGUE_VERSION).add("commit", SEGUE_GIT_COMMIT);
+  line.add("time", base::iso_time_now());
+  return line.text();
+}
+
+void LayerShape::validate() const {
+  if (dim < 1 || heads < 1 || head_dim < 1 || sequences < 1 || length < 1) {
+    fail(ErrorCode::kInvalidArgument, "sizes of a layer must be at least 1");
+  }
+  if (!(dropout >= 0 && dropout < 1)) {
+    fail(ErrorCode::kInvalidArgument, fmt::format("dropout must be in [0, 1), not {}", dropout));
+  }
+}
+
+std::vector<int64_t> LayerShape::offsets() const {
+  std::vector<int64_t> offsets = {0};
+  for (int64_t b = 0; b < sequences; ++b) {
+    // Evenly spread, but not sorted: neighbours differ as they do in real batches.
+    const int64_t place = (b * 7 + 3) % sequences;
+    const int64_t n =
+        jagged ? 1 + place * (2 * length - 2) / std::max<int64_t>(1, sequences - 1) : length;
+    offsets.push_back(offsets.back() + n);
+  }
+  return offsets;
+}
+
+const std::vector<Bench>& benches() {
+  static const std::vector<Bench> kBenches = {
+      {"gemm", "matrix products: 2048^3, and the shapes of a layer", bench_gemm},
+      {"layer", "one STU layer, forward and backward, against the gemm rate", bench_layer},
+      {"attention", "HSTU attention alone, forward and backward", bench_attention},
+      {"ops", "ops that move memory: norm, gate, gather, segment sum, assemble, Adam", bench_ops},
+      {"step", "whole training steps of a config, with and without the identities", bench_step},
+  };
+  return kBenches;
+}
+
+void run_bench(const std::string& name, const Settings& settings, Report& report) {
+  if (settings.repeats.timed < 1) {
+    fail(ErrorCode::kInvalidArgument, "a bench needs at least one timed run");
+  }
+  settings.layer.validate();
+  std::vector<std::string> names;
+  for (const Bench& bench : benches()) {
+    if (name == bench.name) return bench.run(settings, report);
+    names.emplace_back(bench.name);
+  }
+  const std::string nearest = base::nearest_name(name, names);
+  fail(ErrorCode::kInvalidArgument,
+       fmt::format("there is no bench `{}`; {}", name,
+                   nearest.empty() ? fmt::format("there is: {}", fmt::join(names, ", "))
+                                   : fmt::format("did you mean `{}`?", nearest)));
+}
+
+}  // namespace segue::bench

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <span>
+
+#include "batch/batch.h"
+#include "data/random_batches.h"
+#include "model/config.h"
+
+namespace segue::train {
+
+/// The best that any model could do on random batches: AUC of the probabilities that the labels
+/// were drawn with, mean over the binary tasks (0.5 without any).
+double oracle_auc(const data::RandomBatches& data, const model::ModelConfig& model,
+                  std::span<const Batch> batches);
+
+}  // namespace segue::train

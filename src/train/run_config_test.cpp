@@ -1,0 +1,201 @@
+#include "train/run_config.h"
+
+#include <functional>
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "train/random_schema.h"
+#include "train/test_util.h"
+
+namespace segue::train {
+namespace {
+
+std::string error_text(const std::function<void(RunConfig&)>& change) {
+  RunConfig c = tiny_config();
+  change(c);
+  const auto error = base::error_of([&] { c.validate(); });
+  if (!error) return {};
+  EXPECT_EQ(error->code(), ErrorCode::kConfig);
+  return error->what();
+}
+
+base::ConfigSources file(const std::string& path, std::vector<std::string> sets = {}) {
+  return {path, std::move(sets), false};
+}
+
+TEST(RunConfigTest, TinyConfigIsValid) { EXPECT_NO_THROW(tiny_config().validate()); }
+
+TEST(RunConfigTest, FeatureWithoutTableSuggestsTheNearest) {
+  const std::string text = error_text([](RunConfig& c) { c.model.additional[0].table = "artst"; });
+  EXPECT_TRUE(base::contains(text, "model.additional `artist`"));
+  EXPECT_TRUE(base::contains(text, "`artst`"));
+  EXPECT_TRUE(base::contains(text, "did you mean `artist`?"));
+}
+
+TEST(RunConfigTest, FeatureWithoutAnyNearTableListsThem) {
+  const std::string text = error_text([](RunConfig& c) { c.model.item.table = "zzzzzzzz"; });
+  EXPECT_TRUE(base::contains(text, "there is: item, artist, user, hour"));
+}
+
+TEST(RunConfigTest, HistoriesThatDoNotFitSayWhatToChange) {
+  const std::string text = error_text([](RunConfig& c) { c.data.lengths.high = 30; });
+  EXPECT_TRUE(
+      base::contains(text, "32 tokens (29 events of 1 token(s), 3 contextual and candidate"));
+  EXPECT_TRUE(base::contains(text, "data.lengths.high"));
+  EXPECT_TRUE(base::contains(text, "raise model.max_seq_len to 32"));
+}
+
+TEST(RunConfigTest, InterleavedEventsTakeTwoTokens) {
+  RunConfig c = tiny_config();
+  c.model.tokens = model::TokenKind::kInterleaved;
+  c.data.lengths.high = 11;
+  EXPECT_NO_THROW(c.validate());  // 2 + 2 * 10 + 1 = 23
+  c.data.lengths.high = 12;
+  EXPECT_THROW(c.validate(), Error);
+}
+
+TEST(RunConfigTest, HistoriesWithoutBoundAreAnError) {
+  const std::string text = error_text([](RunConfig& c) {
+    c.data.lengths = {data::DistributionKind::kLognormal, 1, 0, 8, 4};
+  });
+  EXPECT_TRUE(base::contains(text, "set data.lengths.high"));
+}
+
+TEST(RunConfigTest, TaskBitThatNoActionHas) {
+  const std::string text = error_text([](RunConfig& c) {
+    c.model.tokens = model::TokenKind::kInterleaved;
+    c.model.labels = model::LabelKind::kEveryItem;
+    c.data.lengths.high = 5;
+    c.model.tasks[1].bit = 64;
+  });
+  EXPECT_TRUE(base::contains(text, "task `like` asks for bit 64"));
+  EXPECT_TRUE(base::contains(text, "model.action.weights = [1, 2, 4]"));
+}
+
+TEST(RunConfigTest, ColumnUsedTwice) {
+  const std::string text = error_text([](RunConfig& c) { c.model.contextual[1].name = "item"; });
+  EXPECT_TRUE(base::contains(text, "column `item`"));
+}
+
+TEST(RunConfigTest, SectionsAreValidated) {
+  EXPECT_TRUE(base::contains(error_text([](RunConfig& c) { c.train.steps = 0; }), "train.steps"));
+  EXPECT_TRUE(
+      base::contains(error_text([](RunConfig& c) { c.train.arena_gib = 0; }), "train.arena_gib"));
+  EXPECT_TRUE(base::contains(error_text([](RunConfig& c) { c.model.heads = 0; }), "model.heads"));
+  EXPECT_FALSE(error_text([](RunConfig& c) { c.sparse.dim = 0; }).empty());
+  EXPECT_FALSE(error_text([](RunConfig& c) { c.optimizer.beta1 = 1; }).empty());
+  EXPECT_FALSE(error_text([](RunConfig& c) { c.data.batch_size = 0; }).empty());
+}
+
+TEST(RunConfigTest, ResolvedConfigReadsBackAsTheSame) {
+  const std::string path = base::temp_path("config.toml");
+  const std::string text = base::to_toml(tiny_config());
+  base::write_file(path, text);
+  const RunConfig back = load_run_config(file(path));
+  EXPECT_EQ(base::to_toml(back), text);
+  EXPECT_EQ(losses_of(back, 3), losses_of(tiny_config(), 3));
+}
+
+TEST(RunConfigTest, PresetIsTheStartAndSourcesLieOverIt) {
+  const RunConfig c =
+      load_run_config(file("configs/yambda-5b.toml", {"model.layers=5", "optimizer.lr=0.5"}));
+  const model::Preset preset = model::preset("yambda-5b");
+  EXPECT_EQ(c.preset, "yambda-5b");
+  EXPECT_EQ(c.model.layers, 5);
+  EXPECT_EQ(c.optimizer.lr, 0.5);
+  EXPECT_EQ(c.model.contextual.size(), preset.model.contextual.size());
+  EXPECT_EQ(c.sparse.dim, preset.tables.dim);
+  EXPECT_EQ(c.optimizer.warmup_steps, preset.optimizer.warmup_steps);
+}
+
+TEST(RunConfigTest, UnknownPresetNamesTheKnownOnes) {
+  base::ConfigSources sources;
+  sources.sets = {"preset=yambda"};
+  sources.use_environment = false;
+  const auto error = base::error_of([&] { load_run_config(sources); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kConfig);
+  EXPECT_TRUE(base::contains(error->what(), "yambda-5b"));
+}
+
+TEST(RunConfigTest, ShippedConfigsAreValid) {
+  for (const char* path :
+       {"configs/demo.toml", "configs/gated-interleaved.toml", "configs/yambda-5b.toml"}) {
+    EXPECT_NO_THROW(load_run_config(file(path))) << path;
+  }
+}
+
+TEST(RunConfigTest, Devices) {
+  EXPECT_EQ(choose_device("auto"), Device::cpu());
+  EXPECT_EQ(choose_device("cpu"), Device::cpu());
+  const auto unknown = base::error_of([] { choose_device("tpu"); });
+  ASSERT_TRUE(unknown);
+  EXPECT_EQ(unknown->code(), ErrorCode::kInvalidArgument);
+  const auto gpu = base::error_of([] { choose_device("cuda"); });
+  ASSERT_TRUE(gpu);
+  EXPECT_EQ(gpu->code(), ErrorCode::kUnsupported);
+  EXPECT_TRUE(base::contains(gpu->what(), "--device cpu"));
+}
+
+// ---- columns of random batches ----
+
+TEST(RandomSchemaTest, MakesTheColumnsThatTheModelReads) {
+  const RunConfig c = tiny_config();
+  Batch batch;
+  random_batches(c).fill(1, batch);
+  for (const char* name :
+       {"item", "artist", "action_timestamp", "action_weight", "candidate_item", "candidate_artist",
+        "item_query_time", "item_action_weight", "user", "hour"}) {
+    EXPECT_NE(batch.find_column(name), nullptr) << name;
+  }
+  const Batch::Column& candidates = batch.column("candidate_item");
+  EXPECT_EQ(candidates.values.size(), c.data.batch_size * kRandomCandidates);
+}
+
+TEST(RandomSchemaTest, AnItemHasOneArtistEverywhere) {
+  const RunConfig c = tiny_config();
+  std::vector<int64_t> artist_of(60, -1);
+  Batch batch;
+  for (int64_t step = 1; step <= 5; ++step) {
+    random_batches(c).fill(step, batch);
+    for (const auto& [items, artists] :
+         {std::pair("item", "artist"), std::pair("candidate_item", "candidate_artist")}) {
+      const HostArray<int64_t>& item = batch.column(items).values;
+      const HostArray<int64_t>& artist = batch.column(artists).values;
+      for (int64_t i = 0; i < item.size(); ++i) {
+        int64_t& known = artist_of[static_cast<size_t>(item[i])];
+        if (known < 0) known = artist[i];
+        EXPECT_EQ(known, artist[i]);
+      }
+    }
+  }
+}
+
+TEST(RandomSchemaTest, LabelsAtEveryItemNeedNoCandidates) {
+  RunConfig c = tiny_config();
+  c.model.tokens = model::TokenKind::kInterleaved;
+  c.model.labels = model::LabelKind::kEveryItem;
+  const data::RandomSchema schema = random_schema(c.model, c.sparse);
+  for (const data::RandomGroup& group : schema.groups) EXPECT_NE(group.name, "candidates");
+}
+
+TEST(RandomSchemaTest, LongestHistory) {
+  using data::DistributionKind;
+  EXPECT_EQ(longest_history({DistributionKind::kUniform, 1, 10}), 9);
+  EXPECT_EQ(longest_history({DistributionKind::kZipfBounded, 1, 10}), 9);
+  EXPECT_EQ(longest_history({DistributionKind::kZipf, 1, 10}), 10);
+  EXPECT_EQ(longest_history({DistributionKind::kLognormal, 1, 10}), 10);
+  EXPECT_EQ(longest_history({DistributionKind::kNormal, 1, 0}), -1);
+}
+
+TEST(RandomSchemaTest, LabelBits) {
+  RunConfig c = tiny_config();
+  EXPECT_EQ(label_bits(c.model), 2);
+  c.model.tasks[0].bit = 128;
+  EXPECT_EQ(label_bits(c.model), 8);
+}
+
+}  // namespace
+}  // namespace segue::train

@@ -1,0 +1,88 @@
+#pragma once
+
+// For tests only.
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/parallel.h"
+#include "data/random_batches.h"
+#include "train/random_schema.h"
+#include "train/run_config.h"
+#include "train/trainer.h"
+
+namespace segue::train {
+
+/// Everything that a ranker can have, very small; dropout on.
+inline RunConfig tiny_config() {
+  RunConfig c;
+  model::ModelConfig& m = c.model;
+  m.dim = 16;
+  m.heads = 2;
+  m.qk_dim = m.v_dim = 8;
+  m.layers = 2;
+  m.hidden = m.item_hidden = m.head_hidden = 16;
+  m.max_seq_len = 24;
+  m.position_buckets = 32;
+  m.time_buckets = 16;
+  m.item = {"item", "candidate_item", "item"};
+  m.additional = {{"artist", "candidate_artist", "artist"}};
+  m.contextual = {{"user", "user", 1, 0}, {"hour", "hour", 1, 0}};
+  m.tasks = {{"listen", ops::TaskKind::kBinary, 1, 1.0}, {"like", ops::TaskKind::kBinary, 2, 0.5}};
+  for (const auto& [name, rows] : {std::pair("item", 60), std::pair("artist", 20),
+                                   std::pair("user", 40), std::pair("hour", 24)}) {
+    sparse::TableConfig table;
+    table.name = name;
+    table.rows = rows;
+    c.sparse.tables.push_back(table);
+  }
+  c.sparse.dim = 8;
+  c.optimizer.lr = 1e-3;
+  c.optimizer.sparse_lr = 0.05;
+  c.data.batch_size = 24;
+  c.data.lengths.low = 0;
+  c.data.lengths.high = 20;
+  c.data.signal = 3;
+  c.train.steps = 6;
+  c.train.log_every = 2;
+  c.train.eval_batches = 2;
+  c.train.arena_gib = 0.5;
+  c.train.device = "cpu";
+  return c;
+}
+
+inline data::RandomBatches random_batches(const RunConfig& c) {
+  return data::RandomBatches(random_schema(c.model, c.sparse), c.data,
+                             static_cast<uint64_t>(c.train.seed));
+}
+
+/// Losses of the first steps of a run.
+inline std::vector<double> losses_of(const RunConfig& config, int64_t steps = 6) {
+  config.validate();
+  Trainer trainer(config, Device::cpu());
+  const data::RandomBatches data = random_batches(config);
+  Batch batch;
+  std::vector<double> losses;
+  for (int64_t step = 1; step <= steps; ++step) {
+    data.fill(step, batch);
+    losses.push_back(trainer.step(batch).loss);
+  }
+  return losses;
+}
+
+/// Sets the number of threads for one scope.
+class ThreadsScope {
+ public:
+  explicit ThreadsScope(int threads) : before_(base::num_threads()) {
+    base::set_num_threads(threads);
+  }
+  ~ThreadsScope() { base::set_num_threads(before_); }
+  ThreadsScope(const ThreadsScope&) = delete;
+  ThreadsScope& operator=(const ThreadsScope&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace segue::train
