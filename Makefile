@@ -5,7 +5,7 @@
 .PHONY: help setup build demo test test-all asan tsan format check-format tidy clean
 
 JOBS ?= $(shell nproc)
-OPTIONS := SEGUE_CUDA SEGUE_ONEDNN SEGUE_ARROW SEGUE_THREADS SEGUE_SANITIZE SEGUE_CUDA_ARCHITECTURES SEGUE_MARCH \
+OPTIONS := SEGUE_CUDA SEGUE_ONEDNN SEGUE_ARROW SEGUE_SANITIZE SEGUE_CUDA_ARCHITECTURES SEGUE_MARCH \
            SEGUE_WERROR
 ARGS := $(foreach option,$(OPTIONS),$(if $($(option)),-D$(option)="$($(option))"))
 

@@ -104,20 +104,13 @@ if(SEGUE_SANITIZE)
 endif()
 
 # ---- portable binaries ----
-# libgomp stays shared: it is plain C, so a static libstdc++ beside it is safe, and GPU boxes have it.
 if(SEGUE_PORTABLE)
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-ffunction-sections;-fdata-sections>")
   add_link_options(-static-libstdc++ -static-libgcc -Wl,--gc-sections -s)
 endif()
 
 # ---- what the code can ask ----
-if(NOT SEGUE_THREADS MATCHES "^(openmp|std)$")
-  message(FATAL_ERROR "SEGUE_THREADS must be openmp or std, not '${SEGUE_THREADS}'")
-endif()
 add_compile_definitions(SEGUE_HAS_CUDA=${SEGUE_HAS_CUDA})
-if(SEGUE_THREADS STREQUAL "std")
-  add_compile_definitions(SEGUE_STD_THREADS)
-endif()
 
 # SEGUE_VERSION and SEGUE_GIT_COMMIT, in "base/version_generated.h". The commit is read at build time;
 # the file changes, and its includers compile again, only when the commit does.

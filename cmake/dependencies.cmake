@@ -24,12 +24,6 @@ else()
   set(segue_fmt fmt::fmt)
 endif()
 
-set(segue_openmp "")
-if(SEGUE_THREADS STREQUAL "openmp")
-  find_package(OpenMP REQUIRED COMPONENTS CXX)
-  set(segue_openmp OpenMP::OpenMP_CXX)
-endif()
-
 # oneDNN by library and header: Debian's CMake configuration of it asks for OpenCL.
 add_library(segue_onednn INTERFACE)
 set(SEGUE_ONEDNN_SUMMARY "no oneDNN")
@@ -38,7 +32,9 @@ if(SEGUE_ONEDNN)  # AUTO or ON
   find_path(SEGUE_DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
   mark_as_advanced(SEGUE_DNNL_LIBRARY SEGUE_DNNL_INCLUDE_DIR)
   if(SEGUE_DNNL_LIBRARY AND SEGUE_DNNL_INCLUDE_DIR)
-    target_link_libraries(segue_onednn INTERFACE ${SEGUE_DNNL_LIBRARY})
+    # Only to hold the library to one thread per call; our own loops do not use OpenMP.
+    find_package(OpenMP REQUIRED COMPONENTS CXX)
+    target_link_libraries(segue_onednn INTERFACE ${SEGUE_DNNL_LIBRARY} OpenMP::OpenMP_CXX)
     target_include_directories(segue_onednn SYSTEM INTERFACE ${SEGUE_DNNL_INCLUDE_DIR})
     set(SEGUE_ONEDNN_SUMMARY "oneDNN")
   elseif(NOT SEGUE_ONEDNN STREQUAL "AUTO")
@@ -50,6 +46,27 @@ if(SEGUE_ONEDNN_SUMMARY STREQUAL "oneDNN")
   target_compile_definitions(segue_onednn INTERFACE SEGUE_HAS_ONEDNN=1)
 else()
   target_compile_definitions(segue_onednn INTERFACE SEGUE_HAS_ONEDNN=0)
+endif()
+
+# Arrow and Parquet: headers and shared libraries out of a wheel, which scripts/fetch_wheels.sh puts
+# there. Only src/data/parquet uses them. SEGUE_HAS_ARROW is 0 or 1.
+set(SEGUE_HAS_ARROW 0)
+set(SEGUE_ARROW_SUMMARY "no Parquet")
+if(SEGUE_ARROW)  # AUTO or ON
+  set(arrow_dir ${CMAKE_SOURCE_DIR}/.deps/arrow)
+  # A glob is looked at again by every build: no need to configure by hand after fetching.
+  file(GLOB arrow_stamp CONFIGURE_DEPENDS ${arrow_dir}/wheel.sha256)
+  if(arrow_stamp)
+    set(SEGUE_HAS_ARROW 1)
+    set(SEGUE_ARROW_SUMMARY "Parquet")
+    add_library(segue_arrow INTERFACE)
+    target_include_directories(segue_arrow SYSTEM INTERFACE ${arrow_dir}/include)
+    target_link_libraries(segue_arrow INTERFACE
+      ${arrow_dir}/lib/libparquet.so ${arrow_dir}/lib/libarrow.so)
+  elseif(NOT SEGUE_ARROW STREQUAL "AUTO")
+    message(FATAL_ERROR "SEGUE_ARROW=${SEGUE_ARROW}, but ${arrow_dir} is not there. "
+      "Run scripts/fetch_wheels.sh, or configure with -DSEGUE_ARROW=OFF.")
+  endif()
 endif()
 
 set(segue_cudart "")
@@ -64,8 +81,9 @@ if(SEGUE_HAS_CUDA)
 endif()
 
 # SEGUE_PUBLIC_<room>: also for every room above. SEGUE_PRIVATE_<room>: for that room and its tests.
-set(SEGUE_PUBLIC_base ${segue_fmt} Threads::Threads ${segue_openmp})
+set(SEGUE_PUBLIC_base ${segue_fmt} Threads::Threads)
 set(SEGUE_PRIVATE_base segue_tomlplusplus nlohmann_json::nlohmann_json segue_xxhash)
 set(SEGUE_PUBLIC_tensor ${segue_cudart})
 set(SEGUE_PRIVATE_ops segue_onednn ${segue_cublaslt})
+set(SEGUE_PRIVATE_data nlohmann_json::nlohmann_json)
 set(SEGUE_PUBLIC_cli CLI11::CLI11)

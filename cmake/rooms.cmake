@@ -76,22 +76,24 @@ function(segue_add_tests room)
   set(target segue_${room}_test)
   add_executable(${target} ${tests})
   target_link_libraries(${target} PRIVATE segue_${room} ${SEGUE_PRIVATE_${room}} GTest::gtest_main)
+  target_compile_definitions(${target} PRIVATE SEGUE_HAS_ARROW=${SEGUE_HAS_ARROW})
+  if(room STREQUAL "data" AND TARGET segue_parquet)
+    target_link_libraries(${target} PRIVATE segue_parquet segue_arrow)
+  endif()
   if(room STREQUAL "cli" AND TARGET segue_golden)
     target_link_libraries(${target} PRIVATE segue_golden)
   endif()
   # Parametrised suites are called Instance/Suite, hence the second pattern of each pair.
   set(slow "Slow*:*/Slow*.*")
   set(gpu "Gpu*:*/Gpu*.*")
-  # Tests share the cores: a waiting OpenMP thread must not spin on one.
-  set(environment ENVIRONMENT OMP_WAIT_POLICY=passive)
   set(common TEST_PREFIX ${room}. WORKING_DIRECTORY ${CMAKE_SOURCE_DIR} DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60)
   gtest_discover_tests(${target} ${common} TEST_FILTER "*-${slow}:${gpu}"
-    PROPERTIES TIMEOUT ${SEGUE_TEST_TIMEOUT} ${environment})
+    PROPERTIES TIMEOUT ${SEGUE_TEST_TIMEOUT})
   gtest_discover_tests(${target} ${common} TEST_FILTER "${gpu}"
-    PROPERTIES TIMEOUT ${SEGUE_TEST_TIMEOUT} ${environment} LABELS gpu)
+    PROPERTIES TIMEOUT ${SEGUE_TEST_TIMEOUT} LABELS gpu)
   gtest_discover_tests(${target} ${common} TEST_FILTER "${slow}"
-    PROPERTIES TIMEOUT ${SEGUE_SLOW_TEST_TIMEOUT} ${environment} LABELS slow)
+    PROPERTIES TIMEOUT ${SEGUE_SLOW_TEST_TIMEOUT} LABELS slow)
 endfunction()
 
 # A function that an AVX-512 file shares with others (an inline function, a template) is a weak symbol:
@@ -121,6 +123,21 @@ function(segue_add_room room uses)
   else()
     target_link_libraries(segue_${room}
       INTERFACE ${SEGUE_PUBLIC_${room}} ${SEGUE_PRIVATE_${room}})
+  endif()
+  # Parquet support lives inside data, as a library of its own: the rest of the room, and the trainer,
+  # know nothing of Arrow.
+  if(room STREQUAL "data" AND SEGUE_HAS_ARROW)
+    set(room_tests ${tests})
+    segue_glob(data/parquet)
+    segue_add_library(segue_parquet "${uses};data")
+    target_link_libraries(segue_parquet PRIVATE segue_arrow)
+    list(PREPEND tests ${room_tests})
+  endif()
+  if(room STREQUAL "cli")
+    target_compile_definitions(segue_cli PRIVATE SEGUE_HAS_ARROW=${SEGUE_HAS_ARROW})
+    if(TARGET segue_parquet)
+      target_link_libraries(segue_cli PRIVATE segue_parquet)
+    endif()
   endif()
   # The golden runner lives inside cli, as a library of its own, so that `segue` does not carry it.
   if(room STREQUAL "cli")

@@ -3,7 +3,8 @@
 #  - a room includes only itself and the rooms that the table in cmake/rooms.cmake grants it;
 #  - our headers are named from src/ and in quotes: #include "base/error.h";
 #  - only .cpp files include fmt, spdlog or toml++: nvcc cannot compile them, and a header may end up
-#    in a .cu file.
+#    in a .cu file;
+#  - only the .cpp files of src/data/parquet include Arrow, which may be missing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [[ -d src ]] || exit 0
@@ -41,6 +42,8 @@ find src -regex '.*\.\(h\|cuh\|cpp\|cu\)' -print0 | sort -z |
       else if (quoted && !known) complain("\"" header "\" is not named from src/ (third-party headers take <>)")
       if (file !~ /\.cpp$/ && header ~ /^(fmt|spdlog|toml\+\+)\//)
         complain("only .cpp files may include " header)
+      if (file !~ /^src\/data\/parquet\/.*\.cpp$/ && header ~ /^(arrow|parquet)\//)
+        complain("only .cpp files in src/data/parquet may include " header)
     }
 
     END { exit bad }

@@ -2,20 +2,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
 #include <string>
-
-#include <sched.h>
-
-#if defined(SEGUE_STD_THREADS)
-#include <condition_variable>
 #include <thread>
 #include <vector>
-#else
-#include <omp.h>
-#endif
+
+#include <sched.h>
 
 #include "base/error.h"
 
@@ -100,11 +95,10 @@ void run_serial(int64_t n, int64_t grain, RangeFunction body) {
   }
 }
 
-#if defined(SEGUE_STD_THREADS)
-
 /// Workers that live as long as the program. Several threads may have jobs here at once (ranks as
 /// threads): each caller works on its own job, idle workers help whichever job still wants hands.
-/// This back end exists for ThreadSanitizer, which cannot see the synchronisation inside libgomp.
+/// A pool of our own instead of OpenMP: waiting threads of libgomp spin, which on a machine that is
+/// busy with anything else made training ten times slower, and ThreadSanitizer cannot see into it.
 class Pool {
  public:
   static Pool& instance() {
@@ -174,19 +168,6 @@ class Pool {
   bool stopping_ = false;
 };
 
-void run_parallel(Job& job, int threads) { Pool::instance().run(job, threads); }
-bool inside_other_parallel_region() { return false; }
-
-#else
-
-void run_parallel(Job& job, int threads) {
-#pragma omp parallel num_threads(threads)
-  job.run_chunks();
-}
-bool inside_other_parallel_region() { return omp_in_parallel() != 0; }
-
-#endif
-
 }  // namespace
 
 int num_threads() {
@@ -213,12 +194,12 @@ void parallel_for(int64_t n, int64_t grain, RangeFunction body) {
   SEGUE_ASSERT(n >= 0 && grain > 0, "parallel_for needs n >= 0 and grain > 0");
   if (n == 0) return;
   const int threads = static_cast<int>(std::min<int64_t>(num_threads(), num_chunks(n, grain)));
-  if (threads == 1 || in_parallel() || inside_other_parallel_region()) {
+  if (threads == 1 || in_parallel()) {
     run_serial(n, grain, body);
     return;
   }
   Job job(n, grain, body);
-  run_parallel(job, threads);
+  Pool::instance().run(job, threads);
   job.rethrow();
 }
 

@@ -1,8 +1,9 @@
+#include "ops/assemble.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "ops/assemble.h"
 #include "ops/dropout_row.h"
 #include "ops/row_loop.h"
 #include "ops/segments.h"

@@ -1,8 +1,9 @@
+#include "ops/contextual.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "ops/contextual.h"
 #include "ops/gemm.h"
 #include "ops/row_chunks.h"
 #include "ops/row_loop.h"

@@ -38,8 +38,8 @@ void prepare_onednn() {
   (void)kOnce;
 }
 
-/// oneDNN takes one thread inside an OpenMP region of several, but as many as it likes in a team of
-/// one. The number set here is the calling thread's own.
+/// oneDNN would start a team of OpenMP threads of its own inside every call. The number set here is
+/// the calling thread's own.
 class SingleThreadScope {
  public:
   SingleThreadScope() : before_(omp_get_max_threads()) {

@@ -1,9 +1,10 @@
+#include "ops/loss.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
 #include "base/parallel.h"
-#include "ops/loss.h"
 
 namespace segue::ops {
 namespace {

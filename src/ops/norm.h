@@ -4,15 +4,17 @@
 
 namespace segue::ops {
 
-/// Layer norm over the last dimension, or group norm: `groups` equal parts of the columns, each with its
-/// own statistics and ONE weight and bias per group.
-///   y = (x - mean) * rstd * weight + bias,  biased variance, two passes, statistics in float (or double).
+/// Layer norm over the last dimension, or group norm: `groups` equal parts of the columns, each
+/// with its own statistics and ONE weight and bias per group.
+///   y = (x - mean) * rstd * weight + bias,  biased variance, two passes, statistics in float (or
+///   double).
 struct NormParams {
   Tensor weight;  // [columns], or [groups] when groups > 1
   Tensor bias;
   double eps = 1e-5;
   int64_t groups = 1;
-  bool round_weights = false;  // mode kBf16: weight and bias are used as bf16 (STU layers), else as float
+  bool round_weights =
+      false;  // mode kBf16: weight and bias are used as bf16 (STU layers), else as float
 };
 
 struct NormStats {
@@ -29,8 +31,8 @@ void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, cons
                    const NormStats& stats, const Tensor& residual, const Tensor& dx,
                    const Tensor& dweight, const Tensor& dbias);
 
-/// y = x * sigmoid(layer_norm(x)): the gate is made of the normalised input and multiplies the raw one.
-/// Layer norm only (groups = 1).
+/// y = x * sigmoid(layer_norm(x)): the gate is made of the normalised input and multiplies the raw
+/// one. Layer norm only (groups = 1).
 void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                         const NormStats& stats);
 void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,

@@ -1,8 +1,9 @@
+#include "ops/optimizer.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-#include "ops/optimizer.h"
 #include "ops/row_loop.h"
 
 namespace segue::ops {

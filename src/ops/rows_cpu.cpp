@@ -1,8 +1,9 @@
+#include "ops/rows.h"
+
 #include <algorithm>
 #include <cstdint>
 
 #include "ops/row_loop.h"
-#include "ops/rows.h"
 #include "ops/segments.h"
 
 namespace segue::ops {
