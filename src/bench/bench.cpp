@@ -156,6 +156,8 @@ const std::vector<Bench>& benches() {
       {"attention", "HSTU attention alone, forward and backward", bench_attention},
       {"ops", "ops that move memory: norm, gate, gather, segment sum, assemble, Adam", bench_ops},
       {"step", "whole training steps of a config, with and without the identities", bench_step},
+      {"loader", "samples gathered from an event store, and batches through the loader",
+       bench_loader},
   };
   return kBenches;
 }

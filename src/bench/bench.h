@@ -78,6 +78,7 @@ struct Settings {
   int64_t yardstick = 2048;  // rows and columns of the product that rates are shares of
   std::string config = "configs/demo.toml";  // of the bench `step`
   std::vector<std::string> sets;
+  int64_t store_users = 400, store_events = 6000;  // of the bench `loader`; events of each user
 };
 
 struct Bench {
@@ -96,6 +97,7 @@ void bench_layer(const Settings& settings, Report& report);
 void bench_attention(const Settings& settings, Report& report);
 void bench_ops(const Settings& settings, Report& report);
 void bench_step(const Settings& settings, Report& report);
+void bench_loader(const Settings& settings, Report& report);
 
 /// The yardstick: a float product of size^3.
 class GemmYardstick {

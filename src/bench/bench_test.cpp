@@ -12,6 +12,8 @@ Settings small() {
   s.repeats = {0, 2};
   s.layer = {32, 2, 16, 4, 8, true, 0.1};
   s.yardstick = 64;
+  s.store_users = 20;
+  s.store_events = 600;
   return s;
 }
 

@@ -1,5 +1,7 @@
 #include "ops/gemm.h"
 
+#include <utility>
+
 #include "bench/bench.h"
 #include "bench/workspace.h"
 

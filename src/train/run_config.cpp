@@ -1,8 +1,8 @@
 #include "train/run_config.h"
 
 #include <bit>
-#include <cmath>
-#include <set>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>

@@ -48,7 +48,8 @@ void describe(base::ConfigVisitor& v, RunConfig& c);
 RunConfig load_run_config(const base::ConfigSources& sources);
 
 /// The device that `name` stands for; "auto" is the fastest one that the whole model runs on.
-/// Error(kConfig) for an unknown word, Error(kUnsupported) when this program cannot use the device.
+/// Error(kInvalidArgument) for an unknown word, Error(kUnsupported) when this program cannot use
+/// it.
 Device choose_device(const std::string& name);
 
 }  // namespace segue::train

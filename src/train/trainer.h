@@ -26,7 +26,7 @@ struct StepStats {
   double seconds = 0;
 };
 
-/// Quality of predictions on batches that were not trained on, or since the last reset.
+/// Quality of the predictions on batches that were not trained on.
 struct TaskQuality {
   std::string name;
   bool binary = true;

@@ -1,0 +1,318 @@
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/npy.h"
+#include "base/safetensors.h"
+#include "base/test_util.h"
+#include "cli/app.h"
+
+namespace segue::cli {
+namespace {
+
+using base::contains;
+
+struct Outcome {
+  int code = 0;
+  std::string out, err;
+};
+
+/// The program in this process.
+Outcome run(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "segue");
+  std::vector<const char*> argv;
+  argv.reserve(arguments.size());
+  for (const std::string& a : arguments) argv.push_back(a.c_str());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome o;
+  o.code = run_segue(static_cast<int>(argv.size()), argv.data());
+  o.out = testing::internal::GetCapturedStdout();
+  o.err = testing::internal::GetCapturedStderr();
+  return o;
+}
+
+/// One error line of the right kind on stderr, nothing on stdout.
+void expect_error(const Outcome& o, int code, const std::vector<std::string>& parts) {
+  EXPECT_EQ(o.code, code) << o.err;
+  EXPECT_EQ(o.err.rfind("segue: error: ", 0), 0u) << o.err;
+  EXPECT_EQ(o.out, "");
+  for (const std::string& part : parts) EXPECT_TRUE(contains(o.err, part));
+}
+
+std::string write(const std::string& name, std::string_view text) {
+  std::string path = base::temp_path(name);
+  base::write_file(path, text);
+  return path;
+}
+
+constexpr const char* kTiny = R"(
+[model]
+dim = 16
+heads = 1
+qk_dim = 8
+v_dim = 8
+layers = 1
+hidden = 8
+item_hidden = 8
+head_hidden = 8
+max_seq_len = 16
+position_buckets = 16
+time_buckets = 8
+item = { history = "item", candidate = "next_item", table = "item" }
+tasks = [{ name = "listen" }]
+[sparse]
+dim = 8
+tables = [{ name = "item", rows = 50 }]
+[data]
+batch_size = 8
+lengths = { low = 1, high = 10 }
+[train]
+steps = 3
+log_every = 1
+eval_batches = 1
+arena_gib = 0.25
+)";
+
+// ---- usage ----
+
+TEST(CliTest, HelpIsShortAndNamesTheCommands) {
+  const Outcome o = run({"--help"});
+  EXPECT_EQ(o.code, 0);
+  EXPECT_EQ(o.err, "");
+  for (const char* part : {"train", "bench", "config", "inspect", "version", "Exit codes"}) {
+    EXPECT_TRUE(contains(o.out, part));
+  }
+  EXPECT_LE(std::count(o.out.begin(), o.out.end(), '\n'), 25);
+}
+
+TEST(CliTest, EveryCommandHasHelp) {
+  for (const char* command : {"train", "bench", "config", "inspect", "version"}) {
+    const Outcome o = run({command, "--help"});
+    EXPECT_EQ(o.code, 0) << command;
+    EXPECT_TRUE(contains(o.out, command));
+    EXPECT_EQ(o.err, "");
+  }
+  EXPECT_TRUE(contains(run({"train", "--help"}).out, "--overwrite"));
+  EXPECT_TRUE(contains(run({"bench", "--help"}).out, "one STU layer"));
+}
+
+TEST(CliTest, NoCommandShowsHelpAndFails) {
+  const Outcome o = run({});
+  EXPECT_EQ(o.code, kExitUsage);
+  EXPECT_TRUE(contains(o.out, "train"));
+  EXPECT_TRUE(contains(o.err, "segue: error: no command given"));
+}
+
+TEST(CliTest, UnknownCommandSuggestsTheNearest) {
+  expect_error(run({"trian"}), kExitUsage, {"`trian`", "did you mean `train`?"});
+  expect_error(run({"serve"}), kExitUsage, {"train, bench, config"});
+}
+
+TEST(CliTest, UnknownOptionsAreErrors) {
+  expect_error(run({"train", "configs/demo.toml", "--epochs", "3"}), kExitUsage,
+               {"--epochs", "segue train --help"});
+  expect_error(run({"--verbose"}), kExitUsage, {"--verbose"});
+  expect_error(run({"train"}), kExitUsage, {"config"});
+  expect_error(run({"inspect", "a.npy", "b.npy"}), kExitUsage, {"b.npy"});
+  expect_error(run({"bench", "gemm", "--repeat", "many"}), kExitUsage, {"many"});
+}
+
+TEST(CliTest, VersionSaysWhatItWasBuiltWith) {
+  const Outcome o = run({"version"});
+  EXPECT_EQ(o.code, 0);
+  for (const char* part : {"segue ", "compiler", "CUDA", "oneDNN", "gemm"}) {
+    EXPECT_TRUE(contains(o.out, part));
+  }
+  EXPECT_TRUE(contains(run({"--version"}).out, "segue "));
+}
+
+TEST(CliTest, ExitCodesAreDistinct) {
+  EXPECT_EQ(exit_code(ErrorCode::kInvalidArgument), 2);
+  EXPECT_EQ(exit_code(ErrorCode::kConfig), 2);
+  EXPECT_EQ(exit_code(ErrorCode::kNotFound), 3);
+  EXPECT_EQ(exit_code(ErrorCode::kIo), 3);
+  EXPECT_EQ(exit_code(ErrorCode::kCorrupt), 4);
+  EXPECT_EQ(exit_code(ErrorCode::kOutOfRange), 5);
+  EXPECT_EQ(exit_code(ErrorCode::kOutOfMemory), 6);
+  EXPECT_EQ(exit_code(ErrorCode::kUnsupported), 7);
+  EXPECT_EQ(exit_code(ErrorCode::kNumeric), 8);
+}
+
+// ---- config ----
+
+TEST(CliTest, ConfigPrintsTheResolvedFileWhichReadsBack) {
+  const std::string path = write("tiny.toml", kTiny);
+  const Outcome first =
+      run({"config", path, "--set", "model.dropout=0.25", "--set", "train.seed=7"});
+  EXPECT_EQ(first.code, 0) << first.err;
+  EXPECT_TRUE(contains(first.out, "dropout = 0.25"));
+  EXPECT_TRUE(contains(first.out, "seed = 7"));
+  const Outcome second = run({"config", write("resolved.toml", first.out)});
+  EXPECT_EQ(second.out, first.out);
+}
+
+TEST(CliTest, UnknownKeyNamesFileLineAndNearestKey) {
+  const std::string path = write("bad.toml", "[model]\nlayrs = 3\n");
+  expect_error(run({"config", path}), kExitUsage, {path, "2", "layrs", "layers"});
+}
+
+TEST(CliTest, WrongTypeSaysWhatIsExpected) {
+  const std::string path = write("bad.toml", "[model]\nlayers = \"three\"\n");
+  expect_error(run({"train", path}), kExitUsage, {"model.layers", "an integer", "three"});
+}
+
+TEST(CliTest, BrokenTomlIsAConfigError) {
+  const std::string path = write("bad.toml", "[model\nlayers = 3\n");
+  expect_error(run({"config", path}), kExitUsage, {path});
+}
+
+TEST(CliTest, MissingFileIsNotFound) {
+  expect_error(run({"train", "no/such/file.toml"}), kExitFile, {"no/such/file.toml"});
+  expect_error(run({"inspect", "no/such/file.npy"}), kExitFile, {"no/such/file.npy"});
+}
+
+TEST(CliTest, BadSetIsAConfigError) {
+  const std::string path = write("tiny.toml", kTiny);
+  expect_error(run({"config", path, "--set", "model.layrs=3"}), kExitUsage, {"model.layers"});
+  expect_error(run({"config", path, "--set", "model.layers"}), kExitUsage, {"model.layers"});
+  expect_error(run({"config", path, "--set", "model.layers=x"}), kExitUsage, {"an integer"});
+  expect_error(run({"config", path, "--set", "sparse.tables.3.rows=5"}), kExitUsage,
+               {"sparse.tables"});
+}
+
+TEST(CliTest, ImpossibleCombinationIsAConfigError) {
+  const std::string path = write("tiny.toml", kTiny);
+  expect_error(run({"train", path, "--set", "data.lengths.high=500"}), kExitUsage,
+               {"model.max_seq_len"});
+}
+
+TEST(CliTest, BadDevices) {
+  const std::string path = write("tiny.toml", kTiny);
+  const std::string folder = base::temp_path("run");
+  expect_error(run({"train", path, "--run", folder, "--device", "tpu"}), kExitUsage, {"`tpu`"});
+  expect_error(run({"train", path, "--run", folder, "--device", "cuda:77"}), kExitUnsupported,
+               {"--device cpu"});
+  expect_error(run({"train", path, "--run", folder, "--threads", "-1"}), kExitUsage,
+               {"train.threads"});
+}
+
+// ---- train ----
+
+TEST(CliTest, TrainLeavesARunAndRefusesToReplaceIt) {
+  const std::string path = write("tiny.toml", kTiny);
+  const std::string folder = base::temp_path("run");
+  std::filesystem::remove_all(folder);
+  const Outcome o = run({"train", path, "--run", folder, "--steps", "2", "--threads", "1"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(contains(o.err, "done: 2 steps"));
+  EXPECT_TRUE(contains(o.err, "held-out AUC"));
+  EXPECT_TRUE(contains(base::read_file(folder + "/config.toml"), "steps = 2"));
+  EXPECT_TRUE(contains(base::read_file(folder + "/metrics.jsonl"), "\"step\": 2"));
+  expect_error(run({"train", path, "--run", folder}), kExitUsage, {folder, "--overwrite"});
+  EXPECT_EQ(run({"train", path, "--run", folder, "--overwrite"}).code, 0);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(CliTest, NumericTroubleHasItsOwnExitCode) {
+  const std::string path = write("tiny.toml", kTiny);
+  const std::string folder = base::temp_path("run");
+  std::filesystem::remove_all(folder);
+  const Outcome o = run({"train", path, "--run", folder, "--steps", "20", "--set",
+                         "optimizer.lr=1e30", "--set", "optimizer.clip_norm=0"});
+  EXPECT_EQ(o.code, kExitNumeric);
+  EXPECT_TRUE(contains(o.err, "segue: error: step "));
+  EXPECT_TRUE(contains(o.err, "is not finite"));
+  std::filesystem::remove_all(folder);
+}
+
+TEST(CliTest, TooLargeForTheMachine) {
+  expect_error(run({"train", "configs/yambda-5b.toml", "--run", base::temp_path("run"), "--set",
+                    "sparse.tables.4.rows=1e12"}),
+               kExitOutOfMemory, {"GiB", "sparse.tables"});
+}
+
+// ---- inspect ----
+
+std::string write_npy_file(const std::string& name) {
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  const std::vector<int64_t> shape = {2, 3};
+  std::string path = base::temp_path(name);
+  base::write_npy(path, "<f4", shape, std::as_bytes(std::span(values)));
+  return path;
+}
+
+std::string write_safetensors_file(const std::string& name) {
+  const std::vector<float> values = {1, 2, 3, 4, 5, 6};
+  const std::vector<base::SafetensorsItem> items = {{"layer.weight", "F32", {2, 3}, values.data()},
+                                                    {"layer.bias", "F32", {3}, values.data()}};
+  std::string path = base::temp_path(name);
+  base::write_safetensors(path, items, {{"step", "12"}});
+  return path;
+}
+
+TEST(CliTest, InspectListsArrays) {
+  const Outcome npy = run({"inspect", write_npy_file("a.npy")});
+  EXPECT_EQ(npy.code, 0) << npy.err;
+  EXPECT_TRUE(contains(npy.out, "<f4"));
+  EXPECT_TRUE(contains(npy.out, "[2, 3]"));
+  const Outcome tensors = run({"inspect", write_safetensors_file("a.safetensors")});
+  EXPECT_EQ(tensors.code, 0) << tensors.err;
+  for (const char* part :
+       {"layer.weight", "layer.bias", "F32", "[2, 3]", "2 arrays, 36 bytes", "metadata step: 12"}) {
+    EXPECT_TRUE(contains(tensors.out, part));
+  }
+}
+
+TEST(CliTest, TruncatedFilesAreCorrupt) {
+  for (const std::string& path :
+       {write_npy_file("a.npy"), write_safetensors_file("a.safetensors")}) {
+    const std::string whole = base::read_file(path);
+    for (const size_t size : {whole.size() - 1, whole.size() / 2, size_t{7}, size_t{0}}) {
+      std::ofstream(path, std::ios::binary) << whole.substr(0, size);
+      const Outcome o = run({"inspect", path});
+      expect_error(o, kExitCorrupt, {path});
+    }
+  }
+}
+
+TEST(CliTest, HeaderThatLiesIsCorrupt) {
+  const std::string path = write_safetensors_file("a.safetensors");
+  std::string text = base::read_file(path);
+  text.replace(text.find("[2,3]"), 5, "[9,3]");
+  std::ofstream(path, std::ios::binary) << text;
+  expect_error(run({"inspect", path}), kExitCorrupt, {path, "layer.weight"});
+
+  const std::string npy = write_npy_file("a.npy");
+  text = base::read_file(npy);
+  text.replace(text.find("(2, 3)"), 6, "(9, 3)");
+  std::ofstream(npy, std::ios::binary) << text;
+  expect_error(run({"inspect", npy}), kExitCorrupt, {npy});
+}
+
+TEST(CliTest, InspectKnowsTwoKindsOfFile) {
+  expect_error(run({"inspect", write("a.txt", "hello")}), kExitUsage, {".npy", ".safetensors"});
+}
+
+// ---- bench ----
+
+TEST(CliTest, BenchPrintsJson) {
+  const Outcome o = run({"bench", "attention", "--json", "--repeat", "1", "--warm-up", "0",
+                         "--sequences", "2", "--length", "8", "--threads", "1"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(contains(o.out, "{\"name\": \"attention backward\""));
+  EXPECT_TRUE(contains(o.out, "\"threads\": 1"));
+}
+
+TEST(CliTest, UnknownBench) {
+  expect_error(run({"bench", "gem"}), kExitUsage, {"did you mean `gemm`?"});
+}
+
+}  // namespace
+}  // namespace segue::cli

@@ -1,0 +1,26 @@
+#include <memory>
+
+#include "base/config.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "train/run_config.h"
+
+namespace segue::cli {
+
+void add_config_sources(CLI::App& command, base::ConfigSources& sources) {
+  command.add_option("config", sources.file, "TOML file (see configs/)")->required();
+  command
+      .add_option("--set", sources.sets,
+                  "override one value, for example --set model.layers=3; may be repeated")
+      ->allow_extra_args(false);
+}
+
+void add_config(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("config", "Check a config file and print all its values, with help.");
+  const auto sources = std::make_shared<base::ConfigSources>();
+  add_config_sources(*command, *sources);
+  command->callback([sources] { print(base::to_toml(train::load_run_config(*sources))); });
+}
+
+}  // namespace segue::cli

@@ -1,0 +1,162 @@
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/parallel.h"
+#include "base/progress.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "data/prep.h"
+#include "data/store_verify.h"
+#if SEGUE_HAS_ARROW
+#include "data/parquet/parquet.h"
+#endif
+
+namespace segue::cli {
+namespace {
+
+struct PrepArguments {
+  data::PrepConfig config;
+  base::ConfigSources schema{.file = "", .sets = {}, .use_environment = false};
+  std::string preset;
+  bool verify = false;
+  int threads = 0;
+};
+
+const data::ParquetSupport* parquet() {
+#if SEGUE_HAS_ARROW
+  return &data::parquet_support();
+#else
+  return nullptr;
+#endif
+}
+
+double peak_memory_bytes() {
+  struct rusage usage {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+/// The only preset whose log is in the folder.
+std::string guess_preset(const std::string& raw) {
+  std::vector<std::string> found;
+  for (const std::string& name : data::LogSchema::preset_names()) {
+    if (data::has_log(raw, data::LogSchema::preset(name))) found.push_back(name);
+  }
+  if (found.size() == 1) return found.front();
+  fail(ErrorCode::kInvalidArgument,
+       found.empty() ? fmt::format("{}: holds no log that is known by itself; describe it with "
+                                   "--schema FILE (see configs/schemas) or name a --preset: {}",
+                                   raw, fmt::join(data::LogSchema::preset_names(), ", "))
+                     : fmt::format("{}: holds several logs; choose one with --preset: {}", raw,
+                                   fmt::join(found, ", ")));
+}
+
+data::LogSchema load_schema(const PrepArguments& a) {
+  base::ConfigSources sources = a.schema;
+  std::string preset = a.preset;
+  if (sources.file.empty() && preset.empty()) {
+    const std::string beside = a.config.raw + "/schema.toml";
+    if (base::exists(beside)) {
+      sources.file = beside;
+    } else {
+      preset = guess_preset(a.config.raw);
+    }
+  }
+  if (!preset.empty()) {
+    sources.sets.insert(sources.sets.begin(), fmt::format("preset=\"{}\"", preset));
+  }
+  return data::load_log_schema(sources);
+}
+
+void verify(const std::string& store) {
+  const data::VerifyReport report = data::verify_store(store);
+  report.throw_if_bad(store);
+  print(fmt::format("{}: verified {} events, {} users, {} anchors{}\n", store, report.events,
+                    report.users, report.anchors,
+                    report.has_manifest ? fmt::format("; {} files, {} bytes with good checksums",
+                                                      report.files, report.bytes)
+                                        : "; no manifest, so no checksums"));
+}
+
+void run(PrepArguments& a) {
+  base::set_num_threads(a.threads);
+  data::PrepConfig& config = a.config;
+  if (config.raw.empty()) {
+    if (!a.verify) fail(ErrorCode::kInvalidArgument, "--raw is required (see `segue prep --help`)");
+    return verify(config.store);
+  }
+  config.schema = load_schema(a);
+  config.parquet = parquet();
+  const data::PrepResult r = data::prep(config);
+  print(fmt::format("{}: {} train events of {} users in {} sessions, {} test events\n",
+                    config.store, r.counts.train_events, r.counts.users, r.counts.sessions,
+                    r.counts.test_events));
+  print(fmt::format("{} rows in {:.1f} s, {} rows/s, {}, peak memory {:.2f} GiB\n", r.rows,
+                    r.seconds, base::format_count(static_cast<double>(r.rows) / r.seconds),
+                    r.was_in_order
+                        ? "already in order"
+                        : fmt::format("sorted in {} {}", r.runs, r.runs == 1 ? "run" : "runs"),
+                    peak_memory_bytes() / (1 << 30)));
+  if (a.verify) verify(config.store);
+}
+
+}  // namespace
+
+void add_prep(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("prep", "Make an event store for training from a raw event log.");
+  command->footer(
+      "The log is Parquet or CSV; its columns are described by a preset (yambda-50m, yambda-500m,\n"
+      "yambda-5b) or a schema file (configs/schemas has examples). Without either, "
+      "RAW/schema.toml\n"
+      "is taken, or the preset whose files are there. The same rows give the same bytes, in any\n"
+      "order and any number of files. `segue prep --out STORE --verify` checks a finished store.");
+  const auto a = std::make_shared<PrepArguments>();
+  data::PrepConfig& c = a->config;
+  command->add_option("--raw", c.raw, "folder with the raw log");
+  command->add_option("--out", c.store, "folder of the store")->required();
+  CLI::Option* schema =
+      command->add_option("--schema", a->schema.file, "TOML file that describes the log");
+  command->add_option("--preset", a->preset, "known log: yambda-50m, yambda-500m or yambda-5b")
+      ->excludes(schema);
+  command
+      ->add_option("--set", a->schema.sets,
+                   "override one value of the schema, for example --set train_days=30; may be "
+                   "repeated")
+      ->allow_extra_args(false);
+  command->add_option("--memory", c.memory_bytes, "peak memory, such as 4GiB or 512MiB")
+      ->transform(CLI::AsSizeValue(false))
+      ->default_str("4GiB");
+  command->add_option("--history", c.history_length, "history length; names the cache folder")
+      ->capture_default_str();
+  command
+      ->add_option("--min-history", c.min_history,
+                   "earlier events that an anchor needs, may be repeated; default: the history "
+                   "length")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--ties", c.ties,
+                   "order of a user's events at one time: fields (any input order gives the same "
+                   "store) or file (as in the log)")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, data::TieOrder>{
+          {"fields", data::TieOrder::kFields}, {"file", data::TieOrder::kFile}}))
+      ->default_str("fields");
+  command->add_flag("--sessions", c.sessions,
+                    "also write sessions and test events as Parquet files");
+  command->add_flag("--verify", a->verify, "read the finished store again and check everything");
+  command->add_flag("--overwrite", c.overwrite,
+                    "replace a finished store, once the new one is complete");
+  command->add_option("--threads", a->threads, "CPU threads; 0: all cores")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  command->callback([a] { run(*a); });
+}
+
+}  // namespace segue::cli

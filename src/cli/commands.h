@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include <CLI/CLI.hpp>
+
+#include "base/config.h"
+
+namespace segue::cli {
+
+// One function per subcommand, each in a file of its own: adds the subcommand with its options; the
+// work is done in its callback.
+void add_train(CLI::App& app);
+void add_bench(CLI::App& app);
+void add_config(CLI::App& app);
+void add_inspect(CLI::App& app);
+void add_prep(CLI::App& app);
+void add_synth(CLI::App& app);
+void add_version(CLI::App& app);
+
+/// The positional CONFIG and the repeatable --set of a command.
+void add_config_sources(CLI::App& command, base::ConfigSources& sources);
+
+/// "segue 0.1.0 (commit)"
+std::string version_line();
+
+}  // namespace segue::cli

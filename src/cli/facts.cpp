@@ -1,0 +1,133 @@
+#include "cli/facts.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "train/json_line.h"
+
+namespace segue::cli {
+namespace {
+
+/// Commas between thousands, in front of the decimals if there are any.
+std::string with_separators(std::string digits) {
+  const int64_t first = digits.starts_with('-') ? 1 : 0;
+  const size_t whole = std::min(digits.find('.'), digits.size());
+  for (auto at = static_cast<int64_t>(whole) - 3; at > first; at -= 3) {
+    digits.insert(static_cast<size_t>(at), ",");
+  }
+  return digits;
+}
+
+std::string key_of(std::string name) {
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == ' ' || c == '-'; }, '_');
+  return name;
+}
+
+/// Rows of equal width; the first column and words to the left, numbers to the right.
+std::string aligned(const FactTable& table) {
+  const size_t columns = std::max<size_t>(1, table.columns.size());
+  size_t name_width = 0;
+  std::vector<size_t> widths(columns);
+  for (size_t c = 0; c < table.columns.size(); ++c) widths[c] = table.columns[c].size();
+  for (const FactTable::Row& row : table.rows) {
+    name_width = std::max(name_width, row.name.size());
+    for (size_t c = 0; c < row.facts.size(); ++c) {
+      // A lone word needs no column.
+      if (table.columns.empty() && row.facts[c].is_text()) continue;
+      widths[c] = std::max(widths[c], row.facts[c].text().size());
+    }
+  }
+  std::string text;
+  if (!table.columns.empty()) {
+    text += fmt::format("  {:<{}}", "", name_width);
+    for (size_t c = 0; c < columns; ++c)
+      text += fmt::format("  {:>{}}", table.columns[c], widths[c]);
+    text += "\n";
+  }
+  for (const FactTable::Row& row : table.rows) {
+    text += fmt::format("  {:<{}}", row.name, name_width);
+    for (size_t c = 0; c < row.facts.size(); ++c) {
+      text += row.facts[c].is_text() ? fmt::format("  {:<{}}", row.facts[c].text(), widths[c])
+                                     : fmt::format("  {:>{}}", row.facts[c].text(), widths[c]);
+    }
+    text.erase(text.find_last_not_of(' ') + 1);
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace
+
+Fact Fact::real(double value, int decimals) {
+  Fact f(int64_t{0});
+  f.kind_ = Kind::kReal;
+  f.real_ = value;
+  f.decimals_ = decimals;
+  return f;
+}
+
+Fact Fact::share(double value) {
+  Fact f = real(value, 1);
+  f.kind_ = Kind::kShare;
+  return f;
+}
+
+std::string Fact::text() const {
+  switch (kind_) {
+    case Kind::kCount:
+      return with_separators(std::to_string(count_));
+    case Kind::kReal:
+      return with_separators(fmt::format("{:.{}f}", real_, decimals_));
+    case Kind::kShare:
+      return fmt::format("{:.{}f} %", 100 * real_, decimals_);
+    case Kind::kText:
+      break;
+  }
+  return text_;
+}
+
+FactTable& FactSheet::table(std::string title, std::vector<std::string> columns) {
+  tables_.push_back({.title = std::move(title), .columns = std::move(columns), .rows = {}});
+  return tables_.back();
+}
+
+std::string FactSheet::text() const {
+  std::string text;
+  for (const FactTable& table : tables_) {
+    if (!text.empty()) text += "\n";
+    text += table.title + "\n" + aligned(table);
+  }
+  return text;
+}
+
+std::string FactSheet::json() const {
+  const auto put = [](train::JsonLine& object, const std::string& name, const Fact& fact) {
+    const std::string key = key_of(name);
+    if (fact.kind_ == Fact::Kind::kCount) {
+      object.add(key, fact.count_);
+    } else if (fact.kind_ == Fact::Kind::kText) {
+      object.add(key, fact.text_);
+    } else {
+      object.add(key, fact.real_);
+    }
+  };
+  train::JsonLine all;
+  for (const FactTable& table : tables_) {
+    train::JsonLine object;
+    for (const FactTable::Row& row : table.rows) {
+      if (table.columns.empty()) {
+        put(object, row.name, row.facts[0]);
+        continue;
+      }
+      train::JsonLine line;
+      for (size_t c = 0; c < row.facts.size(); ++c) put(line, table.columns[c], row.facts[c]);
+      object.add(key_of(row.name), line);
+    }
+    all.add(key_of(table.title), object);
+  }
+  return all.text() + "\n";
+}
+
+}  // namespace segue::cli

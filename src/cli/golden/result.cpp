@@ -1,0 +1,106 @@
+#include "cli/golden/result.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace segue::golden {
+
+double tolerance_of(Level level, Precision precision, bool f64_reference) {
+  if (level == Level::kExact) return 0;
+  if (level == Level::kDoubleSum) return 1e-9;
+  if (level == Level::kFloatSum) return 1e-6;
+  if (precision == Precision::kBf16) return std::numeric_limits<double>::infinity();
+  if (precision == Precision::kF64 && f64_reference) return 1e-9;
+  return level == Level::kAfterTraining ? 1e-4 : 1e-5;
+}
+
+bool GroupResult::passed() const {
+  return std::ranges::all_of(tensors, [](const TensorResult& t) { return t.passed; });
+}
+
+const TensorResult& GroupResult::worst() const {
+  const auto badness = [](const TensorResult& t) {
+    if (!t.passed) return std::isnan(t.error) ? std::numeric_limits<double>::infinity() : t.error;
+    if (t.tolerance == 0) return 0.0;
+    // Without a tolerance the errors themselves are compared.
+    return std::isinf(t.tolerance) ? t.error : t.error / t.tolerance;
+  };
+  return *std::ranges::max_element(tensors, [&](const TensorResult& a, const TensorResult& b) {
+    if (a.passed != b.passed) return a.passed;
+    return badness(a) < badness(b);
+  });
+}
+
+bool CaseResult::passed() const {
+  return failures.empty() && !groups.empty() && std::ranges::all_of(groups, &GroupResult::passed);
+}
+
+std::string CaseResult::title() const {
+  return variant.empty() ? name : fmt::format("{} [{}]", name, variant);
+}
+
+void Checker::check(std::string_view group, std::string_view name, std::span<const double> computed,
+                    const Shape& shape, Level level, std::string_view note) {
+  Values reference;
+  try {
+    reference = golden_.reference(name);
+  } catch (const Error& error) {
+    fail(error.what());
+    return;
+  }
+  if (reference.shape != shape) {
+    fail(fmt::format("tensor `{}` has shape {}, but the result has {}", name,
+                     to_string(reference.shape), to_string(shape)));
+    return;
+  }
+  check_against(note.empty() ? std::string(group) : fmt::format("{} ({})", group, note), name,
+                computed, reference, level);
+}
+
+void Checker::check_ints(std::string_view group, std::string_view name,
+                         std::span<const int64_t> computed, const Shape& shape) {
+  const std::vector<double> numbers(computed.begin(), computed.end());
+  check(group, name, numbers, shape, Level::kExact);
+}
+
+void Checker::check_against(std::string_view group, std::string_view name,
+                            std::span<const double> computed, const Values& reference,
+                            Level level) {
+  if (computed.size() != reference.data.size()) {
+    fail(fmt::format("tensor `{}` has {} values, but the result has {}", name,
+                     reference.data.size(), computed.size()));
+    return;
+  }
+  double difference = 0;
+  double largest = 0;
+  for (size_t i = 0; i < computed.size(); ++i) {
+    const double expected = reference.data[i];
+    if (!std::isfinite(computed[i]) || !std::isfinite(expected)) {
+      difference = std::numeric_limits<double>::quiet_NaN();
+      fail(fmt::format("{} `{}` is not finite: element {} is {}",
+                       std::isfinite(expected) ? "the result" : "the stored tensor", name, i,
+                       std::isfinite(expected) ? computed[i] : expected));
+      break;
+    }
+    difference = std::max(difference, std::abs(computed[i] - expected));
+    largest = std::max(largest, std::abs(expected));
+  }
+  TensorResult outcome{std::string(name)};
+  outcome.error = difference / (largest > 0 ? largest : kZeroScale);
+  outcome.tolerance = tolerance_of(level, precision_, reference.is_f64);
+  outcome.passed = outcome.error <= outcome.tolerance;  // false for NaN
+
+  auto place = std::ranges::find(result_.groups, group, &GroupResult::name);
+  if (place == result_.groups.end()) {
+    result_.groups.push_back({std::string(group), {}});
+    place = result_.groups.end() - 1;
+  }
+  place->tensors.push_back(std::move(outcome));
+}
+
+}  // namespace segue::golden

@@ -1,0 +1,191 @@
+#include "cli/inspect_store.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "cli/facts.h"
+#include "cli/output.h"
+#include "data/baselines.h"
+#include "data/event_store.h"
+#include "ops/metrics.h"
+
+namespace segue::cli {
+namespace {
+
+constexpr double kDay = 86400;
+
+const std::vector<std::string> kSpreadColumns = {"count", "min", "median", "mean", "p90", "max"};
+
+std::vector<Fact> facts_of(const data::Spread& s) {
+  return {s.count, s.min, s.median, Fact::real(s.mean, 1), s.p90, s.max};
+}
+
+Fact days(int64_t seconds) { return Fact::real(static_cast<double>(seconds) / kDay, 2); }
+
+void add_store(FactSheet& sheet, const data::StoreSummary& s) {
+  FactTable& t = sheet.table("store");
+  t.rows = {{"folder", {s.folder}},
+            {"history length", {s.history_length}},
+            {"events", {s.events}},
+            {"users", {s.users}},
+            {"items", {s.items}},
+            {"items seen", {s.items_seen}},
+            {"first time", {s.first_time}},
+            {"last time", {s.last_time}},
+            {"days", {days(s.last_time - s.first_time)}},
+            {"organic share", {Fact::share(s.organic_share)}}};
+  if (s.manifest) {
+    t.rows.insert(t.rows.begin() + 1,
+                  {"made by",
+                   {fmt::format("segue {} {} {}", s.manifest->segue_version,
+                                s.manifest->origin.command, s.manifest->origin.options)}});
+  }
+}
+
+void add_summary(FactSheet& sheet, const data::StoreSummary& s) {
+  add_store(sheet, s);
+  for (const auto& [title, parts] : {std::pair("kinds", &s.kinds), std::pair("pools", &s.pools)}) {
+    FactTable& t = sheet.table(title, {"events", "share"});
+    for (const data::PartOfEvents& p : *parts) {
+      t.rows.push_back({p.name, {p.events, Fact::share(p.share)}});
+    }
+  }
+  FactTable& attributes = sheet.table("attributes", {"values", "of items", "of events"});
+  for (const data::AttributeSummary& a : s.attributes) {
+    attributes.rows.push_back(
+        {a.name, {a.values, Fact::share(a.item_share), Fact::share(a.event_share)}});
+  }
+  FactTable& spreads = sheet.table("spread", kSpreadColumns);
+  spreads.rows.push_back({"events per user", facts_of(s.events_per_user)});
+  for (const data::WindowSummary& w : s.windows) {
+    spreads.rows.push_back(
+        {fmt::format("anchors per window m{}", w.min_history), facts_of(w.sizes)});
+  }
+  spreads.rows.push_back(
+      {fmt::format("history of {}", s.history.history_length), facts_of(s.history.lengths)});
+  FactTable& windows = sheet.table(
+      "windows", {"min history", "anchors", "windows", "empty", "first day", "last day"});
+  for (const data::WindowSummary& w : s.windows) {
+    windows.rows.push_back({fmt::format("m{}", w.min_history),
+                            {w.min_history, w.anchors, w.windows, w.empty,
+                             days(w.first_time - s.first_time), days(w.last_time - s.first_time)}});
+  }
+  sheet.table("history").rows = {{"asked for", {s.history.history_length}},
+                                 {"sampled anchors", {s.history.lengths.count}},
+                                 {"fill", {Fact::share(s.history.fill)}}};
+}
+
+void add_integrity(FactSheet& sheet, const data::VerifyReport& report, bool verified) {
+  FactTable& t = sheet.table("integrity");
+  const char* by = !report.has_manifest ? "no manifest" : verified ? "checksum" : "size";
+  t.rows = {{"files compared", {report.files}},
+            {"bytes", {report.bytes}},
+            {"by", {by}},
+            {"events checked", {report.events}},
+            {"problems", {static_cast<int64_t>(report.problems.size())}}};
+  for (size_t i = 0; i < report.problems.size(); ++i) {
+    t.rows.push_back({fmt::format("problem {}", i + 1), {report.problems[i]}});
+  }
+}
+
+/// Positions of the predictions that are also scored by an evaluation of the last window.
+std::vector<size_t> last_window(const data::EventStore& store, const data::WindowSummary& w,
+                                const std::vector<int64_t>& positions) {
+  std::vector<size_t> chosen;
+  if (w.windows == 0) return chosen;
+  const int64_t begin = w.first_time + (w.windows - 1) * static_cast<int64_t>(kDay);
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const auto at = static_cast<size_t>(positions[i]);
+    const int64_t start = store.user_start()[static_cast<size_t>(store.users()[at])];
+    if (store.timestamps()[at] >= begin && positions[i] - start >= w.min_history)
+      chosen.push_back(i);
+  }
+  return chosen;
+}
+
+std::vector<float> pick(const std::vector<float>& values, const std::vector<size_t>& chosen) {
+  std::vector<float> picked;
+  picked.reserve(chosen.size());
+  for (const size_t i : chosen) picked.push_back(values[i]);
+  return picked;
+}
+
+struct Predictor {
+  std::string name;
+  std::vector<float> values;
+};
+
+void add_auc_table(FactSheet& sheet, const std::string& title, const std::vector<float>& labels,
+                   const std::vector<Predictor>& predictors) {
+  const bool with_oracle = !predictors.empty() && predictors[0].name == "oracle";
+  FactTable& t = sheet.table(title, with_oracle ? std::vector<std::string>{"auc", "of oracle"}
+                                                : std::vector<std::string>{"auc"});
+  const double oracle = with_oracle ? ops::exact_auc(predictors[0].values, labels) : 0;
+  for (const Predictor& p : predictors) {
+    const double auc = ops::exact_auc(p.values, labels);
+    FactTable::Row row{p.name, {Fact::real(auc, 4)}};
+    if (with_oracle) row.facts.push_back(Fact::share((auc - 0.5) / (oracle - 0.5)));
+    t.rows.push_back(std::move(row));
+  }
+}
+
+void add_predictions(FactSheet& sheet, const data::EventStore& store, const data::StoreSummary& s,
+                     const InspectArguments& arguments) {
+  const std::vector<float> truth = data::read_truth(store, arguments.truth);
+  if (truth.empty() && !arguments.baselines) return;
+  data::Predictions p = data::predict_by_history(store);
+  std::vector<Predictor> predictors;
+  if (!truth.empty()) {
+    predictors.push_back({"oracle", {}});
+    for (const int64_t at : p.positions) {
+      predictors[0].values.push_back(truth[static_cast<size_t>(at)]);
+      if (std::isnan(predictors[0].values.back())) {
+        fail(ErrorCode::kCorrupt,
+             fmt::format("{}: the truth has no probability for event {}", s.folder, at));
+      }
+    }
+  }
+  predictors.push_back({"item", std::move(p.item)});
+  predictors.push_back({"user", std::move(p.user)});
+  if (!p.user_attribute.empty()) {
+    const std::string stem = p.attribute.substr(0, p.attribute.find("_id"));
+    predictors.push_back({"user-" + stem, std::move(p.user_attribute)});
+  }
+
+  FactTable& t = sheet.table("predicted events");
+  const auto positive = std::count(p.labels.begin(), p.labels.end(), 1.f);
+  t.rows = {{"number", {static_cast<int64_t>(p.labels.size())}},
+            {"positive share",
+             {Fact::share(static_cast<double>(positive) /
+                          static_cast<double>(std::max<size_t>(1, p.labels.size())))}},
+            {"every n-th user", {p.sampled_every}}};
+  add_auc_table(sheet, "auc of all", p.labels, predictors);
+  const std::vector<size_t> chosen = last_window(store, s.windows.front(), p.positions);
+  t.rows.push_back({"in the last window", {static_cast<int64_t>(chosen.size())}});
+  if (chosen.empty()) return;
+  for (Predictor& predictor : predictors) predictor.values = pick(predictor.values, chosen);
+  add_auc_table(sheet, "auc of the last window", pick(p.labels, chosen), predictors);
+}
+
+}  // namespace
+
+void inspect_store(const InspectArguments& arguments) {
+  const data::LogSchema schema = data::schema_for(arguments.path);
+  const data::EventStore store(arguments.path, schema.samples());
+  const data::StoreSummary summary = data::summarize(store, schema, arguments.config);
+  const data::VerifyReport integrity =
+      arguments.verify ? data::verify_store(store.folder()) : data::compare_sizes(store);
+  FactSheet sheet;
+  add_summary(sheet, summary);
+  add_predictions(sheet, store, summary, arguments);
+  add_integrity(sheet, integrity, arguments.verify);
+  print(arguments.json ? sheet.json() : sheet.text());
+  integrity.throw_if_bad(store.folder());
+}
+
+}  // namespace segue::cli

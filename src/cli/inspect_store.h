@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+
+#include "data/inspect.h"
+
+namespace segue::cli {
+
+struct InspectArguments {
+  std::string path;
+  bool json = false;
+  bool verify = false;     // checksums and every event
+  bool baselines = false;  // also without truth
+  std::string truth;       // folder of the raw log that a store was prepared from
+  data::InspectConfig config;
+};
+
+/// Prints what is in an event store and how good simple predictions of it are. Throws
+/// Error(kCorrupt) after printing when the store is damaged.
+void inspect_store(const InspectArguments& arguments);
+
+}  // namespace segue::cli

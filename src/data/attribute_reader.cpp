@@ -1,0 +1,82 @@
+#include "data/attribute_reader.h"
+
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace segue::data {
+namespace {
+
+std::unique_ptr<IdDictionary> collect(const AttributeFile& attribute, const LogFile& file,
+                                      const TableOptions& options, int64_t memory_bytes) {
+  auto dictionary = std::make_unique<IdDictionary>(attribute.value, memory_bytes);
+  const auto reader = open_table(file.path, {{attribute.value, ColumnRole::kText}}, options);
+  RawBlock block;
+  while (reader->read(block)) {
+    for (size_t row = 0; row < block.rows; ++row) {
+      if (block.columns[0].is_valid(row)) dictionary->add(block.columns[0].text(row));
+    }
+  }
+  dictionary->finish();
+  return dictionary;
+}
+
+}  // namespace
+
+void read_attribute(const AttributeFile& attribute, const LogFile& file,
+                    const TableOptions& table_options, const IdColumn& items, int64_t memory_bytes,
+                    StoreWriter& store) {
+  TableOptions options = table_options;
+  options.csv.columns = attribute.csv_columns;
+  const bool text = column_is_text(file.path, attribute.value, options);
+  const bool text_items = items.dictionary && column_is_text(file.path, attribute.item, options);
+  std::unique_ptr<IdDictionary> dictionary;
+  if (text) dictionary = collect(attribute, file, options, memory_bytes);
+
+  const auto reader =
+      open_table(file.path,
+                 {{attribute.item, text_items ? ColumnRole::kText : ColumnRole::kInteger},
+                  {attribute.value, text ? ColumnRole::kText : ColumnRole::kInteger}},
+                 options);
+  RawBlock block;
+  std::vector<int64_t> ids, values;
+  if (items.dictionary) {  // a map of renumbered items knows them all
+    ids = {items.dictionary->size() - 1};
+    values = {0};
+    store.set_attribute(attribute.name, ids, values);
+  }
+  while (reader->read(block)) {
+    ids.clear();
+    values.clear();
+    const RawColumn& item = block.columns[0];
+    const RawColumn& value = block.columns[1];
+    for (size_t row = 0; row < block.rows; ++row) {
+      const int64_t place = block.first_row + static_cast<int64_t>(row);
+      if (!item.is_valid(row)) {
+        fail_row(file.path, place, fmt::format("column \"{}\" is empty", attribute.item));
+      }
+      if (!value.is_valid(row)) continue;
+      int64_t id = 0;
+      if (items.dictionary) {
+        id = text_items ? items.dictionary->find(item.text(row))
+                        : items.dictionary->find(item.integers[row]);
+        if (id < 0) continue;  // an item that no event has
+      } else {
+        id = item.integers[row];
+      }
+      if (id < 0 || id > StoreWriter::kLargestId || (!text && value.integers[row] < 0)) {
+        fail_row(file.path, place,
+                 fmt::format("item {} has attribute {}; both must be from 0 on", id,
+                             text ? 0 : value.integers[row]));
+      }
+      ids.push_back(id);
+      values.push_back(text ? dictionary->find(value.text(row)) + 1 : value.integers[row]);
+    }
+    store.set_attribute(attribute.name, ids, values);
+  }
+  if (dictionary) store.add_file(dictionary->write(store.stage(), attribute.name));
+}
+
+}  // namespace segue::data

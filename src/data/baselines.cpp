@@ -1,0 +1,175 @@
+#include "data/baselines.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/npy.h"
+#include "base/parallel.h"
+#include "data/synth_output.h"
+
+namespace segue::data {
+namespace {
+
+constexpr double kItemPrior = 10, kUserPrior = 5, kAttributePrior = 2;
+
+struct Tally {
+  int32_t positive = 0, all = 0;
+  void add(bool label) {
+    positive += label ? 1 : 0;
+    ++all;
+  }
+  double share(double prior, double weight) const {
+    return (positive + weight * prior) / (all + weight);
+  }
+};
+
+struct Range {
+  int64_t begin = 0, end = 0;
+};
+
+size_t label_pool(const SampleSchema& schema) {
+  const auto found = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
+  if (found == schema.pools.end()) {
+    fail(ErrorCode::kUnsupported, "baselines need a schema with one label pool");
+  }
+  return static_cast<size_t>(found - schema.pools.begin());
+}
+
+Range events_of(const EventStore& store, int64_t uid) {
+  return {store.user_start()[static_cast<size_t>(uid)], store.user_end()[static_cast<size_t>(uid)]};
+}
+
+/// Fills user and user_attribute for predictions [first, last), which belong to one user.
+void predict_user(const EventStore& store, size_t first, size_t last, double prior,
+                  Predictions& out) {
+  const bool with_attribute = !out.user_attribute.empty();
+  Tally user;
+  std::unordered_map<int32_t, Tally> by_attribute;
+  for (size_t i = first; i < last; ++i) {
+    const bool label = out.labels[i] != 0;
+    const double share = user.share(prior, kUserPrior);
+    out.user[i] = static_cast<float>(share);
+    user.add(label);
+    if (!with_attribute) continue;
+    const int64_t item = store.items()[static_cast<size_t>(out.positions[i])];
+    const auto clipped = static_cast<size_t>(std::clamp<int64_t>(item, 0, store.num_items() - 1));
+    Tally& tally = by_attribute[store.attribute_map(0)[clipped]];
+    out.user_attribute[i] = static_cast<float>(tally.share(share, kAttributePrior));
+    tally.add(label);
+  }
+}
+
+void predict_items(const EventStore& store, double prior, Predictions& out) {
+  std::vector<uint32_t> order(out.positions.size());
+  std::iota(order.begin(), order.end(), 0u);
+  const std::span<const int64_t> times = store.timestamps();
+  const auto time = [&](uint32_t i) { return times[static_cast<size_t>(out.positions[i])]; };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return time(a) < time(b); });
+  std::unordered_map<int64_t, Tally> by_item;
+  for (const uint32_t i : order) {
+    Tally& tally = by_item[store.items()[static_cast<size_t>(out.positions[i])]];
+    out.item[i] = static_cast<float>(tally.share(prior, kItemPrior));
+    tally.add(out.labels[i] != 0);
+  }
+}
+
+std::vector<float> stored_truth(const EventStore& store) {
+  const std::string path = store.folder() + "/" + kTruthFile;
+  if (!base::exists(path)) return {};
+  const base::NpyFile file(path);
+  if (file.elements() != store.num_events()) {
+    fail(ErrorCode::kCorrupt, fmt::format("{} has {} elements, but the store has {} events", path,
+                                          file.elements(), store.num_events()));
+  }
+  const std::span<const float> values = file.as<float>("<f4");
+  return {values.begin(), values.end()};
+}
+
+/// Both are in order of user and time, and listens of a user have different times.
+std::vector<float> matched_truth(const EventStore& store, const std::string& raw_folder) {
+  const std::string folder = raw_folder + "/" + kTruthFolder;
+  const base::NpyFile user_file(folder + "/uid.npy"), time_file(folder + "/timestamp.npy"),
+      probability_file(folder + "/listen_probability.npy");
+  const auto users = user_file.as<uint32_t>("<u4");
+  const auto times = time_file.as<uint32_t>("<u4");
+  const auto probabilities = probability_file.as<float>("<f4");
+  if (users.size() != times.size() || users.size() != probabilities.size()) {
+    fail(ErrorCode::kCorrupt, folder + ": the three files have different lengths");
+  }
+  std::vector<float> result(static_cast<size_t>(store.num_events()),
+                            std::numeric_limits<float>::quiet_NaN());
+  size_t row = 0;
+  for (size_t i = 0; i < result.size(); ++i) {
+    if (store.kinds()[i] != kListen) continue;
+    const auto key = std::pair(store.users()[i], store.timestamps()[i]);
+    while (row < users.size() && std::pair(int64_t{users[row]}, int64_t{times[row]}) < key) {
+      ++row;
+    }
+    if (row == users.size() || users[row] != key.first || times[row] != key.second) {
+      fail(ErrorCode::kCorrupt,
+           fmt::format("{}: has no listen of user {} at {}; the store was not made from this log",
+                       folder, key.first, key.second));
+    }
+    result[i] = probabilities[row++];
+  }
+  return result;
+}
+
+}  // namespace
+
+Predictions predict_by_history(const EventStore& store, int64_t most_events) {
+  const SampleSchema& schema = store.schema();
+  const std::span<const uint8_t> positive = store.in_pool(label_pool(schema));
+  Predictions out;
+  out.sampled_every = std::max<int64_t>(1, (store.num_events() + most_events - 1) / most_events);
+
+  std::vector<size_t> first_of_user;  // into the predictions; one more at the end
+  int64_t positives = 0;
+  for (int64_t u = 0; u < store.num_users(); u += out.sampled_every) {
+    first_of_user.push_back(out.positions.size());
+    const Range range = events_of(store, store.unique_users()[static_cast<size_t>(u)]);
+    for (int64_t i = range.begin; i < range.end; ++i) {
+      const auto at = static_cast<size_t>(i);
+      if (std::ranges::find(schema.anchor_kinds, store.kinds()[at]) == schema.anchor_kinds.end()) {
+        continue;
+      }
+      out.positions.push_back(i);
+      out.labels.push_back(positive[at] != 0 ? 1.f : 0.f);
+      positives += positive[at] != 0 ? 1 : 0;
+    }
+  }
+  first_of_user.push_back(out.positions.size());
+  if (out.positions.empty()) return out;
+
+  const double prior = static_cast<double>(positives) / static_cast<double>(out.positions.size());
+  out.item.resize(out.positions.size());
+  out.user.resize(out.positions.size());
+  if (!schema.attributes.empty()) {
+    out.user_attribute.resize(out.positions.size());
+    out.attribute = schema.attributes[0].name;
+  }
+  constexpr int64_t kUsersPerChunk = 64;
+  base::parallel_for(static_cast<int64_t>(first_of_user.size()) - 1, kUsersPerChunk,
+                     [&](int64_t begin, int64_t end) {
+                       for (auto u = static_cast<size_t>(begin); u < static_cast<size_t>(end);
+                            ++u) {
+                         predict_user(store, first_of_user[u], first_of_user[u + 1], prior, out);
+                       }
+                     });
+  predict_items(store, prior, out);
+  return out;
+}
+
+std::vector<float> read_truth(const EventStore& store, const std::string& raw_folder) {
+  return raw_folder.empty() ? stored_truth(store) : matched_truth(store, raw_folder);
+}
+
+}  // namespace segue::data

@@ -1,0 +1,270 @@
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "data/file_io.h"
+#include "data/table_reader.h"
+
+namespace segue::data {
+namespace {
+
+constexpr size_t kBuffer = 1 << 20;
+constexpr size_t kLongestLine = 1 << 26;
+constexpr double kLargestInteger = 9.2e18;  // as a double, safely inside int64
+
+bool is_missing(std::string_view field) {
+  return field.empty() || field == "null" || field == "NULL" || field == "\\N" || field == "NA" ||
+         field == "NaN" || field == "nan";
+}
+
+/// Hands out lines without their ends. A line stays valid until the next call.
+class LineReader {
+ public:
+  LineReader(const std::string& path, bool quotes) : file_(path), quotes_(quotes) {
+    buffer_.resize(std::min<size_t>(kBuffer, static_cast<size_t>(file_.size()) + 1));
+    fill();
+    if (text().starts_with("\xef\xbb\xbf")) begin_ += 3;  // byte order mark
+  }
+
+  bool next(std::string_view& line) {
+    size_t searched = 0;
+    bool inside = false;  // quotes
+    while (true) {
+      const std::string_view rest = text();
+      const size_t end = rest.find('\n', searched);
+      if (end == std::string_view::npos && !at_end_) {
+        make_room();
+        fill();
+        continue;  // from `searched` on: the line still begins at begin_
+      }
+      if (rest.empty()) return false;
+      const size_t stop = std::min(end, rest.size());
+      if (quotes_) {
+        const std::string_view piece = rest.substr(searched, stop - searched);
+        inside ^= std::count(piece.begin(), piece.end(), '"') % 2 == 1;
+        if (inside && end != std::string_view::npos) {
+          searched = end + 1;  // a line end inside quotes is part of the field
+          continue;
+        }
+      }
+      line = rest.substr(0, stop);
+      begin_ += end == std::string_view::npos ? rest.size() : end + 1;
+      if (line.ends_with('\r')) line.remove_suffix(1);
+      return true;
+    }
+  }
+
+  const std::string& path() const { return file_.path(); }
+  int64_t bytes_read() const { return offset_; }
+
+ private:
+  std::string_view text() const { return {buffer_.data() + begin_, end_ - begin_}; }
+
+  /// Moves what is left to the front; grows for a line longer than the buffer.
+  void make_room() {
+    std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
+    end_ -= begin_;
+    begin_ = 0;
+    if (end_ == buffer_.size()) {
+      if (buffer_.size() >= kLongestLine) {
+        fail(ErrorCode::kCorrupt, fmt::format("{}: a line of more than {} MiB (an open quote?)",
+                                              path(), kLongestLine >> 20));
+      }
+      buffer_.resize(buffer_.size() * 2);
+    }
+  }
+  void fill() {
+    const size_t n = file_.read_at(offset_, buffer_.data() + end_, buffer_.size() - end_);
+    at_end_ = n < buffer_.size() - end_;
+    offset_ += static_cast<int64_t>(n);
+    end_ += n;
+  }
+
+  InputFile file_;
+  bool quotes_;
+  std::string buffer_;
+  size_t begin_ = 0, end_ = 0;  // of what was read and not handed out
+  int64_t offset_ = 0;
+  bool at_end_ = false;
+};
+
+class CsvReader final : public TableReader {
+ public:
+  CsvReader(const std::string& path, const std::vector<ColumnRequest>& requests,
+            const CsvFormat& format, size_t block_rows)
+      : separator_(format.separator),
+        quotes_(format.separator.size() == 1),
+        lines_(path, quotes_),
+        requests_(requests),
+        block_rows_(block_rows) {
+    std::vector<std::string> names = format.columns;
+    if (names.empty()) {
+      std::string_view line;
+      if (!lines_.next(line)) fail(ErrorCode::kCorrupt, fmt::format("{}: is empty", path));
+      split(line);
+      for (const std::string_view field : fields_) names.emplace_back(field);
+    }
+    num_columns_ = names.size();
+    for (const ColumnRequest& r : requests) places_.push_back(find_column(path, names, r.name));
+  }
+
+  bool read(RawBlock& block) override {
+    block.columns.resize(requests_.size());
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      block.columns[i].clear();
+      block.columns[i].untyped = true;
+    }
+    block.rows = 0;
+    block.first_row = row_;
+    std::string_view line;
+    while (block.rows < block_rows_ && lines_.next(line)) {
+      if (line.empty()) continue;
+      split(line);
+      if (fields_.size() != num_columns_) {
+        fail_row(lines_.path(), row_,
+                 fmt::format("has {} fields instead of {}", fields_.size(), num_columns_));
+      }
+      for (size_t i = 0; i < requests_.size(); ++i) {
+        take(block.columns[i], i, block.rows, fields_[places_[i]]);
+      }
+      ++block.rows;
+      ++row_;
+    }
+    return block.rows > 0;
+  }
+  int64_t total_rows() const override { return -1; }
+  int64_t bytes_read() const override { return lines_.bytes_read(); }
+
+ private:
+  void split(std::string_view line) {
+    fields_.clear();
+    unquoted_.clear();
+    while (true) {
+      if (quotes_ && line.starts_with('"')) {
+        if (!take_quoted(line)) return;
+        continue;
+      }
+      const size_t end = line.find(separator_);
+      fields_.push_back(line.substr(0, end));
+      if (end == std::string_view::npos) return;
+      line.remove_prefix(end + separator_.size());
+    }
+  }
+
+  /// A field in quotes, "" standing for one; false if it was the last of the line.
+  bool take_quoted(std::string_view& line) {
+    size_t end = 1;
+    bool doubled = false;
+    while (true) {
+      end = line.find('"', end);
+      if (end == std::string_view::npos) {
+        fail_row(lines_.path(), row_, "a quoted field without an end");
+      }
+      if (end + 1 >= line.size() || line[end + 1] != '"') break;
+      doubled = true;
+      end += 2;
+    }
+    std::string_view field = line.substr(1, end - 1);
+    if (doubled) {
+      auto text = std::make_unique<std::string>(field);
+      for (size_t at = 0; (at = text->find("\"\"", at)) != std::string::npos; ++at) {
+        text->erase(at, 1);
+      }
+      field = *text;
+      unquoted_.push_back(std::move(text));
+    }
+    fields_.push_back(field);
+    line.remove_prefix(end + 1);
+    if (line.empty()) return false;
+    if (!line.starts_with(separator_)) {
+      fail_row(lines_.path(), row_, "text behind a quoted field");
+    }
+    line.remove_prefix(separator_.size());
+    return true;
+  }
+
+  void take(RawColumn& column, size_t request, size_t row, std::string_view field) {
+    const bool valid = !is_missing(field);
+    if (!valid || !column.valid.empty()) {
+      column.valid.resize(row, 1);
+      column.valid.push_back(valid ? 1 : 0);
+    }
+    switch (requests_[request].role) {
+      case ColumnRole::kInteger:
+      case ColumnRole::kWhole:
+        column.type = RawColumn::Type::kInteger;
+        column.integers.push_back(valid ? integer(request, field) : 0);
+        break;
+      case ColumnRole::kNumber:
+        column.type = RawColumn::Type::kNumber;
+        column.numbers.push_back(valid ? number(request, field) : 0);
+        break;
+      case ColumnRole::kText:
+        column.type = RawColumn::Type::kText;
+        column.codes.push_back(static_cast<uint32_t>(column.texts.size()));
+        column.texts.add(field);
+        break;
+      case ColumnRole::kKind:
+        column.type = RawColumn::Type::kText;
+        column.codes.push_back(column.texts.find_or_add(field));
+        break;
+    }
+  }
+
+  int64_t integer(size_t request, std::string_view field) const {
+    int64_t value = 0;
+    const char* const end = field.data() + field.size();
+    const auto [stop, error] = std::from_chars(field.data(), end, value);
+    if (error == std::errc() && stop == end) return value;
+    if (field == "true" || field == "True" || field == "TRUE") return 1;
+    if (field == "false" || field == "False" || field == "FALSE") return 0;
+    const bool whole = requests_[request].role == ColumnRole::kWhole;
+    double real = 0;
+    const auto [real_stop, real_error] = std::from_chars(field.data(), end, real);
+    const double floor = std::floor(real);
+    if (real_error != std::errc() || real_stop != end || !(std::abs(floor) < kLargestInteger) ||
+        (!whole && floor != real)) {
+      fail_field(request, field, whole ? "a number" : "an integer");
+    }
+    return static_cast<int64_t>(floor);
+  }
+
+  double number(size_t request, std::string_view field) const {
+    double value = 0;
+    const char* const end = field.data() + field.size();
+    const auto [stop, error] = std::from_chars(field.data(), end, value);
+    if (error != std::errc() || stop != end) fail_field(request, field, "a number");
+    return value;
+  }
+
+  [[noreturn]] void fail_field(size_t request, std::string_view field, const char* wanted) const {
+    fail_row(lines_.path(), row_,
+             fmt::format("column \"{}\" has \"{}\" where {} is needed", requests_[request].name,
+                         field.substr(0, 80), wanted));
+  }
+
+  std::string separator_;
+  bool quotes_;
+  LineReader lines_;
+  std::vector<ColumnRequest> requests_;
+  size_t block_rows_;
+  std::vector<size_t> places_;  // of the requests among the fields
+  size_t num_columns_ = 0;
+  int64_t row_ = 0;
+  std::vector<std::string_view> fields_;
+  std::vector<std::unique_ptr<std::string>> unquoted_;
+};
+
+}  // namespace
+
+std::unique_ptr<TableReader> open_csv(const std::string& path,
+                                      const std::vector<ColumnRequest>& columns,
+                                      const CsvFormat& format, size_t block_rows) {
+  return std::make_unique<CsvReader>(path, columns, format, block_rows);
+}
+
+}  // namespace segue::data

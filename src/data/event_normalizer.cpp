@@ -1,0 +1,221 @@
+#include "data/event_normalizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace segue::data {
+namespace {
+
+constexpr int64_t kLargestTime = int64_t{1} << 53;
+constexpr int64_t kTabledKinds = 256;
+
+/// Number of the kind that `text` names; -1 if there is none.
+int find_kind(const std::vector<std::string>& kinds, std::string_view text) {
+  const auto found = std::find(kinds.begin(), kinds.end(), text);
+  return found == kinds.end() ? -1 : static_cast<int>(found - kinds.begin());
+}
+
+/// An integer is the kind that is called so, else (where no kind is called like a number) the kind
+/// with that number.
+int find_kind(const std::vector<std::string>& kinds, int64_t number) {
+  const int named = find_kind(kinds, std::to_string(number));
+  if (named >= 0) return named;
+  const bool numbers = std::any_of(kinds.begin(), kinds.end(), [](const std::string& kind) {
+    int64_t ignored = 0;
+    return parse_canonical_integer(kind, ignored);
+  });
+  return !numbers && number >= 0 && number < static_cast<int64_t>(kinds.size())
+             ? static_cast<int>(number)
+             : -1;
+}
+
+}  // namespace
+
+UnitScale::UnitScale(double unit_seconds) {
+  if (unit_seconds >= 1) {
+    multiply_ = std::llround(unit_seconds);
+  } else {
+    divide_ = std::llround(1 / unit_seconds);
+  }
+}
+
+bool UnitScale::to_seconds(int64_t count, int64_t& seconds) const {
+  if (__builtin_mul_overflow(count, multiply_, &seconds)) return false;
+  const int64_t rest = seconds % divide_;
+  seconds = seconds / divide_ - (rest < 0 ? 1 : 0);
+  return true;
+}
+
+void RowChecker::fail_at(const RawBlock& block, size_t row, const std::string& what) const {
+  fail_row(files_[block.file].path, block.first_row + static_cast<int64_t>(row), what);
+}
+
+void RowChecker::require(const RawBlock& block, const RawColumn& column, size_t row,
+                         const std::string& name) const {
+  if (!column.is_valid(row)) fail_at(block, row, fmt::format("column \"{}\" is empty", name));
+}
+
+int64_t RowChecker::seconds(const RawBlock& block, const RawColumn& column, size_t row) const {
+  require(block, column, row, schema_.time);
+  const UnitScale unit = column.unit_seconds > 0 ? UnitScale(column.unit_seconds) : time_unit_;
+  int64_t seconds = 0;
+  const bool fits = unit.to_seconds(column.integers[row], seconds);
+  if (!fits || seconds < 0 || seconds > kLargestTime) {
+    fail_at(block, row,
+            fmt::format("column \"{}\" has the time {}; times are 0 or later", schema_.time,
+                        column.integers[row]));
+  }
+  return seconds;
+}
+
+int64_t RowChecker::id(const RawBlock& block, const RawColumn& column, size_t row,
+                       const std::string& name, const IdDictionary* dictionary) const {
+  require(block, column, row, name);
+  if (dictionary != nullptr) {
+    const int64_t number = column.type == RawColumn::Type::kText
+                               ? dictionary->find(column.text(row))
+                               : dictionary->find(column.integers[row]);
+    if (number < 0) fail_at(block, row, "changed while it was being read");
+    return number;
+  }
+  const int64_t id = column.integers[row];
+  if (id < 0 || id > StoreWriter::kLargestId) {
+    fail_at(block, row,
+            fmt::format("column \"{}\" has the id {}; ids are from 0 to {} (or of any kind, with "
+                        "{}_ids = \"dense\" in the schema)",
+                        name, id, StoreWriter::kLargestId, name == schema_.user ? "user" : "item"));
+  }
+  return id;
+}
+
+EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogFile>& files,
+                                 const IdColumn& users, const IdColumn& items)
+    : schema_(schema),
+      check_(schema, files),
+      users_(users),
+      items_(items),
+      length_unit_(schema.length_unit_seconds) {
+  user_ = request(schema.user, users.role());
+  item_ = request(schema.item, items.role());
+  time_ = request(schema.time, ColumnRole::kWhole);
+  if (!schema.kind.empty()) kind_ = request(schema.kind, ColumnRole::kKind);
+  if (!schema.value.empty()) value_ = request(schema.value, ColumnRole::kNumber);
+  for (const std::string& flag : schema.flags) {
+    flags_.push_back(request(flag, ColumnRole::kInteger));
+  }
+  if (!schema.organic.empty()) organic_ = request(schema.organic, ColumnRole::kInteger);
+  if (!schema.length.empty()) length_ = request(schema.length, ColumnRole::kWhole);
+  for (int64_t i = 0; i < kTabledKinds; ++i) kind_of_integer_.push_back(find_kind(schema.kinds, i));
+}
+
+size_t EventNormalizer::request(const std::string& column, ColumnRole role) {
+  requests_.push_back({column, role});
+  return requests_.size() - 1;
+}
+
+void EventNormalizer::map_kinds(const RawColumn& column) {
+  kind_of_code_.clear();
+  for (size_t i = 0; column.type == RawColumn::Type::kText && i < column.texts.size(); ++i) {
+    const std::string_view text = column.texts[i];
+    int kind = find_kind(schema_.kinds, text);
+    int64_t number = 0;  // CSV files have integers as text
+    if (kind < 0 && parse_canonical_integer(text, number)) kind = find_kind(schema_.kinds, number);
+    kind_of_code_.push_back(kind);
+  }
+}
+
+uint8_t EventNormalizer::kind(const RawBlock& block, size_t row) const {
+  if (kind_ == kNone) return 0;
+  const RawColumn& column = block.columns[kind_];
+  check_.require(block, column, row, schema_.kind);
+  const bool text = column.type == RawColumn::Type::kText;
+  const int64_t number = text ? column.codes[row] : column.integers[row];
+  const std::vector<int>& kinds = text ? kind_of_code_ : kind_of_integer_;
+  const int kind = number >= 0 && number < static_cast<int64_t>(kinds.size())
+                       ? kinds[static_cast<size_t>(number)]
+                       : find_kind(schema_.kinds, number);
+  if (kind < 0) {
+    check_.fail_at(
+        block, row,
+        fmt::format("column \"{}\" has the unknown kind \"{}\"; known are: {}", schema_.kind,
+                    text ? std::string(column.text(row)) : std::to_string(column.integers[row]),
+                    fmt::join(schema_.kinds, ", ")));
+  }
+  return static_cast<uint8_t>(kind);
+}
+
+void EventNormalizer::take_value(const RawBlock& block, size_t row, Event& event) const {
+  const RawColumn& column = block.columns[value_];
+  if (!column.is_valid(row) || std::isnan(column.numbers[row])) return;
+  const auto value = static_cast<float>(column.numbers[row]);
+  if (!(value >= 0) || std::isinf(value)) {
+    check_.fail_at(block, row,
+                   fmt::format("column \"{}\" has the value {}; values are 0 or more",
+                               schema_.value, column.numbers[row]));
+  }
+  event.value = value + 0.f;  // no negative zero: equal values have equal bytes
+}
+
+void EventNormalizer::take_flags(const RawBlock& block, size_t row, Event& event) const {
+  uint32_t bits = 0;
+  for (size_t i = 0; i < flags_.size(); ++i) {
+    const RawColumn& column = block.columns[flags_[i]];
+    check_.require(block, column, row, schema_.flags[i]);
+    const int64_t flag = column.integers[row];
+    if (flag != 0 && flag != 1) {
+      check_.fail_at(block, row,
+                     fmt::format("column \"{}\" has {}; a flag is 0 or 1", schema_.flags[i], flag));
+    }
+    bits |= static_cast<uint32_t>(flag) << i;
+  }
+  event.value = static_cast<float>(bits);  // exact: at most 24 bits
+}
+
+void EventNormalizer::take_rest(const RawBlock& block, size_t row, Event& event) const {
+  if (organic_ != kNone) {
+    const RawColumn& column = block.columns[organic_];
+    check_.require(block, column, row, schema_.organic);
+    const int64_t organic = column.integers[row];
+    if (organic < 0 || organic > std::numeric_limits<int8_t>::max()) {
+      check_.fail_at(
+          block, row,
+          fmt::format("column \"{}\" has {}; 0 or 1 is meant", schema_.organic, organic));
+    }
+    event.organic = static_cast<int8_t>(organic);
+  }
+  if (length_ != kNone && block.columns[length_].is_valid(row)) {
+    const int64_t length = block.columns[length_].integers[row];
+    int64_t seconds = 0;
+    if (!length_unit_.to_seconds(length, seconds) || seconds < 0 ||
+        seconds > std::numeric_limits<int32_t>::max()) {
+      check_.fail_at(block, row,
+                     fmt::format("column \"{}\" has the length {}", schema_.length, length));
+    }
+    event.length = static_cast<int32_t>(seconds);
+  }
+}
+
+void EventNormalizer::add(const RawBlock& block, std::vector<Event>& events) {
+  const RawColumn& users = block.columns[user_];
+  const RawColumn& items = block.columns[item_];
+  const RawColumn& times = block.columns[time_];
+  if (kind_ != kNone) map_kinds(block.columns[kind_]);
+  for (size_t row = 0; row < block.rows; ++row) {
+    Event event;
+    event.user = check_.id(block, users, row, schema_.user, users_.dictionary.get());
+    event.item = check_.id(block, items, row, schema_.item, items_.dictionary.get());
+    event.time = check_.seconds(block, times, row);
+    event.kind = kind(block, row);
+    if (value_ != kNone) take_value(block, row, event);
+    if (!flags_.empty()) take_flags(block, row, event);
+    take_rest(block, row, event);
+    events.push_back(event);
+  }
+}
+
+}  // namespace segue::data

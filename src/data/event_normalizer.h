@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/event.h"
+#include "data/id_dictionary.h"
+#include "data/log_reader.h"
+#include "data/log_schema.h"
+#include "data/table_reader.h"
+
+namespace segue::data {
+
+/// Turns counts of a unit ("0.001 s") into whole seconds, exactly; fractions are cut off.
+class UnitScale {
+ public:
+  explicit UnitScale(double unit_seconds);
+  /// False if the result does not fit.
+  bool to_seconds(int64_t count, int64_t& seconds) const;
+
+ private:
+  int64_t multiply_ = 1, divide_ = 1;
+};
+
+/// Checks single values of the raw columns that every reader of a log needs. Errors name file and
+/// row.
+class RowChecker {
+ public:
+  RowChecker(const LogSchema& schema, const std::vector<LogFile>& files)
+      : schema_(schema), files_(files), time_unit_(schema.time_unit_seconds) {}
+
+  int64_t seconds(const RawBlock& block, const RawColumn& column, size_t row) const;
+  /// `what` is "user" or "item"; with a dictionary the number of the value.
+  int64_t id(const RawBlock& block, const RawColumn& column, size_t row, const std::string& name,
+             const IdDictionary* dictionary) const;
+  void require(const RawBlock& block, const RawColumn& column, size_t row,
+               const std::string& name) const;
+  [[noreturn]] void fail_at(const RawBlock& block, size_t row, const std::string& what) const;
+
+ private:
+  const LogSchema& schema_;
+  const std::vector<LogFile>& files_;
+  UnitScale time_unit_;
+};
+
+/// What the ids of a log turned out to be.
+struct IdColumn {
+  bool text = false;                         // read as text
+  std::unique_ptr<IdDictionary> dictionary;  // null: integers as they are
+  ColumnRole role() const { return text ? ColumnRole::kText : ColumnRole::kInteger; }
+};
+
+/// Raw rows to events. Nothing is skipped: a row that breaks the schema is an Error(kCorrupt) with
+/// file and row.
+class EventNormalizer {
+ public:
+  EventNormalizer(const LogSchema& schema, const std::vector<LogFile>& files, const IdColumn& users,
+                  const IdColumn& items);
+
+  std::vector<ColumnRequest> requests() const { return requests_; }
+  /// Adds the rows of `block` to `events`.
+  void add(const RawBlock& block, std::vector<Event>& events);
+
+ private:
+  void map_kinds(const RawColumn& column);
+  uint8_t kind(const RawBlock& block, size_t row) const;
+  void take_value(const RawBlock& block, size_t row, Event& event) const;
+  void take_flags(const RawBlock& block, size_t row, Event& event) const;
+  void take_rest(const RawBlock& block, size_t row, Event& event) const;
+  size_t request(const std::string& column, ColumnRole role);
+
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+
+  const LogSchema& schema_;
+  RowChecker check_;
+  const IdColumn& users_;
+  const IdColumn& items_;
+  UnitScale length_unit_;
+  std::vector<ColumnRequest> requests_;
+  // Places among the requests.
+  size_t user_ = kNone, item_ = kNone, time_ = kNone, kind_ = kNone, value_ = kNone,
+         organic_ = kNone, length_ = kNone;
+  std::vector<size_t> flags_;
+  std::vector<int> kind_of_code_;     // of the block at hand; -1: unknown
+  std::vector<int> kind_of_integer_;  // of small integers
+};
+
+}  // namespace segue::data

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/npy.h"
+#include "data/index_file.h"
+#include "data/sample_schema.h"
+
+namespace segue::data {
+
+/// The anchors of one minimum history: events that may be predicted. Views into the store.
+struct Anchors {
+  std::span<const int64_t> positions;           // event index, ascending
+  std::span<const int64_t> timestamps;          // of each anchor
+  std::string positions_file, timestamps_file;  // for messages
+};
+
+/// A flat event cache, mapped read-only: one .npy per column, events in (user, time) order. It
+/// opens what `segue prep` and `segue synth` write and, unchanged, what the public reference
+/// writes. Opening checks that the files are there, have the right types and agree in length, that
+/// the store was finished, and that users tile the events; Error(kCorrupt) names the files that
+/// disagree.
+///
+/// Layout of a store:  STORE/hstu_cache_L<history>/    the columns
+///                     STORE/item_to_<attribute>.npy   maps from items
+///                     STORE/segue/                    what Segue derives from it, made when needed
+///
+/// Safe to use from several threads.
+class EventStore {
+ public:
+  /// `path` is the store or its cache folder. `index_folder` replaces STORE/segue where the store
+  /// cannot be written; one such folder serves one store.
+  EventStore(const std::string& path, const SampleSchema& schema,
+             const std::string& index_folder = "");
+  EventStore(const EventStore&) = delete;
+  EventStore& operator=(const EventStore&) = delete;
+
+  int64_t num_events() const { return static_cast<int64_t>(items_.size()); }
+  int64_t num_users() const { return static_cast<int64_t>(unique_users_.size()); }
+  int64_t history_length() const { return history_length_; }  // the L of the folder's name
+
+  // Per event.
+  std::span<const int64_t> users() const { return users_; }
+  std::span<const int64_t> items() const { return items_; }
+  std::span<const int64_t> timestamps() const { return timestamps_; }
+  std::span<const int64_t> kinds() const { return kinds_; }
+  std::span<const int8_t> organic() const { return organic_; }
+  std::span<const uint8_t> in_pool(size_t pool) const { return pools_[pool]; }  // 0 or 1
+
+  // By user id: events [start, end), -1 where there is no such user.
+  std::span<const int64_t> user_start() const { return user_start_; }
+  std::span<const int64_t> user_end() const { return user_end_; }
+  std::span<const int64_t> unique_users() const { return unique_users_; }  // ascending
+
+  /// Events that have at least `min_history` earlier ones of their user:
+  /// positions_L<L>[_m<min>].npy and its timestamps. Made in the index folder, by
+  /// schema().anchor_kinds, if the cache has none.
+  Anchors anchors(int64_t min_history) const;
+
+  /// Attribute of an item, 4 bytes each. History ids are clipped into the map; a candidate beyond
+  /// it has attribute 0. All maps have num_items() entries.
+  std::span<const int32_t> attribute_map(size_t attribute) const {
+    return attribute_maps_[attribute];
+  }
+  int64_t num_items() const { return num_items_; }
+
+  const SampleSchema& schema() const { return schema_; }
+  const std::string& folder() const { return folder_; }
+  const std::string& cache_folder() const { return cache_folder_; }
+  const std::string& index_folder() const { return index_folder_; }
+  /// Path of a column's file, for messages: "flat_uid" and the like.
+  std::string column_path(std::string_view column) const;
+
+  /// Runs of whole users, about `events_per_run` events each: numbers of first users in
+  /// unique_users(), ending with num_users(). What a builder hands to its threads.
+  std::vector<size_t> user_runs(int64_t events_per_run) const;
+
+ private:
+  struct AnchorFiles;
+
+  void find_folders(const std::string& path, const std::string& index_folder);
+  void open_columns();
+  void check_users() const;
+  void check_metadata() const;
+  void open_attributes();
+  std::vector<int32_t> open_map(const AttributeConfig& attribute, std::string& source) const;
+  template <class T>
+  std::span<const T> open_column(std::string_view name, std::string_view descr);
+  std::unique_ptr<AnchorFiles> open_anchors(int64_t min_history) const;
+  std::unique_ptr<AnchorFiles> derive_anchors(int64_t min_history) const;
+  void make_anchors(int64_t min_history, const std::string& path, uint64_t key) const;
+  void check_anchors(const Anchors& anchors) const;
+
+  SampleSchema schema_;
+  std::string folder_, cache_folder_, index_folder_;
+  int64_t history_length_ = 0;
+
+  std::deque<base::NpyFile> files_;
+  std::span<const int64_t> users_, items_, timestamps_, kinds_;
+  std::span<const int8_t> organic_;
+  std::vector<std::span<const uint8_t>> pools_;
+  std::span<const int64_t> user_start_, user_end_, unique_users_;
+  std::vector<std::vector<int32_t>> attribute_maps_;
+  int64_t num_items_ = 0;
+
+  struct AnchorFiles {
+    std::vector<base::NpyFile> npy;
+    std::vector<IndexFile> derived;
+    Anchors anchors;
+  };
+  mutable std::mutex anchors_mutex_;
+  mutable std::map<int64_t, std::unique_ptr<AnchorFiles>> anchors_;
+};
+
+}  // namespace segue::data

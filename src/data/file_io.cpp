@@ -1,0 +1,212 @@
+#include "data/file_io.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/npy.h"
+
+namespace segue::data {
+namespace {
+
+constexpr size_t kColumnBuffer = 64 << 10;
+constexpr size_t kCopyBuffer = 1 << 20;
+
+[[noreturn]] void fail_io(const std::string& path, const char* what, int error) {
+  fail(ErrorCode::kIo,
+       fmt::format("{}: cannot be {}: {}", path, what, std::generic_category().message(error)));
+}
+
+/// Bytes of an element of "<i8", "|b1" and the like.
+size_t dtype_bytes(std::string_view dtype) {
+  size_t bytes = 0;
+  std::from_chars(dtype.data() + 2, dtype.data() + dtype.size(), bytes);
+  SEGUE_ASSERT(bytes > 0, "not a NumPy element type");
+  return bytes;
+}
+
+std::string header(const std::string& dtype, int64_t count) {
+  const int64_t shape[] = {count};
+  return base::npy_header(dtype, shape);
+}
+
+}  // namespace
+
+OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd_ < 0) fail_io(path_, "created", errno);
+}
+
+OutputFile::~OutputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+void OutputFile::write(const void* data, size_t bytes) {
+  const char* p = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::write(fd_, p, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_io(path_, "written", errno);
+    p += n;
+    bytes -= static_cast<size_t>(n);
+  }
+}
+
+void OutputFile::write_at(int64_t offset, const void* data, size_t bytes) {
+  const char* p = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pwrite(fd_, p, bytes, offset);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_io(path_, "written", errno);
+    p += n;
+    offset += n;
+    bytes -= static_cast<size_t>(n);
+  }
+}
+
+void OutputFile::close() {
+  const int fd = std::exchange(fd_, -1);
+  const int error = ::fsync(fd) == 0 ? 0 : errno;
+  if (::close(fd) != 0 || error != 0) fail_io(path_, "written", error != 0 ? error : errno);
+}
+
+InputFile::InputFile(std::string path) : path_(std::move(path)) {
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd_ < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) {
+      fail(ErrorCode::kNotFound, fmt::format("{}: no such file", path_));
+    }
+    fail_io(path_, "opened", errno);
+  }
+  struct stat info {};
+  const int rc = ::fstat(fd_, &info);
+  if (rc != 0 || !S_ISREG(info.st_mode)) {
+    const int error = errno;
+    ::close(fd_);
+    if (rc != 0) fail_io(path_, "opened", error);
+    fail(ErrorCode::kIo, fmt::format("{}: not a regular file", path_));
+  }
+  size_ = info.st_size;
+}
+
+InputFile::~InputFile() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+size_t InputFile::read_at(int64_t offset, void* data, size_t bytes) const {
+  size_t done = 0;
+  while (done < bytes) {
+    const ssize_t n = ::pread(fd_, static_cast<char*>(data) + done, bytes - done,
+                              offset + static_cast<int64_t>(done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail_io(path_, "read", errno);
+    if (n == 0) break;
+    done += static_cast<size_t>(n);
+  }
+  return done;
+}
+
+ColumnFile::ColumnFile(const std::string& path, std::string dtype)
+    : file_(path), dtype_(std::move(dtype)), element_bytes_(dtype_bytes(dtype_)) {
+  // A header of zeros: the file does not open as an array before finish().
+  const std::string placeholder(header(dtype_, 0).size(), '\0');
+  header_bytes_ = placeholder.size();
+  file_.write(placeholder.data(), placeholder.size());
+}
+
+void ColumnFile::append(const void* elements, size_t bytes) {
+  if (bytes == 0) return;
+  if (buffer_.size() + bytes > kColumnBuffer) flush();
+  if (bytes >= kColumnBuffer) {
+    hash_.update(elements, bytes);
+    file_.write(elements, bytes);
+    bytes_ += static_cast<int64_t>(bytes);
+    return;
+  }
+  if (buffer_.capacity() == 0) buffer_.reserve(kColumnBuffer);
+  const auto* const begin = static_cast<const std::byte*>(elements);
+  buffer_.insert(buffer_.end(), begin, begin + bytes);
+}
+
+void ColumnFile::flush() {
+  hash_.update(buffer_.data(), buffer_.size());
+  file_.write(buffer_.data(), buffer_.size());
+  bytes_ += static_cast<int64_t>(buffer_.size());
+  buffer_.clear();
+}
+
+FileRecord ColumnFile::finish() {
+  flush();
+  FileRecord record;
+  record.dtype = dtype_;
+  record.count = bytes_ / static_cast<int64_t>(element_bytes_);
+  const std::string final_header = header(dtype_, record.count);
+  SEGUE_ASSERT(final_header.size() == header_bytes_, "the header has grown");
+  file_.write_at(0, final_header.data(), final_header.size());
+  file_.close();
+  record.bytes = bytes_ + static_cast<int64_t>(header_bytes_);
+  record.xxh64 = hash_.digest();
+  return record;
+}
+
+void HashedFile::write(const void* data, size_t bytes) {
+  buffer_.append(static_cast<const char*>(data), bytes);
+  if (buffer_.size() >= kColumnBuffer) flush();
+}
+
+void HashedFile::flush() {
+  hash_.update(buffer_.data(), buffer_.size());
+  file_.write(buffer_.data(), buffer_.size());
+  bytes_ += static_cast<int64_t>(buffer_.size());
+  buffer_.clear();
+}
+
+FileRecord HashedFile::finish() {
+  flush();
+  file_.close();
+  FileRecord record;
+  record.bytes = bytes_;
+  record.xxh64 = hash_.digest();
+  return record;
+}
+
+FileRecord record_of(const std::string& path) {
+  const InputFile file(path);
+  std::vector<std::byte> buffer(
+      std::min<size_t>(kCopyBuffer, static_cast<size_t>(file.size()) + 1));
+  base::Xxh64Stream hash;
+  FileRecord record;
+  while (const size_t n = file.read_at(record.bytes, buffer.data(), buffer.size())) {
+    hash.update(buffer.data(), n);
+    record.bytes += static_cast<int64_t>(n);
+  }
+  record.xxh64 = hash.digest();
+  return record;
+}
+
+void sync_folder(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) fail_io(path, "opened", errno);
+  // EINVAL: the file system has no such operation (some network and FUSE mounts).
+  const int error = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
+  ::close(fd);
+  if (error != 0) fail_io(path, "synced", error);
+}
+
+void rename_path(const std::string& from, const std::string& to) {
+  if (std::rename(from.c_str(), to.c_str()) != 0) {
+    fail(ErrorCode::kIo, fmt::format("{}: cannot be renamed to {}: {}", from, to,
+                                     std::generic_category().message(errno)));
+  }
+}
+
+}  // namespace segue::data

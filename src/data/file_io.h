@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+
+namespace segue::data {
+
+// Files too large to be mapped or held: everything goes through buffers of the caller's size, so
+// that the memory of a process is what it planned. Errors are Error(kIo) or Error(kNotFound) with
+// the path and the system's reason.
+
+class OutputFile {
+ public:
+  explicit OutputFile(std::string path);  // created, or emptied
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  void write(const void* data, size_t bytes);
+  /// Leaves the place of the next write() alone. Safe from several threads.
+  void write_at(int64_t offset, const void* data, size_t bytes);
+  void close();  // durable when it returns
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+class InputFile {
+ public:
+  explicit InputFile(std::string path);
+  ~InputFile();
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  int64_t size() const { return size_; }
+  /// Fills as much of `data` as the file has from `offset` on. Safe from several threads.
+  size_t read_at(int64_t offset, void* data, size_t bytes) const;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t size_ = 0;
+};
+
+/// What a manifest says about a file.
+struct FileRecord {
+  std::string name;  // relative to the store
+  int64_t bytes = 0;
+  uint64_t xxh64 = 0;  // of the elements (.npy) or of the whole file (everything else)
+  std::string dtype;   // NumPy's word; empty: no array
+  int64_t count = 0;   // elements
+};
+
+/// A one-dimensional .npy file of which nobody knows the length yet: the header is written last.
+class ColumnFile {
+ public:
+  ColumnFile(const std::string& path, std::string dtype);
+
+  void append(const void* elements, size_t bytes);
+  template <class T>
+  void append(std::span<const T> elements) {
+    append(elements.data(), elements.size_bytes());
+  }
+  template <class T>
+  void append(T element) {
+    append(&element, sizeof(T));
+  }
+  FileRecord finish();  // durable; the record has no name yet
+
+ private:
+  void flush();
+
+  OutputFile file_;
+  std::string dtype_;
+  size_t element_bytes_;
+  size_t header_bytes_;
+  std::vector<std::byte> buffer_;
+  int64_t bytes_ = 0;
+  base::Xxh64Stream hash_;
+};
+
+/// A file that is hashed as it is written; for anything but arrays.
+class HashedFile {
+ public:
+  explicit HashedFile(const std::string& path) : file_(path) {}
+
+  void write(const void* data, size_t bytes);
+  void write(std::string_view text) { write(text.data(), text.size()); }
+  int64_t size() const { return bytes_ + static_cast<int64_t>(buffer_.size()); }
+  FileRecord finish();  // durable; the record has no name yet
+
+ private:
+  void flush();
+
+  OutputFile file_;
+  std::string buffer_;
+  int64_t bytes_ = 0;
+  base::Xxh64Stream hash_;
+};
+
+/// Size and hash of a file that is there, read through a buffer.
+FileRecord record_of(const std::string& path);
+
+void sync_folder(const std::string& path);
+/// Renames durably as far as the file goes; the folders are synced by the caller.
+void rename_path(const std::string& from, const std::string& to);
+
+}  // namespace segue::data

@@ -1,0 +1,348 @@
+#include "data/gather.h"
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+
+namespace segue::data {
+namespace {
+
+constexpr int kContextGroup = 0, kHistoryGroup = 1, kCandidateGroup = 2;
+constexpr int64_t kSecondsPerHour = 3600;
+constexpr int64_t kHoursPerDay = 24;
+
+// Values that crosses are made of; attributes follow.
+enum CrossValue : size_t { kUser, kItem, kHour, kOrganic, kFirstAttribute };
+static_assert(std::size(kCrossKeys) == kFirstAttribute);
+
+// A merge key: the position counted from the user's first event, then a bit per pool.
+constexpr int kMaskBits = static_cast<int>(kMaxPools);
+constexpr int64_t kMask = (int64_t{1} << kMaskBits) - 1;
+
+int64_t hour_of_day(int64_t timestamp) {
+  // Times before the origin count down, so that an hour is the same length everywhere.
+  int64_t hour = timestamp / kSecondsPerHour - (timestamp % kSecondsPerHour < 0);
+  hour %= kHoursPerDay;
+  return hour < 0 ? hour + kHoursPerDay : hour;
+}
+
+/// Union of keys and positions, both ascending; an event in both keeps both bits. Returns its size.
+/// Without branches on the data: which list comes next is as good as random.
+int64_t unite(const int64_t* keys, int64_t num_keys, const uint32_t* positions,
+              int64_t num_positions, int64_t bit, int64_t* out) {
+  int64_t i = 0, j = 0, n = 0;
+  while (i < num_keys && j < num_positions) {
+    const int64_t a = keys[i] >> kMaskBits;
+    const int64_t b = positions[j];
+    const bool take_a = a <= b, take_b = b <= a;
+    out[n++] = (take_a ? keys[i] : b << kMaskBits) | (take_b ? bit : 0);
+    i += take_a;
+    j += take_b;
+  }
+  for (; i < num_keys; ++i) out[n++] = keys[i];
+  for (; j < num_positions; ++j) out[n++] = int64_t{positions[j]} << kMaskBits | bit;
+  return n;
+}
+
+/// Unites what was taken into keys; both arrays have room for all of it. Returns their number.
+int64_t merge(std::span<const std::span<const uint32_t>> taken, int64_t* result, int64_t* scratch) {
+  // Short lists first: long ones are then walked once.
+  std::array<size_t, kMaxPools> order{};
+  for (size_t p = 0; p < taken.size(); ++p) {
+    size_t at = p;
+    for (; at > 0 && taken[order[at - 1]].size() > taken[p].size(); --at) order[at] = order[at - 1];
+    order[at] = p;
+  }
+  // The last union must land in `result`.
+  int64_t* from = taken.size() % 2 == 0 ? result : scratch;
+  int64_t* to = taken.size() % 2 == 0 ? scratch : result;
+  int64_t n = 0;
+  for (size_t i = 0; i < taken.size(); ++i) {
+    const std::span<const uint32_t> list = taken[order[i]];
+    n = unite(from, n, list.data(), static_cast<int64_t>(list.size()), int64_t{1} << order[i], to);
+    std::swap(from, to);
+  }
+  return n;
+}
+
+}  // namespace
+
+void describe(base::ConfigVisitor& v, GatherConfig& c) {
+  v.field("history_length", c.history_length, "events of a history");
+  v.field("scan_window", c.scan_window, "events before the anchor that are looked at");
+  v.choice("strategy", c.strategy, {"interleaved", "last_n"},
+           "an equal share of every pool, or the newest events of any");
+  v.field("max_history", c.max_history, "newest events kept; 0: no limit");
+  v.field("expand_attributes", c.expand_attributes,
+          "write attributes of history items; false: they are derived from the item ids later");
+}
+
+void GatherConfig::validate() const {
+  if (history_length < 1) fail(ErrorCode::kConfig, "history_length must be at least 1");
+  if (scan_window < 1) fail(ErrorCode::kConfig, "scan_window must be at least 1");
+  if (max_history < 0) fail(ErrorCode::kConfig, "max_history must not be negative");
+}
+
+Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
+    : store_(store),
+      config_((config.validate(), config)),
+      pools_(PoolIndex::open_or_build(store)),
+      num_pools_(store.schema().pools.size()) {
+  const std::vector<PoolConfig>& pools = store.schema().pools;
+  const auto num_pools = static_cast<int64_t>(pools.size());
+  const bool interleaved = config_.strategy == HistoryStrategy::kInterleaved;
+  per_pool_ = interleaved ? std::max<int64_t>(1, config_.history_length / num_pools)
+                          : config_.history_length;
+  kept_ = interleaved ? std::numeric_limits<int64_t>::max() : config_.history_length;
+  if (config_.max_history > 0) kept_ = std::min(kept_, config_.max_history);
+
+  for (size_t p = 0; p < pools.size(); ++p) {
+    const bool labels =
+        store.schema().label_pool.empty() || store.schema().label_pool == pools[p].name;
+    label_pools_ |= uint64_t{labels} << p;
+  }
+  action_of_mask_.resize(size_t{1} << pools.size());
+  for (size_t mask = 0; mask < action_of_mask_.size(); ++mask) {
+    for (size_t p = 0; p < pools.size(); ++p) {
+      if (mask >> p & 1) action_of_mask_[mask] |= pools[p].bit;
+    }
+  }
+  plan_crosses();
+}
+
+void Gatherer::plan_crosses() {
+  const std::vector<AttributeConfig>& attributes = store_.schema().attributes;
+  if (kFirstAttribute + attributes.size() > kMaxCrossValues) {
+    fail(ErrorCode::kConfig, fmt::format("{} attributes; samples hold at most {}",
+                                         attributes.size(), kMaxCrossValues - kFirstAttribute));
+  }
+  for (const CrossConfig& config : store_.schema().crosses) {
+    Cross cross;
+    cross.rows = static_cast<uint64_t>(config.rows);
+    cross.salt = static_cast<uint64_t>(config.salt);
+    for (const std::string& key : config.keys) {
+      const auto* fixed = std::ranges::find(kCrossKeys, key);
+      auto value = static_cast<size_t>(fixed - kCrossKeys);
+      if (fixed == std::end(kCrossKeys)) {
+        const auto found = std::ranges::find(attributes, key, &AttributeConfig::name);
+        value = kFirstAttribute + static_cast<size_t>(found - attributes.begin());
+      }
+      cross.keys[static_cast<size_t>(cross.num_keys++)] = value;
+    }
+    crosses_.push_back(cross);
+  }
+  const auto num_attributes = static_cast<int>(attributes.size());
+  context_ = 0;
+  history_items_ = context_ + static_cast<int>(crosses_.size()) + 2;
+  history_attributes_ = history_items_ + 1;
+  history_actions_ = history_attributes_ + (config_.expand_attributes ? num_attributes : 0);
+  history_times_ = history_actions_ + 1;
+  candidates_ = history_times_ + 1;
+}
+
+void Gatherer::set_schema(Batch& batch) const {
+  const SampleSchema& schema = store_.schema();
+  batch.add_group("context");
+  batch.add_group("history");
+  batch.add_group("candidates");
+  batch.add_column("uid", kContextGroup);
+  for (const CrossConfig& cross : schema.crosses) batch.add_column(cross.name, kContextGroup);
+  batch.add_column("dummy_query_time", kContextGroup);
+  batch.add_column("item_id", kHistoryGroup);
+  if (config_.expand_attributes) {
+    for (const AttributeConfig& a : schema.attributes) batch.add_column(a.name, kHistoryGroup);
+  }
+  batch.add_column("action_weight", kHistoryGroup);
+  batch.add_column("action_timestamp", kHistoryGroup);
+  batch.add_column("item_candidate_id", kCandidateGroup);
+  for (const AttributeConfig& a : schema.attributes) {
+    batch.add_column("item_candidate_" + a.name, kCandidateGroup);
+  }
+  batch.add_column("item_query_time", kCandidateGroup);
+  batch.add_column("item_action_weight", kCandidateGroup);
+}
+
+void Gatherer::check_schema(const Batch& batch) const {
+  const size_t columns = static_cast<size_t>(candidates_) + store_.schema().attributes.size() + 3;
+  if (batch.groups.size() != 3 || batch.columns.size() != columns ||
+      batch.columns[static_cast<size_t>(history_times_)].name != "action_timestamp") {
+    fail(ErrorCode::kInvalidArgument, "the batch to fill has columns of another kind of sample");
+  }
+}
+
+Gatherer::Anchor Gatherer::locate(int64_t position) const {
+  if (position < 0 || position >= store_.num_events()) {
+    fail(ErrorCode::kCorrupt, fmt::format("{}: anchor at event {} of {}", store_.cache_folder(),
+                                          position, store_.num_events()));
+  }
+  const int64_t user = store_.users()[static_cast<size_t>(position)];
+  const auto u = static_cast<size_t>(user);
+  if (u >= store_.user_start().size() || position < store_.user_start()[u] ||
+      position >= store_.user_end()[u]) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{} gives event {} to user {}, {} does not", store_.column_path("flat_uid"),
+                     position, user, store_.column_path("user_start")));
+  }
+  return {position, user, store_.user_start()[u]};
+}
+
+/// The last positions of a pool in the scan range.
+std::span<const uint32_t> Gatherer::take(size_t pool, const Anchor& anchor) const {
+  const std::span<const uint32_t> all = pools_.of_user(pool, anchor.user);
+  const auto end_position = static_cast<uint32_t>(anchor.offset());
+  const auto begin_position =
+      static_cast<uint32_t>(std::max<int64_t>(0, anchor.offset() - config_.scan_window));
+  const uint32_t* const end = std::lower_bound(all.data(), all.data() + all.size(), end_position);
+  const uint32_t* begin = std::lower_bound(all.data(), end, begin_position);
+  begin = std::max(begin, end - std::min<int64_t>(end - begin, per_pool_));
+  // Nothing at or behind the anchor may enter its history, not even through a damaged index.
+  uint32_t latest = 0;
+  for (const uint32_t* p = begin; p != end; ++p) latest = std::max(latest, *p);
+  if (begin != end && latest >= end_position) {
+    fail(ErrorCode::kCorrupt, fmt::format("{}: positions of user {} are not in order; remove the "
+                                          "file, it is made again",
+                                          pools_.path(), anchor.user));
+  }
+  return {begin, end};
+}
+
+/// An event carries the bits of all its pools, also of one that had its share without it.
+void Gatherer::complete_masks(const Anchor& anchor, std::span<int64_t> keys) const {
+  for (size_t p = 0; p < num_pools_; ++p) {
+    const uint8_t* const in_pool = store_.in_pool(p).data() + anchor.user_start;
+    for (int64_t& key : keys) key |= int64_t{in_pool[key >> kMaskBits] != 0} << p;
+  }
+}
+
+/// Writes items, actions and times behind the first `used` events; returns how many there are now.
+int64_t Gatherer::append_history(const Anchor& anchor, int64_t used, Batch& batch) const {
+  std::array<std::span<const uint32_t>, kMaxPools> taken;
+  int64_t most = 0;
+  for (size_t p = 0; p < num_pools_; ++p) {
+    taken[p] = take(p, anchor);
+    most += static_cast<int64_t>(taken[p].size());
+  }
+  const auto column = [&](int number) {
+    HostArray<int64_t>& values = batch.columns[static_cast<size_t>(number)].values;
+    values.resize(used + most);
+    return values.data() + used;
+  };
+  int64_t* const items = column(history_items_);
+  int64_t* const actions = column(history_actions_);
+  int64_t* const times = column(history_times_);
+
+  // The keys are merged where actions and times will be: no other memory is needed.
+  const int64_t merged = merge({taken.data(), num_pools_}, actions, times);
+  const int64_t count = std::min(merged, kept_);
+  int64_t* const keys = actions + (merged - count);  // never behind what is written
+  if (pools_.num_shared() > 0) complete_masks(anchor, {keys, static_cast<size_t>(count)});
+  const int64_t* const user_items = store_.items().data() + anchor.user_start;
+  const int64_t* const user_times = store_.timestamps().data() + anchor.user_start;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t key = keys[i];
+    const int64_t position = key >> kMaskBits;
+    items[i] = user_items[position];
+    times[i] = user_times[position];
+    actions[i] = action_of_mask_[static_cast<size_t>(key & kMask)];
+  }
+  return used + count;
+}
+
+void Gatherer::append_attributes(int64_t begin, int64_t end, Batch& batch) const {
+  const int64_t* const items = batch.columns[static_cast<size_t>(history_items_)].values.data();
+  const int64_t last = store_.num_items() - 1;
+  for (size_t a = 0; a < store_.schema().attributes.size(); ++a) {
+    HostArray<int64_t>& values = batch.columns[static_cast<size_t>(history_attributes_) + a].values;
+    values.resize(end);
+    int64_t* const out = values.data();
+    const int32_t* const map = store_.attribute_map(a).data();
+    for (int64_t i = begin; i < end; ++i) out[i] = map[std::clamp<int64_t>(items[i], 0, last)];
+  }
+}
+
+/// Everything of a sample that is not its history.
+void Gatherer::put_sample(const Anchor& anchor, int64_t query_time, int64_t sample,
+                          Batch& batch) const {
+  const auto at = static_cast<size_t>(anchor.position);
+  const size_t num_attributes = store_.schema().attributes.size();
+  std::array<int64_t, kMaxCrossValues> value{};
+  value[kUser] = anchor.user;
+  value[kItem] = store_.items()[at];
+  value[kHour] = hour_of_day(store_.timestamps()[at]);
+  value[kOrganic] = store_.organic()[at];  // NOLINT(bugprone-signed-char-misuse): a number
+  const bool known = value[kItem] >= 0 && value[kItem] < store_.num_items();
+  for (size_t a = 0; a < num_attributes; ++a) {
+    value[kFirstAttribute + a] =
+        known ? store_.attribute_map(a)[static_cast<size_t>(value[kItem])] : 0;
+  }
+  size_t mask = 0;
+  for (size_t p = 0; p < num_pools_; ++p) {
+    if (label_pools_ >> p & 1) mask |= size_t{store_.in_pool(p)[at] != 0} << p;
+  }
+
+  auto put = [&batch, sample, column = static_cast<size_t>(context_)](int64_t v) mutable {
+    batch.columns[column++].values[sample] = v;
+  };
+  put(anchor.user);
+  for (const Cross& cross : crosses_) {
+    std::array<int64_t, kMaxCrossKeys> words{};
+    for (int k = 0; k < cross.num_keys; ++k) {
+      words[static_cast<size_t>(k)] = value[cross.keys[static_cast<size_t>(k)]];
+    }
+    const uint64_t hash = base::xxh64_words(words.data(), cross.num_keys, cross.salt);
+    put(static_cast<int64_t>(hash % cross.rows));
+  }
+  put(query_time);
+
+  auto put_candidate = [&batch, sample, column = static_cast<size_t>(candidates_)](
+                           int64_t v) mutable { batch.columns[column++].values[sample] = v; };
+  put_candidate(value[kItem]);
+  for (size_t a = 0; a < num_attributes; ++a) put_candidate(value[kFirstAttribute + a]);
+  put_candidate(query_time);
+  put_candidate(action_of_mask_[mask]);
+}
+
+void Gatherer::fill(std::span<const int64_t> anchor_positions,
+                    std::span<const int64_t> sample_index, Batch& batch) const {
+  SEGUE_ASSERT(anchor_positions.size() == sample_index.size(), "one number per sample");
+  if (batch.groups.empty()) {
+    set_schema(batch);
+  } else {
+    check_schema(batch);
+    batch.clear();
+  }
+  const auto samples = static_cast<int64_t>(anchor_positions.size());
+  batch.sample_index.assign(sample_index);
+  for (Batch::Group& group : batch.groups) group.offsets.resize(samples + 1);
+  for (Batch::Column& column : batch.columns) {
+    if (column.group != kHistoryGroup) column.values.resize(samples);
+  }
+  for (int64_t i = 0; i <= samples; ++i) {
+    batch.groups[kContextGroup].offsets[i] = i;
+    batch.groups[kCandidateGroup].offsets[i] = i;
+  }
+
+  HostArray<int64_t>& offsets = batch.groups[kHistoryGroup].offsets;
+  HostArray<int64_t>& times = batch.columns[static_cast<size_t>(history_times_)].values;
+  offsets[0] = 0;
+  int64_t used = 0;
+  for (int64_t i = 0; i < samples; ++i) {
+    const Anchor anchor = locate(anchor_positions[static_cast<size_t>(i)]);
+    const int64_t begin = used;
+    used = append_history(anchor, used, batch);
+    offsets[i + 1] = used;
+    if (config_.expand_attributes) append_attributes(begin, used, batch);
+    const int64_t query_time =
+        used > begin ? times[used - 1] : store_.timestamps()[static_cast<size_t>(anchor.position)];
+    put_sample(anchor, query_time, i, batch);
+  }
+  for (Batch::Column& column : batch.columns) {
+    if (column.group == kHistoryGroup) column.values.resize(used);
+  }
+}
+
+}  // namespace segue::data

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/config.h"
+#include "batch/batch.h"
+#include "data/event_store.h"
+#include "data/pool_index.h"
+
+namespace segue::data {
+
+enum class HistoryStrategy { kInterleaved, kLastN };
+
+struct GatherConfig {
+  int64_t history_length = 4086;
+  int64_t scan_window = 20000;
+  HistoryStrategy strategy = HistoryStrategy::kInterleaved;
+  int64_t max_history = 0;        // newest events kept (the model's budget); 0: no limit
+  bool expand_attributes = true;  // false: the consumer derives them from the history's item ids
+
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, GatherConfig& c);
+
+/// Turns anchors into samples. History of the anchor at event a of a user starting at s: scan range
+/// [max(s, a - scan_window), a), strictly earlier in store order.
+///   interleaved  of every pool the last max(1, history_length / pools) positions, united,
+///   ascending last_n       the last history_length positions that belong to any pool
+/// then the newest max_history. Cost follows the events taken, not the scan window: positions come
+/// from the pool index.
+///
+/// Groups and columns of a batch:
+///   context     uid, the crosses, dummy_query_time                              one each
+///   history     item_id, the attributes, action_weight, action_timestamp        oldest first
+///   candidates  item_candidate_id, item_candidate_<attribute>, item_query_time, item_action_weight
+/// Both query times are the time of the newest history event, or of the anchor when there is none;
+/// the hour that crosses use is the anchor's. Without expand_attributes the history has none.
+class Gatherer {
+ public:
+  /// Opens the pool index, which is made the first time. The store must live longer.
+  Gatherer(const EventStore& store, const GatherConfig& config);
+
+  /// Replaces the samples of `batch`, which has no columns yet or those of an earlier call.
+  /// Allocates only while the batch has not seen as many events before. May be called from many
+  /// threads with different batches. Error(kCorrupt) names the file when an anchor or an index does
+  /// not fit the events. Does not touch global_samples.
+  void fill(std::span<const int64_t> anchor_positions, std::span<const int64_t> sample_index,
+            Batch& batch) const;
+
+  const EventStore& store() const { return store_; }
+  const GatherConfig& config() const { return config_; }
+
+ private:
+  static constexpr size_t kMaxCrossValues = 16;
+  struct Cross {
+    std::array<size_t, kMaxCrossKeys> keys{};  // into the values of a sample
+    int num_keys = 0;
+    uint64_t rows = 1, salt = 0;
+  };
+  struct Anchor {
+    int64_t position = 0, user = 0, user_start = 0;
+    int64_t offset() const { return position - user_start; }  // events of the user before it
+  };
+
+  void plan_crosses();
+  void set_schema(Batch& batch) const;
+  void check_schema(const Batch& batch) const;
+  Anchor locate(int64_t position) const;
+  std::span<const uint32_t> take(size_t pool, const Anchor& anchor) const;
+  void complete_masks(const Anchor& anchor, std::span<int64_t> keys) const;
+  int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
+  void append_attributes(int64_t begin, int64_t end, Batch& batch) const;
+  void put_sample(const Anchor& anchor, int64_t query_time, int64_t sample, Batch& batch) const;
+
+  const EventStore& store_;
+  GatherConfig config_;
+  PoolIndex pools_;
+  size_t num_pools_ = 0;
+  std::vector<int64_t> action_of_mask_;  // [2^pools]: OR of the bits of the pools in the mask
+  std::vector<Cross> crosses_;
+  int64_t per_pool_ = 0;  // events taken of one pool
+  int64_t kept_ = 0;      // events kept of all together
+  uint64_t label_pools_ = 0;
+  // Numbers of columns.
+  int history_items_ = 0, history_attributes_ = 0, history_actions_ = 0, history_times_ = 0;
+  int context_ = 0, candidates_ = 0;
+};
+
+}  // namespace segue::data

@@ -1,0 +1,303 @@
+#include "data/gather.h"
+
+#include <algorithm>
+#include <numeric>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "data/store_test_util.h"
+
+namespace segue::data {
+namespace {
+
+using Values = std::vector<int64_t>;
+
+std::vector<int64_t> numbers(size_t n) {
+  std::vector<int64_t> all(n);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+Values at(const std::vector<int64_t>& column, const std::vector<int64_t>& positions) {
+  Values values;
+  for (const int64_t p : positions) values.push_back(column[static_cast<size_t>(p)]);
+  return values;
+}
+
+/// Every column of every sample against the rules, told one event at a time.
+void expect_by_the_rules(const TestStore& s, const GatherConfig& config, const Values& anchors,
+                         const Batch& batch) {
+  batch.validate();
+  ASSERT_EQ(batch.num_samples(), static_cast<int64_t>(anchors.size()));
+  const auto last_item = static_cast<int64_t>(s.maps[0].size()) - 1;
+  for (size_t i = 0; i < anchors.size(); ++i) {
+    const auto sample = static_cast<int64_t>(i);
+    const auto a = static_cast<size_t>(anchors[i]);
+    const ExpectedHistory expected = expected_history(s, config, anchors[i]);
+    const Values items = at(s.items, expected.positions);
+    const Values times = at(s.timestamps, expected.positions);
+    ASSERT_EQ(sample_values(batch, "item_id", sample), items) << "anchor " << a;
+    ASSERT_EQ(sample_values(batch, "action_timestamp", sample), times);
+    ASSERT_EQ(sample_values(batch, "action_weight", sample), expected.actions);
+    const int64_t query_time = times.empty() ? s.timestamps[a] : times.back();
+    EXPECT_EQ(sample_values(batch, "dummy_query_time", sample), Values{query_time});
+    EXPECT_EQ(sample_values(batch, "item_query_time", sample), Values{query_time});
+    EXPECT_EQ(sample_values(batch, "item_candidate_id", sample), Values{s.items[a]});
+    EXPECT_EQ(sample_values(batch, "uid", sample), Values{s.users[a]});
+    int64_t label = 0;
+    for (size_t p = 0; p < s.pools.size(); ++p) {
+      const PoolConfig& pool = s.schema.pools[p];
+      const bool counts = s.schema.label_pool.empty() || s.schema.label_pool == pool.name;
+      if (counts && s.pools[p][a] != 0) label |= pool.bit;
+    }
+    EXPECT_EQ(sample_values(batch, "item_action_weight", sample), Values{label});
+    Values candidate;
+    for (size_t m = 0; m < s.maps.size(); ++m) {
+      const std::string& name = s.schema.attributes[m].name;
+      candidate.push_back(s.items[a] <= last_item ? s.maps[m][static_cast<size_t>(s.items[a])] : 0);
+      EXPECT_EQ(sample_values(batch, "item_candidate_" + name, sample), Values{candidate.back()});
+      if (!config.expand_attributes) continue;
+      Values clipped;
+      for (const int64_t item : items) {
+        clipped.push_back(s.maps[m][static_cast<size_t>(std::min(item, last_item))]);
+      }
+      EXPECT_EQ(sample_values(batch, name, sample), clipped);
+    }
+    for (const CrossConfig& cross : s.schema.crosses) {
+      Values words;
+      for (const std::string& key : cross.keys) {
+        if (key == "uid") words.push_back(s.users[a]);
+        if (key == "item_id") words.push_back(s.items[a]);
+        if (key == "hour_of_day") words.push_back(s.timestamps[a] / 3600 % 24);
+        if (key == "is_organic") words.push_back(s.organic[a]);
+        if (key == "artist_id") words.push_back(candidate[0]);
+        if (key == "album_id") words.push_back(candidate[1]);
+      }
+      const uint64_t hash = base::xxh64(words.data(), words.size() * sizeof(int64_t),
+                                        static_cast<uint64_t>(cross.salt));
+      const auto id = static_cast<int64_t>(hash % static_cast<uint64_t>(cross.rows));
+      EXPECT_EQ(sample_values(batch, cross.name, sample), Values{id}) << cross.name;
+    }
+  }
+}
+
+TEST(Gather, EqualsTheRulesForRandomStoresAndSettings) {
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    std::mt19937_64 random(seed);
+    const auto one_of = [&](std::initializer_list<int64_t> list) {
+      return *(list.begin() + random() % list.size());
+    };
+    StoreShape shape;
+    shape.disjoint_pools = seed % 2 == 0;
+    SampleSchema schema = SampleSchema::yambda();
+    if (seed % 4 == 3) schema.pools.push_back({"long", 8});
+    if (seed % 6 == 1) schema.pools.resize(1);
+    if (seed % 5 == 0) schema.label_pool.clear();
+    schema.crosses[1].salt = 4;
+    schema.crosses[6].rows = 97;
+    const TestStore s = make_store(base::temp_path(std::to_string(seed)), seed, shape, schema);
+    const EventStore store(s.folder, schema);
+    GatherConfig config;
+    config.history_length = one_of({1, 2, 7, 30, 1000});
+    config.scan_window = one_of({1, 10, 50, 20000});
+    config.max_history = one_of({0, 1, 9, 41});
+    config.strategy = random() % 2 == 0 ? HistoryStrategy::kInterleaved : HistoryStrategy::kLastN;
+    config.expand_attributes = random() % 2 == 0;
+    const Gatherer gatherer(store, config);
+    const Values anchors = s.anchors(0);
+    Batch batch;
+    gatherer.fill(anchors, numbers(anchors.size()), batch);
+    expect_by_the_rules(s, config, anchors, batch);
+    EXPECT_EQ(batch.find_column("artist_id") != nullptr, config.expand_attributes);
+  }
+}
+
+// Marks every event by its own position in the item column, so that a leak shows by itself.
+TEST(Gather, NothingAtOrAfterTheAnchorEntersItsSample) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    StoreShape shape;
+    shape.disjoint_pools = seed % 2 == 0;
+    TestStore s = make_store(base::temp_path(std::to_string(seed)), seed, shape);
+    std::iota(s.items.begin(), s.items.end(), 0);
+    put_npy(s.column("flat_item_ids"), "<i8", s.items);
+    const EventStore store(s.folder, s.schema);
+    for (const HistoryStrategy strategy :
+         {HistoryStrategy::kInterleaved, HistoryStrategy::kLastN}) {
+      GatherConfig config;
+      config.strategy = strategy;
+      const Gatherer gatherer(store, config);
+      Batch batch;
+      // Any event will do as an anchor: the promise does not depend on its kind.
+      Values anchors(static_cast<size_t>(s.num_events()));
+      std::iota(anchors.begin(), anchors.end(), 0);
+      gatherer.fill(anchors, anchors, batch);
+      for (const int64_t a : anchors) {
+        const int64_t start = s.user_start[static_cast<size_t>(s.users[static_cast<size_t>(a)])];
+        for (const int64_t position : sample_values(batch, "item_id", a)) {
+          ASSERT_LT(position, a) << "seed " << seed;
+          ASSERT_GE(position, start) << "another user's event, seed " << seed;
+        }
+      }
+    }
+  }
+}
+
+TEST(Gather, ADamagedPoolIndexIsCaughtAndLetsNothingThrough) {
+  const TestStore s = make_store(base::temp_path("store"), 5);
+  const EventStore store(s.folder, s.schema);
+  const Gatherer gatherer(store, {});
+  // Behind the back of the open gatherer, which has checked the file already.
+  {
+    const auto aligned = [](size_t bytes) { return (bytes + 63) / 64 * 64; };
+    const size_t positions = 4096 + 64 + aligned((s.user_start.size() + 1) * sizeof(int64_t));
+    const std::string wrong(static_cast<size_t>(std::ranges::count(s.pools[0], 1)) * 4, '\x41');
+    std::fstream file(s.index("pools.idx"), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(positions + 40));
+    file.write(wrong.data(), static_cast<std::streamsize>(wrong.size() - 80));
+  }
+  Batch batch;
+  int64_t refused = 0;
+  for (const int64_t a : s.anchors(0)) {
+    try {
+      gatherer.fill(Values{a}, Values{0}, batch);
+      for (const int64_t time : sample_values(batch, "action_timestamp", 0)) {
+        EXPECT_LE(time, s.timestamps[static_cast<size_t>(a)]);
+      }
+    } catch (const Error& error) {
+      ++refused;
+      EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+      EXPECT_TRUE(base::contains(error.what(), "pools.idx"));
+    }
+  }
+  EXPECT_GT(refused, 0);
+  // The next one to open it makes it again.
+  const Gatherer again(store, {});
+  EXPECT_NO_THROW(again.fill(s.anchors(0), numbers(s.anchors(0).size()), batch));
+}
+
+TEST(Gather, RefillingAllocatesNothing) {
+  const TestStore s = make_store(base::temp_path("store"), 3, {.users = 30, .max_events = 300});
+  const EventStore store(s.folder, s.schema);
+  const Gatherer gatherer(store, {});
+  const Values anchors = s.anchors(0);
+  Batch batch;
+  gatherer.fill(anchors, numbers(anchors.size()), batch);
+  const auto addresses = [&] {
+    std::vector<const int64_t*> all = {batch.sample_index.data()};
+    for (const Batch::Group& g : batch.groups) all.push_back(g.offsets.data());
+    for (const Batch::Column& c : batch.columns) all.push_back(c.values.data());
+    return all;
+  };
+  const std::vector<const int64_t*> before = addresses();
+  const int64_t live = Buffer::live_bytes(Purpose::kBatch);
+  const Values half(anchors.begin(), anchors.begin() + static_cast<int64_t>(anchors.size() / 2));
+  for (const Values& some : {half, anchors, Values{}, anchors}) {
+    gatherer.fill(some, numbers(some.size()), batch);
+    EXPECT_EQ(addresses(), before);
+    EXPECT_EQ(Buffer::live_bytes(Purpose::kBatch), live);
+    batch.validate();
+  }
+}
+
+TEST(Gather, ManyThreadsShareOneGatherer) {
+  const TestStore s = make_store(base::temp_path("store"), 4);
+  const EventStore store(s.folder, s.schema);
+  const Gatherer gatherer(store, {});
+  const Values anchors = s.anchors(0);
+  Batch alone;
+  gatherer.fill(anchors, numbers(anchors.size()), alone);
+  std::vector<Batch> batches(4);
+  std::vector<std::thread> threads;
+  threads.reserve(batches.size());
+  for (Batch& batch : batches) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 3; ++i) gatherer.fill(anchors, numbers(anchors.size()), batch);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Batch& batch : batches) EXPECT_TRUE(same_content(batch, alone));
+}
+
+TEST(Gather, AnEmptyBatchIsLegal) {
+  const TestStore s = make_store(base::temp_path("store"), 4);
+  const EventStore store(s.folder, s.schema);
+  Batch batch;
+  Gatherer(store, {}).fill({}, {}, batch);
+  batch.validate();
+  EXPECT_EQ(batch.num_samples(), 0);
+  EXPECT_NE(batch.find_column("user_x_artist_x_hour"), nullptr);
+}
+
+TEST(Gather, RefusesWhatDoesNotFit) {
+  const TestStore s = make_store(base::temp_path("store"), 4);
+  const EventStore store(s.folder, s.schema);
+  const Gatherer gatherer(store, {});
+  Batch batch;
+  for (const int64_t position : {int64_t{-1}, s.num_events(), int64_t{1} << 40}) {
+    EXPECT_EQ(base::error_of([&] { gatherer.fill(Values{position}, Values{0}, batch); })->code(),
+              ErrorCode::kCorrupt);
+  }
+  Batch other;
+  other.add_column("x", other.add_group("g"));
+  EXPECT_EQ(base::error_of([&] { gatherer.fill(Values{1}, Values{0}, other); })->code(),
+            ErrorCode::kInvalidArgument);
+  GatherConfig config;
+  config.history_length = 0;
+  EXPECT_EQ(base::error_of([&] { Gatherer(store, config); })->code(), ErrorCode::kConfig);
+}
+
+// A user id that its own table does not confirm: the columns disagree.
+TEST(Gather, NamesTheFileThatGivesAnEventToTheWrongUser) {
+  StoreShape shape;
+  shape.users = 200;  // more than are looked at when the store is opened
+  TestStore s = make_store(base::temp_path("store"), 4, shape);
+  const int64_t victim = s.user_start[static_cast<size_t>(s.unique_users[100])] + 1;
+  s.users[static_cast<size_t>(victim)] = s.unique_users[3];
+  put_npy(s.column("flat_uid"), "<i8", s.users);
+  const EventStore store(s.folder, s.schema);
+  const Gatherer gatherer(store, {});
+  Batch batch;
+  const auto error = base::error_of([&] { gatherer.fill(Values{victim}, Values{0}, batch); });
+  EXPECT_EQ(error->code(), ErrorCode::kCorrupt);
+  EXPECT_TRUE(base::contains(error->what(), s.column("flat_uid")));
+}
+
+// Known values of the crossed features (all keys zero, and small ones).
+TEST(Gather, CrossesAreTheBenchmarks) {
+  TestStore s;
+  s.folder = base::temp_path("store");
+  s.schema = SampleSchema::yambda();
+  s.users = {0, 1};
+  s.items = {0, 2};
+  s.timestamps = {0, 5 * 3600 + 24 * 3600 * 7 + 59};
+  s.kinds = {0, 0};
+  s.played = {0, 0};
+  s.organic = {0, 1};
+  s.pools = {{1, 0}, {0, 0}, {0, 1}};
+  s.unique_users = {0, 1};
+  s.user_start = {0, 1};
+  s.user_end = {1, 2};
+  s.maps = {{0, 0, 3}, {0, 0, 4}};
+  s.write({});
+  const EventStore store(s.folder, s.schema);
+  Batch batch;
+  Gatherer(store, {}).fill(Values{1, 0}, Values{0, 1}, batch);
+  const char* const names[] = {"user_x_artist",       "user_x_album",  "user_x_hour",
+                               "item_x_hour",         "artist_x_hour", "user_x_is_organic",
+                               "user_x_artist_x_hour"};
+  const Values small = {64114124, 10577137, 7457897, 19381703, 8957121, 734332, 1351993};
+  const Values zero = {65648434, 5648434, 13648434, 5648434, 21648434, 1648434, 2111592};
+  for (size_t c = 0; c < std::size(names); ++c) {
+    EXPECT_EQ(batch.column(names[c]).values[0], small[c]) << names[c];
+    EXPECT_EQ(batch.column(names[c]).values[1], zero[c]) << names[c];
+  }
+  EXPECT_EQ(batch.column("item_action_weight").values[0], 0);
+  EXPECT_EQ(batch.column("item_action_weight").values[1], 1);
+}
+
+}  // namespace
+}  // namespace segue::data

@@ -1,0 +1,265 @@
+#include "data/inspect.h"
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <filesystem>
+#include <limits>
+#include <mutex>
+#include <numeric>
+#include <system_error>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "base/file.h"
+#include "base/parallel.h"
+
+namespace segue::data {
+namespace {
+
+constexpr int64_t kEventsPerChunk = 1 << 20;
+constexpr int64_t kWindowSeconds = 86400;
+
+/// One bit per item, set from many threads.
+class ItemSet {
+ public:
+  explicit ItemSet(int64_t items) : words_(static_cast<size_t>(items / 64 + 1)) {}
+  void insert(int64_t item) {
+    std::atomic<uint64_t>& word = words_[static_cast<size_t>(item / 64)];
+    const uint64_t bit = uint64_t{1} << (item % 64);
+    // Most are there already: reading does not disturb the other cores.
+    if ((word.load(std::memory_order_relaxed) & bit) == 0) {
+      word.fetch_or(bit, std::memory_order_relaxed);
+    }
+  }
+  int64_t count() const {
+    int64_t n = 0;
+    for (const auto& word : words_) n += std::popcount(word.load(std::memory_order_relaxed));
+    return n;
+  }
+
+ private:
+  std::vector<std::atomic<uint64_t>> words_;
+};
+
+/// What one pass over the events counts.
+struct EventCounts {
+  std::vector<int64_t> kinds, pools, attributes;
+  int64_t organic = 0;
+  int64_t first_time = std::numeric_limits<int64_t>::max();
+  int64_t last_time = std::numeric_limits<int64_t>::min();
+
+  EventCounts(size_t num_kinds, size_t num_pools, size_t num_attributes)
+      : kinds(num_kinds), pools(num_pools), attributes(num_attributes) {}
+
+  void add(const EventCounts& other) {
+    const auto sum = [](std::vector<int64_t>& to, const std::vector<int64_t>& from) {
+      std::transform(from.begin(), from.end(), to.begin(), to.begin(), std::plus<>());
+    };
+    sum(kinds, other.kinds);
+    sum(pools, other.pools);
+    sum(attributes, other.attributes);
+    organic += other.organic;
+    first_time = std::min(first_time, other.first_time);
+    last_time = std::max(last_time, other.last_time);
+  }
+};
+
+void count_chunk(const EventStore& store, size_t begin, size_t end, EventCounts& counts,
+                 ItemSet& seen) {
+  for (size_t i = begin; i < end; ++i) {
+    const auto kind = static_cast<uint64_t>(store.kinds()[i]);
+    if (kind < counts.kinds.size()) ++counts.kinds[kind];
+    counts.organic += store.organic()[i] != 0 ? 1 : 0;
+    counts.first_time = std::min(counts.first_time, store.timestamps()[i]);
+    counts.last_time = std::max(counts.last_time, store.timestamps()[i]);
+    const int64_t item = store.items()[i];
+    if (item < 0 || item >= store.num_items()) continue;
+    seen.insert(item);
+    for (size_t a = 0; a < counts.attributes.size(); ++a) {
+      counts.attributes[a] += store.attribute_map(a)[static_cast<size_t>(item)] != 0 ? 1 : 0;
+    }
+  }
+  for (size_t p = 0; p < counts.pools.size(); ++p) {
+    const auto pool = store.in_pool(p).subspan(begin, end - begin);
+    counts.pools[p] = std::accumulate(pool.begin(), pool.end(), int64_t{0});
+  }
+}
+
+EventCounts count_events(const EventStore& store, size_t num_kinds, ItemSet& seen) {
+  const EventCounts none(num_kinds, store.schema().pools.size(), store.schema().attributes.size());
+  EventCounts total = none;
+  std::mutex mutex;  // sums of integers do not depend on the order
+  base::parallel_for(store.num_events(), kEventsPerChunk, [&](int64_t begin, int64_t end) {
+    EventCounts part = none;
+    count_chunk(store, static_cast<size_t>(begin), static_cast<size_t>(end), part, seen);
+    const std::lock_guard lock(mutex);
+    total.add(part);
+  });
+  return total;
+}
+
+double ratio(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+WindowSummary summarize_windows(const EventStore& store, int64_t min_history) {
+  const std::span<const int64_t> times = store.anchors(min_history).timestamps;
+  WindowSummary w{.min_history = min_history, .anchors = static_cast<int64_t>(times.size())};
+  if (times.empty()) return w;
+  const auto [first, last] = std::ranges::minmax(times);
+  w.first_time = first;
+  w.last_time = last;
+  std::vector<int64_t> sizes(static_cast<size_t>((last - first) / kWindowSeconds + 1));
+  for (const int64_t time : times) ++sizes[static_cast<size_t>((time - first) / kWindowSeconds)];
+  w.windows = static_cast<int64_t>(sizes.size());
+  w.empty = std::ranges::count(sizes, 0);
+  w.sizes = spread_of(std::move(sizes));
+  return w;
+}
+
+/// Length of the interleaved history of the event at `position`, counted from the newest on.
+int64_t history_length(const EventStore& store, int64_t position, int64_t wanted, int64_t window) {
+  const size_t num_pools = store.schema().pools.size();
+  const auto uid = static_cast<size_t>(store.users()[static_cast<size_t>(position)]);
+  const int64_t begin = std::max(store.user_start()[uid], position - window);
+  std::vector<int64_t> room(num_pools,
+                            std::max<int64_t>(1, wanted / static_cast<int64_t>(num_pools)));
+  int64_t length = 0;
+  auto open = static_cast<int64_t>(num_pools);
+  for (int64_t i = position - 1; i >= begin && open > 0; --i) {
+    bool taken = false;
+    for (size_t p = 0; p < num_pools; ++p) {
+      if (room[p] == 0 || store.in_pool(p)[static_cast<size_t>(i)] == 0) continue;
+      taken = true;
+      if (--room[p] == 0) --open;
+    }
+    length += taken ? 1 : 0;
+  }
+  return length;
+}
+
+HistorySummary summarize_histories(const EventStore& store, std::span<const int64_t> anchors,
+                                   const InspectConfig& config) {
+  HistorySummary h{.history_length = config.history_length};
+  const int64_t all = static_cast<int64_t>(anchors.size());
+  std::vector<int64_t> lengths(static_cast<size_t>(std::min(all, config.history_samples)));
+  const auto samples = static_cast<int64_t>(lengths.size());
+  base::parallel_for(samples, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      // In the middle of its part of the list.
+      const int64_t anchor = anchors[static_cast<size_t>((2 * i + 1) * all / (2 * samples))];
+      lengths[static_cast<size_t>(i)] =
+          history_length(store, anchor, config.history_length, config.scan_window);
+    }
+  });
+  h.lengths = spread_of(std::move(lengths));
+  h.fill = h.lengths.mean / static_cast<double>(config.history_length);
+  return h;
+}
+
+AttributeSummary summarize_attribute(const EventStore& store, size_t attribute, int64_t events) {
+  const std::span<const int32_t> map = store.attribute_map(attribute);
+  std::unordered_set<int32_t> values(map.begin(), map.end());
+  values.erase(0);
+  const int64_t without = std::ranges::count(map, 0);
+  return {.name = store.schema().attributes[attribute].name,
+          .values = static_cast<int64_t>(values.size()),
+          .item_share = 1 - ratio(without, store.num_items()),
+          .event_share = ratio(events, store.num_events())};
+}
+
+}  // namespace
+
+Spread spread_of(std::vector<int64_t> values) {
+  Spread s{.count = static_cast<int64_t>(values.size())};
+  if (values.empty()) return s;
+  std::sort(values.begin(), values.end());
+  // Nearest rank: the smallest value that at least this share of all values does not exceed.
+  const auto rank = [&](int64_t per_cent) {
+    return values[static_cast<size_t>((s.count * per_cent + 99) / 100 - 1)];
+  };
+  s.min = values.front();
+  s.median = rank(50);
+  s.p90 = rank(90);
+  s.max = values.back();
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  s.mean = sum / static_cast<double>(s.count);
+  return s;
+}
+
+LogSchema schema_for(const std::string& store) {
+  for (const std::string& folder : {store, store + "/.."}) {
+    if (base::exists(folder + "/" + kSchemaFile)) return read_store_schema(folder);
+  }
+  return LogSchema::preset("yambda-5b");
+}
+
+StoreSummary summarize(const EventStore& store, const LogSchema& schema,
+                       const InspectConfig& given) {
+  StoreSummary s{.folder = store.folder(),
+                 .cache_folder = store.cache_folder(),
+                 .history_length = store.history_length(),
+                 .events = store.num_events(),
+                 .users = store.num_users(),
+                 .items = store.num_items()};
+  if (base::exists(s.folder + "/" + kManifestFile)) s.manifest = StoreManifest::read(s.folder);
+
+  std::vector<int64_t> lengths;
+  for (const int64_t uid : store.unique_users()) {
+    const auto u = static_cast<size_t>(uid);
+    lengths.push_back(store.user_end()[u] - store.user_start()[u]);
+  }
+  s.events_per_user = spread_of(std::move(lengths));
+
+  ItemSet seen(store.num_items());
+  const EventCounts counts = count_events(store, schema.kinds.size(), seen);
+  s.items_seen = seen.count();
+  s.organic_share = ratio(counts.organic, s.events);
+  s.first_time = counts.first_time;
+  s.last_time = counts.last_time;
+  for (size_t i = 0; i < counts.kinds.size(); ++i) {
+    s.kinds.push_back({schema.kinds[i], counts.kinds[i], ratio(counts.kinds[i], s.events)});
+  }
+  for (size_t i = 0; i < counts.pools.size(); ++i) {
+    s.pools.push_back(
+        {store.schema().pools[i].name, counts.pools[i], ratio(counts.pools[i], s.events)});
+  }
+  for (size_t i = 0; i < counts.attributes.size(); ++i) {
+    s.attributes.push_back(summarize_attribute(store, i, counts.attributes[i]));
+  }
+
+  InspectConfig config = given;
+  if (config.history_length == 0) config.history_length = store.history_length();
+  std::vector<int64_t> floors = {store.history_length()};
+  if (s.manifest) floors = s.manifest->min_history;
+  if (config.min_history >= 0) floors = {config.min_history};
+  for (const int64_t floor : floors) s.windows.push_back(summarize_windows(store, floor));
+  s.history = summarize_histories(store, store.anchors(floors.front()).positions, config);
+  return s;
+}
+
+VerifyReport compare_sizes(const EventStore& store) {
+  VerifyReport report;
+  if (!base::exists(store.folder() + "/" + kManifestFile)) return report;
+  report.has_manifest = true;
+  for (const FileRecord& wanted : StoreManifest::read(store.folder()).files) {
+    std::error_code error;
+    const auto bytes =
+        static_cast<int64_t>(std::filesystem::file_size(store.folder() + "/" + wanted.name, error));
+    if (error) {
+      report.problems.push_back(fmt::format("{}: {}", wanted.name, error.message()));
+      continue;
+    }
+    ++report.files;
+    report.bytes += bytes;
+    if (bytes != wanted.bytes) {
+      report.problems.push_back(
+          fmt::format("{}: {} bytes, should be {}", wanted.name, bytes, wanted.bytes));
+    }
+  }
+  return report;
+}
+
+}  // namespace segue::data

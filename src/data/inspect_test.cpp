@@ -1,0 +1,230 @@
+#include "data/inspect.h"
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "data/baselines.h"
+#include "data/prep.h"
+#include "data/store_test_util.h"
+#include "data/store_writer.h"
+#include "data/synth_output.h"
+
+namespace segue::data {
+namespace {
+
+using base::contains;
+
+/// User 1 and 2 take turns; kind 0 is a listen. Artists: items 0, 1 -> 7; item 2 -> 8.
+std::string handmade_store(const std::string& name) {
+  struct Row {
+    int64_t user, time, item;
+    float value;
+    uint8_t kind;
+  };
+  const std::vector<Row> rows = {{1, 10, 0, 100, 0}, {1, 20, 0, -1, 1},  {1, 30, 1, 10, 0},
+                                 {1, 100, 2, 90, 0}, {2, 15, 0, 80, 0},  {2, 40, 0, 0, 0},
+                                 {2, 50, 1, 60, 0},  {2, 86500, 2, 5, 0}};
+  std::vector<Event> events;
+  for (const Row& r : rows) {
+    Event e;
+    e.user = r.user;
+    e.time = r.time;
+    e.item = r.item;
+    e.value = r.value;
+    e.kind = r.kind;
+    e.organic = r.item == 2 ? 1 : 0;
+    events.push_back(e);
+  }
+  std::string folder = base::temp_path(name);
+  StoreWriter writer({.folder = folder, .history_length = 6, .min_history = {0}},
+                     LogSchema::preset("yambda-50m"));
+  writer.add(events);
+  const std::vector<int64_t> items = {0, 1, 2}, artists = {7, 7, 8}, albums = {1, 0, 1};
+  writer.set_attribute("artist_id", items, artists);
+  writer.set_attribute("album_id", items, albums);
+  writer.finish();
+  return folder;
+}
+
+/// A small store, its raw log, and both opened.
+struct SynthStore {
+  SynthLog log{{.users = 60, .items = 800, .days = 12, .events_per_user = 120, .seed = 3}};
+  std::string folder;
+  LogSchema schema;
+  explicit SynthStore(const std::string& name) : folder(base::temp_path(name)) {
+    write_synth_store(log, {.folder = folder, .history_length = 30, .min_history = {10}});
+    schema = schema_for(folder);
+  }
+  EventStore open() const { return EventStore(folder, schema.samples()); }
+};
+
+TEST(InspectTest, SpreadTakesNearestRanks) {
+  const Spread s = spread_of({5, 1, 4, 2, 3, 10, 6, 8, 7, 9});
+  EXPECT_EQ(s.count, 10);
+  EXPECT_EQ(s.min, 1);
+  EXPECT_EQ(s.median, 5);
+  EXPECT_EQ(s.p90, 9);
+  EXPECT_EQ(s.max, 10);
+  EXPECT_DOUBLE_EQ(s.mean, 5.5);
+  EXPECT_EQ(spread_of({4}).p90, 4);
+  EXPECT_EQ(spread_of({}).count, 0);
+}
+
+TEST(InspectTest, SummaryOfAHandmadeStore) {
+  const std::string folder = handmade_store("store");
+  const LogSchema schema = schema_for(folder);
+  const EventStore store(folder, schema.samples());
+  const StoreSummary s = summarize(store, schema);
+  EXPECT_EQ(s.events, 8);
+  EXPECT_EQ(s.users, 2);
+  EXPECT_EQ(s.items, 3);
+  EXPECT_EQ(s.items_seen, 3);
+  EXPECT_EQ(s.events_per_user.max, 4);
+  EXPECT_EQ(s.first_time, 10);
+  EXPECT_EQ(s.last_time, 86500);
+  EXPECT_DOUBLE_EQ(s.organic_share, 0.25);
+  ASSERT_EQ(s.kinds.size(), 5u);
+  EXPECT_EQ(s.kinds[0].events, 7);
+  EXPECT_EQ(s.kinds[1].events, 1);
+  ASSERT_EQ(s.pools.size(), 3u);
+  EXPECT_EQ(s.pools[0].events, 4);  // listen_plus
+  EXPECT_EQ(s.pools[1].events, 1);  // like
+  EXPECT_EQ(s.pools[2].events, 3);  // skip
+  EXPECT_DOUBLE_EQ(s.pools[0].share, 0.5);
+  ASSERT_EQ(s.attributes.size(), 2u);
+  EXPECT_EQ(s.attributes[0].values, 2);
+  EXPECT_DOUBLE_EQ(s.attributes[0].item_share, 1);
+  EXPECT_EQ(s.attributes[1].values, 1);
+  EXPECT_DOUBLE_EQ(s.attributes[1].item_share, 2.0 / 3);
+  EXPECT_DOUBLE_EQ(s.attributes[1].event_share, 6.0 / 8);
+  ASSERT_EQ(s.windows.size(), 1u);
+  EXPECT_EQ(s.windows[0].anchors, 7);
+  EXPECT_EQ(s.windows[0].windows, 2);
+  EXPECT_EQ(s.windows[0].empty, 0);
+  EXPECT_EQ(s.windows[0].sizes.max, 6);
+  EXPECT_EQ(s.history.lengths.count, 7);
+  EXPECT_EQ(s.history.lengths.max, 3);
+  ASSERT_TRUE(s.manifest);
+  EXPECT_EQ(s.manifest->num_events, 8);
+}
+
+TEST(InspectTest, HistoriesAreAsLongAsGatheredOnes) {
+  StoreShape shape;
+  shape.disjoint_pools = false;
+  const TestStore test = make_store(base::temp_path("store"), 5, shape);
+  const EventStore store(test.folder, test.schema);
+  for (const int64_t length : {3, 12, 30, 300}) {
+    const InspectConfig config{
+        .history_length = length, .min_history = 0, .scan_window = 40, .history_samples = 1 << 20};
+    const StoreSummary s = summarize(store, schema_for(test.folder), config);
+    const GatherConfig gather{.history_length = length, .scan_window = 40};
+    std::vector<int64_t> lengths;
+    for (const int64_t anchor : store.anchors(0).positions) {
+      const ExpectedHistory h = expected_history(test, gather, anchor);
+      lengths.push_back(static_cast<int64_t>(h.positions.size()));
+    }
+    const Spread wanted = spread_of(lengths);
+    EXPECT_EQ(s.history.lengths.count, wanted.count);
+    EXPECT_EQ(s.history.lengths.median, wanted.median);
+    EXPECT_EQ(s.history.lengths.max, wanted.max);
+    EXPECT_DOUBLE_EQ(s.history.lengths.mean, wanted.mean);
+  }
+}
+
+TEST(InspectTest, SizesAreComparedWithTheManifest) {
+  const SynthStore synth("store");
+  const VerifyReport fine = compare_sizes(synth.open());
+  EXPECT_TRUE(fine.has_manifest);
+  EXPECT_TRUE(fine.ok());
+  EXPECT_GT(fine.files, 20);
+  EXPECT_TRUE(verify_store(synth.folder).ok());  // the additional file included
+
+  std::filesystem::resize_file(synth.folder + "/split_meta.json", 10);
+  std::filesystem::remove(synth.folder + "/segue/listen_probability.npy");
+  const VerifyReport bad = compare_sizes(synth.open());
+  ASSERT_EQ(bad.problems.size(), 2u);
+  EXPECT_TRUE(contains(bad.problems[0], "segue/listen_probability.npy: No such file"));
+  EXPECT_TRUE(contains(bad.problems[1], "split_meta.json: 10 bytes, should be"));
+
+  const TestStore other = make_store(base::temp_path("other"), 1);
+  EXPECT_FALSE(compare_sizes(EventStore(other.folder, other.schema)).has_manifest);
+}
+
+// ---- predictions ----
+
+TEST(BaselinesTest, UseOnlyWhatWasBefore) {
+  const std::string folder = handmade_store("store");
+  const EventStore store(folder, schema_for(folder).samples());
+  const Predictions p = predict_by_history(store);
+  EXPECT_EQ(p.positions, (std::vector<int64_t>{0, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(p.labels, (std::vector<float>{1, 0, 1, 1, 0, 1, 0}));
+  const double prior = 4.0 / 7;
+  const auto share = [](double positive, double all, double weight, double towards) {
+    return static_cast<float>((positive + weight * towards) / (all + weight));
+  };
+  // Item 0: times 10 (+), 15 (+), 40 (-); item 1: 30 (-), 50 (+); item 2: 100 (+), 86500.
+  const std::vector<float> item = {share(0, 0, 10, prior), share(0, 0, 10, prior),
+                                   share(0, 0, 10, prior), share(1, 1, 10, prior),
+                                   share(2, 2, 10, prior), share(0, 1, 10, prior),
+                                   share(1, 1, 10, prior)};
+  EXPECT_EQ(p.item, item);
+  EXPECT_EQ(p.user[2], share(1, 2, 5, prior));
+  EXPECT_EQ(p.user[3], share(0, 0, 5, prior));
+  EXPECT_EQ(p.user[6], share(2, 3, 5, prior));
+  EXPECT_EQ(p.attribute, "artist_id");
+  // User 2 had artist 7 three times before, artist 8 never.
+  const auto user_share = [&](double positive, double all) {
+    return (positive + 5 * prior) / (all + 5);
+  };
+  EXPECT_FLOAT_EQ(p.user_attribute[5], share(1, 2, 2, user_share(1, 2)));
+  EXPECT_FLOAT_EQ(p.user_attribute[6], share(0, 0, 2, user_share(2, 3)));
+}
+
+TEST(BaselinesTest, LargeStoresAreSampledByUser) {
+  const SynthStore synth("store");
+  const EventStore store = synth.open();
+  const Predictions all = predict_by_history(store);
+  const Predictions some = predict_by_history(store, store.num_events() / 3);
+  EXPECT_EQ(all.sampled_every, 1);
+  EXPECT_GE(some.sampled_every, 3);
+  EXPECT_LT(some.positions.size(), all.positions.size() * 3 / 4);
+  EXPECT_GT(some.positions.size(), 0u);
+}
+
+TEST(BaselinesTest, TruthBesideTheStoreAndBesideTheRawLogAgree) {
+  const SynthStore synth("direct");
+  const EventStore direct = synth.open();
+  const std::vector<float> truth = read_truth(direct);
+  ASSERT_EQ(truth.size(), static_cast<size_t>(direct.num_events()));
+  for (size_t i = 0; i < truth.size(); ++i) {
+    EXPECT_EQ(std::isnan(truth[i]), direct.kinds()[i] != kListen);
+  }
+
+  const std::string raw = base::temp_path("raw");
+  write_raw_log(synth.log, *make_csv_log_writer(raw, "50m"), raw);
+  const std::vector<float> matched = read_truth(direct, raw);
+  ASSERT_EQ(matched.size(), truth.size());
+  for (size_t i = 0; i < truth.size(); ++i) {
+    EXPECT_TRUE(matched[i] == truth[i] || (std::isnan(matched[i]) && std::isnan(truth[i])));
+  }
+
+  const SynthLog other({.users = 60, .items = 800, .days = 12, .events_per_user = 120, .seed = 4});
+  const std::string other_raw = base::temp_path("other");
+  write_raw_log(other, *make_csv_log_writer(other_raw, "50m"), other_raw);
+  const auto error = base::error_of([&] { read_truth(direct, other_raw); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(), "was not made from this log"));
+  EXPECT_EQ(error->code(), ErrorCode::kCorrupt);
+
+  const std::string handmade = handmade_store("handmade");
+  EXPECT_TRUE(read_truth(EventStore(handmade, schema_for(handmade).samples())).empty());
+}
+
+}  // namespace
+}  // namespace segue::data

@@ -1,0 +1,93 @@
+#include "data/log_reader.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include "base/error.h"
+
+namespace segue::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kBlocksAhead = 3;
+
+bool is_pattern(const std::string& text) { return text.find_first_of("*?[") != std::string::npos; }
+
+/// Follows one component of the pattern after the other.
+void expand(const fs::path& folder, fs::path::const_iterator part,
+            const fs::path::const_iterator& end, std::vector<fs::path>& found) {
+  if (part == end) {
+    std::error_code ignored;
+    if (fs::is_regular_file(folder, ignored)) found.push_back(folder);
+    return;
+  }
+  const std::string name = part->string();
+  ++part;
+  if (!is_pattern(name)) return expand(folder / name, part, end, found);
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), last; !error && it != last; it.increment(error)) {
+    const std::string entry = it->path().filename().string();
+    if (::fnmatch(name.c_str(), entry.c_str(), FNM_PERIOD) == 0) {
+      expand(it->path(), part, end, found);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<LogFile> find_log_files(const std::string& folder, const std::string& pattern) {
+  const fs::path root(folder), relative(pattern);
+  std::error_code error;
+  if (!fs::is_directory(root, error)) {
+    fail(ErrorCode::kNotFound, fmt::format("{}: no such folder", folder));
+  }
+  std::vector<fs::path> paths;
+  expand(root, relative.begin(), relative.end(), paths);
+  if (paths.empty()) {
+    fail(ErrorCode::kNotFound, is_pattern(pattern)
+                                   ? fmt::format("{}: has no file {}", folder, pattern)
+                                   : fmt::format("{}: no such file", (root / relative).string()));
+  }
+  std::sort(paths.begin(), paths.end());
+  std::vector<LogFile> files;
+  files.reserve(paths.size());
+  for (const fs::path& path : paths) {
+    files.push_back({.path = path.string(),
+                     .name = path.lexically_relative(root).string(),
+                     .bytes = static_cast<int64_t>(fs::file_size(path))});
+  }
+  return files;
+}
+
+LogReader::LogReader(std::vector<LogFile> files, std::vector<ColumnRequest> columns,
+                     const TableOptions& options)
+    : files_(std::move(files)), columns_(std::move(columns)), options_(options) {
+  for (const LogFile& file : files_) total_bytes_ += file.bytes;
+  blocks_ = std::make_unique<Prefetcher<RawBlock>>(kBlocksAhead,
+                                                   [this](RawBlock& block) { return make(block); });
+}
+
+bool LogReader::make(RawBlock& block) {
+  while (true) {
+    if (!reader_) {
+      if (file_ == files_.size()) return false;
+      reader_ = open_table(files_[file_].path, columns_, options_);
+    }
+    if (reader_->read(block)) {
+      block.file = file_;
+      bytes_ = bytes_before_ + reader_->bytes_read();
+      return true;
+    }
+    reader_.reset();
+    bytes_before_ += files_[file_].bytes;
+    ++file_;
+  }
+}
+
+}  // namespace segue::data

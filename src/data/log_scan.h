@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "data/event_normalizer.h"
+#include "data/log_reader.h"
+#include "data/log_schema.h"
+
+namespace segue::data {
+
+/// What a first look at a log tells: enough to split it and to plan memory.
+struct LogScan {
+  int64_t rows = 0;
+  int64_t first_time = 0, last_time = 0;  // seconds
+  bool in_order = true;                   // users rise, times rise within a user
+  IdColumn users, items;
+};
+
+/// Reads the columns with users and times, and those of ids that need a dictionary. `memory_bytes`
+/// bounds the dictionaries. Error(kCorrupt) for a log without rows.
+LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
+                 const TableOptions& options, int64_t memory_bytes);
+
+}  // namespace segue::data

@@ -1,0 +1,334 @@
+#include "data/log_schema.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace segue::data {
+namespace {
+
+int64_t index_of(const std::vector<std::string>& names, std::string_view name) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  return found == names.end() ? -1 : found - names.begin();
+}
+
+/// Collects what is wrong, so that one run of the program shows all of it.
+class Problems {
+ public:
+  template <class... Args>
+  void add(fmt::format_string<Args...> text, Args&&... args) {
+    list_.push_back(fmt::format(text, std::forward<Args>(args)...));
+  }
+  void check(bool fine, const std::string& text) {
+    if (!fine) list_.push_back(text);
+  }
+  void throw_if_any() const {
+    if (!list_.empty()) {
+      fail(ErrorCode::kConfig, fmt::format("event log schema: {}", fmt::join(list_, "\n")));
+    }
+  }
+
+ private:
+  std::vector<std::string> list_;
+};
+
+bool is_unit(double seconds) {
+  if (!(seconds > 0) || !std::isfinite(seconds)) return false;
+  const double whole = seconds >= 1 ? seconds : 1 / seconds;
+  return std::abs(whole - std::round(whole)) < 1e-6 * whole && whole < 1e12;
+}
+
+/// Names become parts of file names.
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name.find_first_not_of(
+                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
+                              "XYZ0123456789_") == std::string_view::npos;
+}
+
+void check_distinct(Problems& problems, const std::vector<std::string>& names, const char* what) {
+  std::set<std::string> seen;
+  for (const std::string& name : names) {
+    if (!seen.insert(name).second) problems.add("{} \"{}\" appears twice", what, name);
+  }
+}
+
+void check_columns(Problems& problems, const LogSchema& c) {
+  problems.check(!c.events.empty(), "events: say which file (or pattern) holds the events");
+  problems.check(!c.user.empty() && !c.item.empty() && !c.time.empty(),
+                 "user, item and time must name columns");
+  problems.check(is_unit(c.time_unit_seconds),
+                 fmt::format("time_unit_seconds = {}: must be a whole number or one over a whole "
+                             "number, such as 0.001",
+                             c.time_unit_seconds));
+  problems.check(is_unit(c.length_unit_seconds),
+                 fmt::format("length_unit_seconds = {}: must be a whole number or one over a "
+                             "whole number, such as 0.001",
+                             c.length_unit_seconds));
+  problems.check(!c.csv_separator.empty(), "csv_separator must not be empty");
+  problems.check(c.csv_separator.find_first_of("\"\r\n") == std::string::npos,
+                 "csv_separator must not hold quotes or line ends");
+  problems.check(c.flags.empty() || c.value.empty(),
+                 "value and flags exclude each other: flags make the value");
+  problems.check(c.flags.size() <= kMaxFlags,
+                 fmt::format("{} flags; at most {} fit into a value", c.flags.size(), kMaxFlags));
+  check_distinct(problems, c.flags, "flag");
+  check_distinct(problems, c.csv_columns, "column");
+}
+
+void check_kinds(Problems& problems, const LogSchema& c) {
+  problems.check(
+      !c.kinds.empty() && c.kinds.size() <= kMaxKinds,
+      fmt::format("kinds: {} of them; there must be 1 to {}", c.kinds.size(), kMaxKinds));
+  check_distinct(problems, c.kinds, "kind");
+  problems.check(!c.anchor_kinds.empty(),
+                 "anchor_kinds: say which kinds of events are to be predicted");
+  for (const std::string& name : c.anchor_kinds) {
+    if (index_of(c.kinds, name) < 0) problems.add("anchor_kinds: there is no kind \"{}\"", name);
+  }
+}
+
+void check_pools(Problems& problems, const LogSchema& c) {
+  problems.check(!c.pools.empty(), "pools: at least one is needed, histories are made of them");
+  std::vector<std::string> names;
+  int64_t bits = 0;
+  for (const PoolRule& pool : c.pools) {
+    names.push_back(pool.name);
+    if (!is_plain_name(pool.name)) {
+      problems.add("pool name \"{}\": use letters, digits and underscores", pool.name);
+    }
+    if (pool.bit <= 0 || !std::has_single_bit(static_cast<uint64_t>(pool.bit))) {
+      problems.add("pool \"{}\": bit = {} is no power of two", pool.name, pool.bit);
+    } else if ((bits & pool.bit) != 0) {
+      problems.add("pool \"{}\": bit = {} belongs to another pool already", pool.name, pool.bit);
+    }
+    bits |= pool.bit;
+    for (const std::string& kind : pool.kinds) {
+      if (index_of(c.kinds, kind) < 0) {
+        problems.add("pool \"{}\": there is no kind \"{}\"", pool.name, kind);
+      }
+    }
+    if (pool.min_value < 0 || pool.below_value < 0 ||
+        (pool.below_value > 0 && pool.below_value <= pool.min_value)) {
+      problems.add("pool \"{}\": values from {} to below {} are none", pool.name, pool.min_value,
+                   pool.below_value);
+    }
+    if (!pool.flag.empty() && index_of(c.flags, pool.flag) < 0) {
+      problems.add("pool \"{}\": there is no flag \"{}\"", pool.name, pool.flag);
+    }
+  }
+  check_distinct(problems, names, "pool");
+  if (!c.label_pool.empty() && index_of(names, c.label_pool) < 0) {
+    problems.add("label_pool: there is no pool \"{}\"", c.label_pool);
+  }
+}
+
+void check_attributes(Problems& problems, const LogSchema& c) {
+  std::vector<std::string> names, files;
+  for (const AttributeFile& a : c.attributes) {
+    names.push_back(a.name);
+    files.push_back(a.store_file());
+    if (!is_plain_name(a.name)) {
+      problems.add("attribute name \"{}\": use letters, digits and underscores", a.name);
+    }
+    if (a.name == "user" || a.name == "item") {  // their files would be taken for the ids' own
+      problems.add("attribute name \"{}\" is taken", a.name);
+    }
+    if (a.file.empty() || a.item.empty() || a.value.empty()) {
+      problems.add("attribute \"{}\": needs file, item and value", a.name);
+    }
+  }
+  check_distinct(problems, names, "attribute");
+  check_distinct(problems, files, "file of an attribute");
+}
+
+void check_split(Problems& problems, const LogSchema& c) {
+  problems.check(
+      c.test_seconds >= 0 && c.gap_seconds >= 0 && c.train_days >= 0 && c.session_gap_seconds >= 0,
+      "test_seconds, gap_seconds, train_days and session_gap_seconds must not be "
+      "negative");
+  constexpr int64_t kLongest = int64_t{1} << 40;
+  problems.check(
+      c.test_seconds < kLongest && c.gap_seconds < kLongest && c.train_days < kLongest / 86400,
+      "test_seconds, gap_seconds or train_days is longer than any log");
+}
+
+LogSchema yambda(std::string_view size) {
+  LogSchema c;
+  c.preset_name = fmt::format("yambda-{}", size);
+  c.label = size;
+  c.events = fmt::format("flat/{}/multi_event.parquet", size);
+  c.kind = "event_type";
+  c.value = "played_ratio_pct";
+  c.organic = "is_organic";
+  c.length = "track_length_seconds";
+  c.kinds = {"listen", "like", "dislike", "unlike", "undislike"};
+  c.anchor_kinds = {"listen"};
+  c.pools = {{.name = "listen_plus", .bit = 1, .kinds = {"listen"}, .min_value = 50},
+             {.name = "like", .bit = 2, .kinds = {"like"}},
+             {.name = "skip", .bit = 4, .kinds = {"listen"}, .below_value = 50}};
+  c.label_pool = "listen_plus";
+  c.attributes = {
+      {.name = "artist_id", .file = "artist_item_mapping.parquet", .value = "artist_id"},
+      {.name = "album_id", .file = "album_item_mapping.parquet", .value = "album_id"}};
+  c.crosses = SampleSchema::yambda().crosses;
+  return c;
+}
+
+}  // namespace
+
+bool PoolRule::contains(const Event& e, const std::vector<std::string>& all_kinds,
+                        const std::vector<std::string>& all_flags) const {
+  LogSchema one;
+  one.kinds = all_kinds;
+  one.flags = all_flags;
+  one.pools = {*this};
+  return EventRules(one).in_pool(0, e);
+}
+
+void describe(base::ConfigVisitor& v, PoolRule& c) {
+  v.field("name", c.name, "column flat_is_<name>.npy of the store");
+  v.field("bit", c.bit, "its bit in the action column, a power of two");
+  v.field("kinds", c.kinds, "kinds of events in the pool; empty: all");
+  v.field("min_value", c.min_value, "smallest value of an event in the pool");
+  v.field("below_value", c.below_value, "values are below this; 0: no upper bound");
+  v.field("flag", c.flag, "flag that must be set; empty: none");
+}
+
+std::string AttributeFile::store_file() const {
+  constexpr std::string_view kSuffix = "_id";
+  std::string_view stem = name;
+  if (stem.size() > kSuffix.size() && stem.ends_with(kSuffix)) stem.remove_suffix(kSuffix.size());
+  return fmt::format("item_to_{}.npy", stem);
+}
+
+void describe(base::ConfigVisitor& v, AttributeFile& c) {
+  v.field("name", c.name, "column of the samples, for example artist_id");
+  v.field("file", c.file, "file with the rows, relative to the raw folder");
+  v.field("item", c.item, "column with the item");
+  v.field("value", c.value, "column with the attribute: integers, or text (numbered from 1)");
+  v.field("csv_columns", c.csv_columns, "names of the columns of a CSV file without header line");
+}
+
+void describe(base::ConfigVisitor& v, LogSchema& c) {
+  v.field("preset", c.preset_name, "start from yambda-50m, yambda-500m or yambda-5b");
+  v.field("label", c.label, "name of the log; \"size\" in split_meta.json");
+  v.field("events", c.events,
+          "Parquet or CSV file, or a pattern such as \"*.csv\", in the raw folder");
+  v.field("user", c.user, "column with the user");
+  v.field("item", c.item, "column with the item");
+  v.field("time", c.time, "column with the time");
+  v.field("kind", c.kind, "column with the kind of event; empty: every row is the first kind");
+  v.field("value", c.value, "column with a strength of 0 and more; empty: none");
+  v.field("flags", c.flags, "columns of 0 and 1 that make the value, flag i counting 2^i");
+  v.field("organic", c.organic, "column: 1 when the user chose the item unprompted; empty: 0");
+  v.field("length", c.length, "column with the length of the item; empty: none");
+  v.field("length_unit_seconds", c.length_unit_seconds, "unit of that column; 0.001: milliseconds");
+  v.field("time_unit_seconds", c.time_unit_seconds, "unit of the time column; 0.001: milliseconds");
+  v.choice(
+      "user_ids", c.user_ids, {"auto", "as_is", "dense"},
+      "auto: integers as they are, text dense; dense: 0, 1, ... by order of the distinct values");
+  v.choice("item_ids", c.item_ids, {"auto", "as_is", "dense"}, "as user_ids");
+  v.field("csv_separator", c.csv_separator, "between the fields of a CSV line, such as \"::\"");
+  v.field("csv_columns", c.csv_columns, "names of the columns of CSV files without header line");
+  v.field("kinds", c.kinds, "kinds of events; the position is the number");
+  v.field("anchor_kinds", c.anchor_kinds, "kinds of events to predict");
+  v.list("pools", c.pools, "sets of events that make up histories");
+  v.field("label_pool", c.label_pool,
+          "pool that the label tells membership of; empty: the bits of all pools");
+  v.list("attributes", c.attributes, "files that map items to attributes");
+  v.list("crosses", c.crosses, "crossed features");
+  v.field("test_seconds", c.test_seconds, "length of the test part at the end of the log");
+  v.field("gap_seconds", c.gap_seconds, "left out between train and test");
+  v.field("train_days", c.train_days, "length of the train part; 0: from the first event on");
+  v.field("session_gap_seconds", c.session_gap_seconds, "a longer pause begins a session");
+}
+
+LogSchema LogSchema::preset(std::string_view name) {
+  constexpr std::string_view kPrefix = "yambda-";
+  if (index_of(preset_names(), name) < 0) {
+    const std::string nearest = base::nearest_name(name, preset_names());
+    fail(ErrorCode::kConfig,
+         fmt::format("there is no event log preset \"{}\"; {}", name,
+                     nearest.empty() ? fmt::format("there are: {}", fmt::join(preset_names(), ", "))
+                                     : fmt::format("did you mean \"{}\"?", nearest)));
+  }
+  return yambda(name.substr(kPrefix.size()));
+}
+
+const std::vector<std::string>& LogSchema::preset_names() {
+  static const std::vector<std::string> kNames = {"yambda-50m", "yambda-500m", "yambda-5b"};
+  return kNames;
+}
+
+void LogSchema::validate() const {
+  Problems problems;
+  check_columns(problems, *this);
+  check_kinds(problems, *this);
+  check_pools(problems, *this);
+  check_attributes(problems, *this);
+  check_split(problems, *this);
+  problems.throw_if_any();
+  samples().validate();
+}
+
+SampleSchema LogSchema::samples() const {
+  SampleSchema result;
+  result.pools.clear();
+  result.attributes.clear();
+  for (const PoolRule& pool : pools) result.pools.push_back({.name = pool.name, .bit = pool.bit});
+  result.label_pool = label_pool;
+  for (const AttributeFile& a : attributes) {
+    result.attributes.push_back({.name = a.name, .file = a.store_file()});
+  }
+  result.crosses = crosses;
+  result.anchor_kinds.clear();
+  for (const std::string& name : anchor_kinds) {
+    result.anchor_kinds.push_back(index_of(kinds, name));
+  }
+  std::sort(result.anchor_kinds.begin(), result.anchor_kinds.end());
+  return result;
+}
+
+LogSchema load_log_schema(const base::ConfigSources& sources) {
+  LogSchema schema;
+  if (const auto name = base::peek_string(sources, "preset"); name && !name->empty()) {
+    schema = LogSchema::preset(*name);
+  }
+  base::load_config(schema, sources);
+  schema.validate();
+  return schema;
+}
+
+EventRules::EventRules(const LogSchema& schema) {
+  const auto kind_bits = [&schema](const std::vector<std::string>& names) {
+    uint64_t bits = 0;
+    for (const std::string& name : names) {
+      const int64_t kind = index_of(schema.kinds, name);
+      SEGUE_ASSERT(kind >= 0 && kind < static_cast<int64_t>(kMaxKinds), "an unchecked schema");
+      bits |= uint64_t{1} << kind;
+    }
+    return bits;
+  };
+  for (const PoolRule& rule : schema.pools) {
+    Pool pool;
+    pool.kinds = rule.kinds.empty() ? ~uint64_t{0} : kind_bits(rule.kinds);
+    pool.min_value = rule.min_value;
+    pool.below_value =
+        rule.below_value == 0 ? std::numeric_limits<double>::infinity() : rule.below_value;
+    if (!rule.flag.empty()) {
+      const int64_t flag = index_of(schema.flags, rule.flag);
+      SEGUE_ASSERT(flag >= 0 && flag < static_cast<int64_t>(kMaxFlags), "an unchecked schema");
+      pool.flags = uint32_t{1} << flag;
+    }
+    pools_.push_back(pool);
+  }
+  anchor_kinds_ = kind_bits(schema.anchor_kinds);
+}
+
+}  // namespace segue::data

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/config.h"
+#include "data/event.h"
+#include "data/sample_schema.h"
+
+namespace segue::data {
+
+/// Which events belong to a pool: any of `kinds`, with a value in [min_value, below_value) and, if
+/// `flag` is given, with that flag set. An event without a value counts as 0.
+struct PoolRule {
+  std::string name;
+  int64_t bit = 1;
+  std::vector<std::string> kinds;  // empty: all
+  double min_value = 0;
+  double below_value = 0;  // 0: no upper bound
+  std::string flag;        // one of the schema's flags; empty: none
+
+  bool contains(const Event& e, const std::vector<std::string>& all_kinds,
+                const std::vector<std::string>& all_flags = {}) const;
+};
+void describe(base::ConfigVisitor& v, PoolRule& c);
+
+/// A file that maps items to an attribute.
+struct AttributeFile {
+  std::string name;  // column of the samples, e.g. "artist_id"
+  std::string file;  // relative to the raw folder
+  std::string item = "item_id";
+  std::string value;  // column with the attribute: integers, or text that gets numbers from 1
+  // For a CSV file without a header line; empty: the file has one.
+  std::vector<std::string> csv_columns;
+
+  /// item_to_artist.npy for "artist_id".
+  std::string store_file() const;
+};
+void describe(base::ConfigVisitor& v, AttributeFile& c);
+
+/// How the ids of a column become the numbers of the store.
+enum class IdMapping {
+  kAuto,   // integers as they are, text dense
+  kAsIs,   // integers as they are
+  kDense,  // 0, 1, ... in the order of the distinct values (by value if all are integers)
+};
+
+/// Where the columns of a raw event log are and what they mean. Presets: yambda-50m, yambda-500m,
+/// yambda-5b.
+struct LogSchema {
+  std::string preset_name;  // the preset that the values start from; empty: none
+  std::string label;        // becomes "size" in split_meta.json
+  std::string events;       // relative to the raw folder: "flat/5b/multi_event.parquet", "*.csv"
+  std::string user = "uid", item = "item_id", time = "timestamp";
+  std::string kind;                // column; empty: every row is kinds[0]
+  std::string value;               // column; empty: none
+  std::vector<std::string> flags;  // columns of 0 and 1; the value becomes sum of flag i * 2^i
+  std::string organic;             // column; empty: 0
+  std::string length;              // column; empty: none
+  double length_unit_seconds = 1;  // 0.001 for milliseconds; fractions are cut off
+  double time_unit_seconds = 1;    // 0.001 for milliseconds; fractions are cut off
+  IdMapping user_ids = IdMapping::kAuto, item_ids = IdMapping::kAuto;
+  std::string csv_separator = ",";       // one or more characters
+  std::vector<std::string> csv_columns;  // for files without a header line; empty: they have one
+  std::vector<std::string> kinds = {
+      "event"};                           // names (or numbers as text) in order of their number
+  std::vector<std::string> anchor_kinds;  // events of these kinds may be predicted
+  std::vector<PoolRule> pools;
+  std::string label_pool;  // empty: the bits of all pools are labels
+  std::vector<AttributeFile> attributes;
+  std::vector<CrossConfig> crosses;
+  /// With the last event at t: test is [t - test_seconds, t), train the train_days before
+  /// t - test_seconds - gap_seconds. train_days 0: from the first event on. test_seconds and
+  /// gap_seconds both 0: no test, every event trains, the last one too.
+  int64_t test_seconds = 86400, gap_seconds = 1800, train_days = 300, session_gap_seconds = 1800;
+
+  static LogSchema preset(std::string_view name);  // Error(kConfig) with the known names
+  static const std::vector<std::string>& preset_names();
+  void validate() const;  // Error(kConfig) naming every mistake
+  SampleSchema samples() const;
+};
+void describe(base::ConfigVisitor& v, LogSchema& c);
+
+/// A schema file, on top of the preset that it names (if any), checked.
+LogSchema load_log_schema(const base::ConfigSources& sources);
+
+/// The rules of a schema for events in bulk: numbers in place of names.
+class EventRules {
+ public:
+  explicit EventRules(const LogSchema& schema);
+  size_t num_pools() const { return pools_.size(); }
+  bool in_pool(size_t pool, const Event& e) const {
+    const Pool& p = pools_[pool];
+    const float value = e.has_value() ? e.value : 0.f;
+    return (p.kinds >> e.kind & 1) != 0 && static_cast<double>(value) >= p.min_value &&
+           static_cast<double>(value) < p.below_value &&
+           (p.flags == 0 || (static_cast<uint32_t>(value) & p.flags) != 0);
+  }
+  bool may_be_anchor(const Event& e) const { return (anchor_kinds_ >> e.kind & 1) != 0; }
+
+ private:
+  struct Pool {
+    uint64_t kinds = 0;
+    double min_value = 0, below_value = 0;
+    uint32_t flags = 0;
+  };
+  std::vector<Pool> pools_;
+  uint64_t anchor_kinds_ = 0;
+};
+
+/// Most kinds and flags that a schema may have: they are bits of a word, and of a float.
+inline constexpr size_t kMaxKinds = 64;
+inline constexpr size_t kMaxFlags = 24;
+
+}  // namespace segue::data

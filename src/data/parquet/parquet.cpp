@@ -1,0 +1,31 @@
+#include "data/parquet/parquet.h"
+
+#include "data/parquet/parquet_reader.h"
+#include "data/parquet/parquet_sessions.h"
+
+namespace segue::data {
+namespace {
+
+class ArrowParquet final : public ParquetSupport {
+ public:
+  std::unique_ptr<TableReader> open(const std::string& path,
+                                    const std::vector<ColumnRequest>& columns,
+                                    size_t block_rows) const override {
+    return open_parquet(path, columns, block_rows);
+  }
+  bool is_text(const std::string& path, const std::string& column) const override {
+    return is_text_column(path, column);
+  }
+  std::unique_ptr<SessionWriter> write_sessions(StoreStage& stage) const override {
+    return make_session_writer(stage);
+  }
+};
+
+}  // namespace
+
+const ParquetSupport& parquet_support() {
+  static const ArrowParquet kSupport;
+  return kSupport;
+}
+
+}  // namespace segue::data

@@ -1,0 +1,323 @@
+#include "data/parquet/parquet_reader.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include <arrow/memory_pool.h>
+#include <fmt/format.h>
+#include <parquet/column_reader.h>
+#include <parquet/exception.h>
+#include <parquet/file_reader.h>
+#include <parquet/schema.h>
+
+#include "base/error.h"
+
+namespace segue::data {
+namespace {
+
+constexpr int64_t kColumnBuffer = 256 << 10;
+constexpr double kLargestInteger = 9.2e18;  // as a double, safely inside int64
+
+/// Runs `action`; what Arrow throws becomes an Error that names the file.
+template <class Action>
+auto translated(const std::string& path, Action action) {
+  try {
+    return action();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(ErrorCode::kCorrupt, fmt::format("{}: damaged Parquet file: {}", path, error.what()));
+  }
+}
+
+std::unique_ptr<parquet::ParquetFileReader> open_file(const std::string& path) {
+  // Column chunks are read piece by piece, and memory goes back to the system: peak memory does not
+  // depend on how the file was cut into row groups.
+  parquet::ReaderProperties properties(arrow::system_memory_pool());
+  properties.enable_buffered_stream();
+  properties.set_buffer_size(kColumnBuffer);
+  properties.set_page_checksum_verification(true);
+  return parquet::ParquetFileReader::OpenFile(path, /*memory_map=*/false, properties);
+}
+
+/// Names at the top of the schema; a nested column has the name of its outermost group.
+std::vector<std::string> column_names(const parquet::SchemaDescriptor& schema) {
+  std::vector<std::string> names;
+  names.reserve(static_cast<size_t>(schema.num_columns()));
+  for (int i = 0; i < schema.num_columns(); ++i) {
+    names.push_back(schema.Column(i)->path()->ToDotVector().front());
+  }
+  return names;
+}
+
+/// What the integers of a column stand for.
+struct IntegerMeaning {
+  bool is_unsigned = false;
+  double unit_seconds = 0;
+};
+
+IntegerMeaning meaning_of(const parquet::LogicalType& type) {
+  IntegerMeaning meaning;
+  if (type.is_int()) {
+    meaning.is_unsigned = !static_cast<const parquet::IntLogicalType&>(type).is_signed();
+  } else if (type.is_timestamp()) {
+    switch (static_cast<const parquet::TimestampLogicalType&>(type).time_unit()) {
+      case parquet::LogicalType::TimeUnit::MILLIS:
+        meaning.unit_seconds = 1e-3;
+        break;
+      case parquet::LogicalType::TimeUnit::MICROS:
+        meaning.unit_seconds = 1e-6;
+        break;
+      default:
+        meaning.unit_seconds = 1e-9;
+    }
+  } else if (type.is_date()) {
+    meaning.unit_seconds = 86400;
+  }
+  return meaning;
+}
+
+/// One column, from row group to row group.
+class ColumnSource {
+ public:
+  ColumnSource(const std::string& path, const parquet::SchemaDescriptor& schema,
+               const ColumnRequest& request)
+      : path_(path),
+        request_(request),
+        index_(static_cast<int>(find_column(path, column_names(schema), request.name))),
+        descriptor_(*schema.Column(index_)),
+        meaning_(meaning_of(*descriptor_.logical_type())) {
+    check_type();
+  }
+
+  void begin(parquet::RowGroupReader& group) { reader_ = group.Column(index_); }
+
+  /// Replaces `column` by the next `rows` rows; `first_row` is for messages.
+  void read(RawColumn& column, size_t rows, int64_t first_row) {
+    column.clear();
+    column.untyped = false;
+    column.unit_seconds = meaning_.unit_seconds;
+    first_row_ = first_row;
+    switch (descriptor_.physical_type()) {
+      case parquet::Type::BOOLEAN:
+        return read_as<parquet::BooleanType>(column, rows);
+      case parquet::Type::INT32:
+        return read_as<parquet::Int32Type>(column, rows);
+      case parquet::Type::INT64:
+        return read_as<parquet::Int64Type>(column, rows);
+      case parquet::Type::FLOAT:
+        return read_as<parquet::FloatType>(column, rows);
+      case parquet::Type::DOUBLE:
+        return read_as<parquet::DoubleType>(column, rows);
+      default:
+        return read_as<parquet::ByteArrayType>(column, rows);
+    }
+  }
+
+ private:
+  void check_type() const {
+    const parquet::Type::type type = descriptor_.physical_type();
+    const bool text = type == parquet::Type::BYTE_ARRAY;
+    const bool number = type == parquet::Type::BOOLEAN || type == parquet::Type::INT32 ||
+                        type == parquet::Type::INT64 || type == parquet::Type::FLOAT ||
+                        type == parquet::Type::DOUBLE;
+    if (descriptor_.max_repetition_level() > 0 || descriptor_.path()->ToDotVector().size() > 1) {
+      fail_type("nested");
+    }
+    if ((!text && !number) || descriptor_.logical_type()->is_decimal()) {
+      fail_type(fmt::format("of the type {}", parquet::TypeToString(type)));
+    }
+    const bool wants_text = request_.role == ColumnRole::kText;
+    if (request_.role != ColumnRole::kKind && text != wants_text) {
+      fail_type(text ? "text, where numbers are needed" : "a number, where text is needed");
+    }
+  }
+  [[noreturn]] void fail_type(const std::string& what) const {
+    fail(ErrorCode::kConfig,
+         fmt::format("{}: column \"{}\" is {}", path_, descriptor_.path()->ToDotString(), what));
+  }
+
+  template <class ParquetType>
+  void read_as(RawColumn& column, size_t rows) {
+    using Value = typename ParquetType::c_type;
+    auto& reader = static_cast<parquet::TypedColumnReader<ParquetType>&>(*reader_);
+    const bool nullable = descriptor_.max_definition_level() > 0;
+    levels_.resize(rows);
+    Values<Value> values(rows);
+    for (size_t done = 0; done < rows;) {
+      int64_t found = 0;
+      const int64_t n =
+          reader.ReadBatch(static_cast<int64_t>(rows - done), nullable ? levels_.data() : nullptr,
+                           nullptr, values.data(), &found);
+      if (n <= 0) throw parquet::ParquetException("a column has fewer rows than its row group");
+      int64_t next = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const size_t row = done + static_cast<size_t>(i);
+        const bool valid = !nullable || levels_[i] == descriptor_.max_definition_level();
+        if (!valid || !column.valid.empty()) {
+          column.valid.resize(row, 1);
+          column.valid.push_back(valid ? 1 : 0);
+        }
+        take(column, valid ? values.data()[next++] : Value{}, row, valid);
+      }
+      done += static_cast<size_t>(n);
+    }
+  }
+
+  /// vector<bool> has no data().
+  template <class Value>
+  class Values {
+   public:
+    explicit Values(size_t size) : values_(new Value[size]) {}
+    Value* data() { return values_.get(); }
+
+   private:
+    std::unique_ptr<Value[]> values_;
+  };
+
+  void take(RawColumn& column, const parquet::ByteArray& value, size_t, bool valid) const {
+    const std::string_view text =
+        valid ? std::string_view(reinterpret_cast<const char*>(value.ptr), value.len) : "";
+    column.type = RawColumn::Type::kText;
+    if (request_.role == ColumnRole::kKind) {
+      column.codes.push_back(column.texts.find_or_add(text));
+    } else {
+      column.codes.push_back(static_cast<uint32_t>(column.texts.size()));
+      column.texts.add(text);
+    }
+  }
+
+  template <class Number>
+  void take(RawColumn& column, Number value, size_t row, bool valid) const {
+    if (request_.role == ColumnRole::kNumber) {
+      column.type = RawColumn::Type::kNumber;
+      column.numbers.push_back(to_number(value));
+    } else {
+      column.type = RawColumn::Type::kInteger;
+      column.integers.push_back(valid ? to_integer(value, row) : 0);
+    }
+  }
+
+  template <class Number>
+  double to_number(Number value) const {
+    if constexpr (std::is_same_v<Number, int32_t>) {
+      if (meaning_.is_unsigned) return static_cast<uint32_t>(value);
+    } else if constexpr (std::is_same_v<Number, int64_t>) {
+      if (meaning_.is_unsigned) return static_cast<double>(static_cast<uint64_t>(value));
+    }
+    return static_cast<double>(value);
+  }
+
+  template <class Number>
+  int64_t to_integer(Number value, size_t row) const {
+    if constexpr (std::is_floating_point_v<Number>) {
+      const double floor = std::floor(static_cast<double>(value));
+      if (!(std::abs(floor) < kLargestInteger) ||
+          (request_.role != ColumnRole::kWhole && floor != static_cast<double>(value))) {
+        fail_value(fmt::format("{}", value), row);
+      }
+      return static_cast<int64_t>(floor);
+    } else if constexpr (std::is_same_v<Number, int32_t>) {
+      return meaning_.is_unsigned ? int64_t{static_cast<uint32_t>(value)} : int64_t{value};
+    } else {
+      if (meaning_.is_unsigned && static_cast<int64_t>(value) < 0) {
+        fail_value(fmt::format("{}", static_cast<uint64_t>(value)), row);
+      }
+      return static_cast<int64_t>(value);
+    }
+  }
+  [[noreturn]] void fail_value(const std::string& value, size_t row) const {
+    fail_row(path_, first_row_ + static_cast<int64_t>(row),
+             fmt::format("column \"{}\" has {} where an integer is needed", request_.name, value));
+  }
+
+  std::string path_;
+  ColumnRequest request_;
+  int index_;
+  const parquet::ColumnDescriptor& descriptor_;
+  IntegerMeaning meaning_;
+  std::shared_ptr<parquet::ColumnReader> reader_;
+  std::vector<int16_t> levels_;
+  int64_t first_row_ = 0;
+};
+
+class ParquetReader final : public TableReader {
+ public:
+  ParquetReader(const std::string& path, const std::vector<ColumnRequest>& columns,
+                size_t block_rows)
+      : path_(path), block_rows_(block_rows), file_(open_file(path)) {
+    const std::shared_ptr<parquet::FileMetaData> metadata = file_->metadata();
+    total_rows_ = metadata->num_rows();
+    for (const ColumnRequest& request : columns) {
+      columns_.push_back(std::make_unique<ColumnSource>(path, *metadata->schema(), request));
+    }
+    for (int i = 0; i < metadata->num_row_groups(); ++i) {
+      file_bytes_ += metadata->RowGroup(i)->total_compressed_size();
+    }
+  }
+
+  bool read(RawBlock& block) override {
+    return translated(path_, [this, &block] { return read_block(block); });
+  }
+  int64_t total_rows() const override { return total_rows_; }
+  int64_t bytes_read() const override {
+    return total_rows_ == 0
+               ? 0
+               : static_cast<int64_t>(static_cast<double>(file_bytes_) * static_cast<double>(row_) /
+                                      static_cast<double>(total_rows_));
+  }
+
+ private:
+  bool read_block(RawBlock& block) {
+    while (left_in_group_ == 0) {
+      if (group_ == file_->metadata()->num_row_groups()) return false;
+      row_group_ = file_->RowGroup(group_++);
+      left_in_group_ = row_group_->metadata()->num_rows();
+      for (const auto& column : columns_) column->begin(*row_group_);
+    }
+    block.columns.resize(columns_.size());
+    block.rows = static_cast<size_t>(std::min(static_cast<int64_t>(block_rows_), left_in_group_));
+    block.first_row = row_;
+    for (size_t i = 0; i < columns_.size(); ++i) {
+      columns_[i]->read(block.columns[i], block.rows, row_);
+    }
+    row_ += static_cast<int64_t>(block.rows);
+    left_in_group_ -= static_cast<int64_t>(block.rows);
+    return true;
+  }
+
+  std::string path_;
+  size_t block_rows_;
+  std::unique_ptr<parquet::ParquetFileReader> file_;
+  std::vector<std::unique_ptr<ColumnSource>> columns_;
+  std::shared_ptr<parquet::RowGroupReader> row_group_;
+  int64_t total_rows_ = 0;
+  int64_t file_bytes_ = 0;
+  int group_ = 0;
+  int64_t left_in_group_ = 0;
+  int64_t row_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<TableReader> open_parquet(const std::string& path,
+                                          const std::vector<ColumnRequest>& columns,
+                                          size_t block_rows) {
+  return translated(path,
+                    [&] { return std::make_unique<ParquetReader>(path, columns, block_rows); });
+}
+
+bool is_text_column(const std::string& path, const std::string& column) {
+  return translated(path, [&] {
+    const auto file = open_file(path);
+    const parquet::SchemaDescriptor& schema = *file->metadata()->schema();
+    const size_t index = find_column(path, column_names(schema), column);
+    return schema.Column(static_cast<int>(index))->physical_type() == parquet::Type::BYTE_ARRAY;
+  });
+}
+
+}  // namespace segue::data

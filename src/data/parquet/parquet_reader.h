@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "data/table_reader.h"
+
+namespace segue::data {
+
+std::unique_ptr<TableReader> open_parquet(const std::string& path,
+                                          const std::vector<ColumnRequest>& columns,
+                                          size_t block_rows);
+bool is_text_column(const std::string& path, const std::string& column);
+
+}  // namespace segue::data

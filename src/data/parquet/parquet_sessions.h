@@ -1,0 +1,12 @@
+#pragma once
+
+#include <memory>
+
+#include "data/session_writer.h"
+#include "data/store_stage.h"
+
+namespace segue::data {
+
+std::unique_ptr<SessionWriter> make_session_writer(StoreStage& stage);
+
+}  // namespace segue::data

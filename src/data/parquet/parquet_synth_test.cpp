@@ -1,0 +1,51 @@
+#include "data/parquet/parquet_synth.h"
+
+#include <map>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "data/parquet/parquet.h"
+#include "data/prep.h"
+#include "data/synth_output.h"
+
+namespace segue::data {
+namespace {
+
+TEST(ParquetSynthTest, ThroughPrepItIsTheDirectStore) {
+  const SynthLog log({.users = 100, .items = 1500, .days = 15, .events_per_user = 120, .seed = 11});
+  const std::string raw = base::temp_path("raw"), direct = base::temp_path("direct"),
+                    prepared = base::temp_path("prepared");
+  const SynthSummary summary = write_raw_log(log, *make_parquet_log_writer(raw, "500m"), raw);
+  write_synth_store(
+      log, {.folder = direct, .size_name = "500m", .history_length = 45, .min_history = {0, 45}});
+  const PrepResult result = prep({.raw = raw,
+                                  .store = prepared,
+                                  .schema = LogSchema::preset("yambda-500m"),
+                                  .history_length = 45,
+                                  .min_history = {0, 45},
+                                  .parquet = &parquet_support()});
+  EXPECT_EQ(result.rows, summary.events);
+  EXPECT_TRUE(result.was_in_order);
+
+  // All files are equal, but for where the store comes from and the truth.
+  StoreManifest a = StoreManifest::read(direct), b = StoreManifest::read(prepared);
+  EXPECT_EQ(a.num_items, b.num_items);
+  const auto is_shared = [](const FileRecord& f) { return f.name != kTruthFile; };
+  int64_t compared = 0;
+  for (const FileRecord& file : a.files) {
+    if (!is_shared(file)) continue;
+    ASSERT_NE(b.find(file.name), nullptr) << file.name;
+    EXPECT_TRUE(base::read_file(direct + "/" + file.name) ==
+                base::read_file(prepared + "/" + file.name))
+        << file.name;
+    ++compared;
+  }
+  EXPECT_EQ(compared, static_cast<int64_t>(b.files.size()));
+  EXPECT_GT(compared, 20);
+}
+
+}  // namespace
+}  // namespace segue::data

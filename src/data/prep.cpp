@@ -1,0 +1,277 @@
+#include "data/prep.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/statvfs.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/parallel.h"
+#include "base/progress.h"
+#include "base/time.h"
+#include "data/attribute_reader.h"
+#include "data/event_normalizer.h"
+#include "data/event_sorter.h"
+#include "data/log_reader.h"
+#include "data/log_scan.h"
+#include "data/prefetcher.h"
+#include "data/store_writer.h"
+
+namespace segue::data {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kProgramBytes = 64 * kMiB;  // code, stacks, and what Arrow keeps
+constexpr size_t kBlocksAhead = 4;
+
+/// Sorts events of equal (user, time) in a stream that is in order otherwise.
+class TieSorter {
+ public:
+  explicit TieSorter(TieOrder ties) : ties_(ties) {}
+
+  std::vector<Event>& buffer() { return events_; }
+  /// Hands everything but the last group, which may go on, to `sink`.
+  template <class Sink>
+  void flush(Sink& sink, bool last) {
+    size_t end = events_.size();
+    if (!last && end > 0) {
+      const Event& e = events_.back();
+      while (end > 0 && events_[end - 1].user == e.user && events_[end - 1].time == e.time) --end;
+    }
+    if (ties_ == TieOrder::kFields) sort_groups(std::span(events_).first(end));
+    sink.add(std::span<const Event>(events_).first(end));
+    events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(end));
+  }
+
+ private:
+  static void sort_groups(std::span<Event> events) {
+    for (size_t begin = 0, end = 0; begin < events.size(); begin = end) {
+      for (end = begin + 1; end < events.size() && events[end].user == events[begin].user &&
+                            events[end].time == events[begin].time;) {
+        ++end;
+      }
+      if (end - begin > 1) sort_events(events.subspan(begin, end - begin), TieOrder::kFields);
+    }
+  }
+
+  TieOrder ties_;
+  std::vector<Event> events_;
+};
+
+/// One prep from beginning to end.
+class Prep {
+ public:
+  explicit Prep(const PrepConfig& config)
+      : config_(config), plan_(plan_memory(config.memory_bytes, base::num_threads(), config.ties)) {
+    if (config.run_events > 0) plan_.run_events = config.run_events;
+    tables_.csv = {.separator = config.schema.csv_separator, .columns = config.schema.csv_columns};
+    tables_.parquet = config.parquet;
+    tables_.block_rows = plan_.block_rows;
+  }
+
+  PrepResult run();
+
+ private:
+  void stream(const LogScan& scan, SplitSink& sink);
+  void sort(const LogScan& scan, const LogSplit& split, SplitSink& sink);
+  template <class Take>
+  void read_rows(const LogScan& scan, const char* label, EventNormalizer& normalizer, Take take);
+  void warn_if_disk_is_small(const LogScan& scan) const;
+  StoreOrigin origin() const;
+
+  const PrepConfig& config_;
+  MemoryPlan plan_;
+  TableOptions tables_;
+  std::vector<LogFile> files_;
+  std::vector<LogFile> attribute_files_;
+  std::shared_ptr<StoreStage> stage_;
+  PrepResult result_;
+};
+
+template <class Take>
+void Prep::read_rows(const LogScan& scan, const char* label, EventNormalizer& normalizer,
+                     Take take) {
+  LogReader reader(files_, normalizer.requests(), tables_);
+  base::Progress progress(label, scan.rows, "rows");
+  int64_t rows = 0;
+  RawBlock block;
+  while (reader.next(block)) {
+    take(block);
+    rows += static_cast<int64_t>(block.rows);
+    progress.update(rows);
+  }
+  if (rows != scan.rows) {
+    fail(ErrorCode::kCorrupt, fmt::format("{}: changed while it was being read: {} rows, then {}",
+                                          config_.raw, scan.rows, rows));
+  }
+  progress.finish();
+}
+
+void Prep::stream(const LogScan& scan, SplitSink& sink) {
+  EventNormalizer normalizer(config_.schema, files_, scan.users, scan.items);
+  TieSorter ties(config_.ties);
+  read_rows(scan, "write", normalizer, [&](const RawBlock& block) {
+    normalizer.add(block, ties.buffer());
+    ties.flush(sink, false);
+  });
+  ties.flush(sink, true);
+}
+
+void Prep::sort(const LogScan& scan, const LogSplit& split, SplitSink& sink) {
+  EventSorter sorter({.scratch = [this](const std::string& name) { return stage_->scratch(name); },
+                      .run_events = plan_.run_events,
+                      .buffers = plan_.buffers,
+                      .merge_bytes = plan_.merge_bytes,
+                      .ties = config_.ties});
+  int64_t used = 0;
+  EventNormalizer normalizer(config_.schema, files_, scan.users, scan.items);
+  read_rows(scan, "sort", normalizer, [&](const RawBlock& block) {
+    std::vector<Event>& events = sorter.buffer();
+    const size_t before = events.size();
+    normalizer.add(block, events);
+    const auto end =
+        std::remove_if(events.begin() + static_cast<std::ptrdiff_t>(before), events.end(),
+                       [&split](const Event& e) { return !split.uses(e); });
+    events.erase(end, events.end());
+    used += static_cast<int64_t>(events.size() - before);
+    sorter.added();
+  });
+  result_.runs = sorter.finish();
+
+  Prefetcher<std::vector<Event>> merged(
+      kBlocksAhead, [&sorter](std::vector<Event>& events) { return sorter.next(events); });
+  base::Progress progress("write", used, "events");
+  std::vector<Event> events;
+  int64_t done = 0;
+  while (merged.next(events)) {
+    sink.add(events);
+    done += static_cast<int64_t>(events.size());
+    progress.update(done);
+  }
+  progress.finish();
+}
+
+void Prep::warn_if_disk_is_small(const LogScan& scan) const {
+  constexpr int64_t kStoreBytes = 48, kListBytes = 16, kRunBytes = 20;  // per event, about
+  const auto lists = std::max<int64_t>(1, static_cast<int64_t>(config_.min_history.size()));
+  const int64_t needed =
+      scan.rows * (kStoreBytes + kListBytes * lists + (scan.in_order ? 0 : kRunBytes));
+  struct statvfs disk {};
+  if (::statvfs(config_.store.c_str(), &disk) != 0) return;
+  const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
+  if (free < needed) {
+    base::log_warning(fmt::format("{}: {} MB are free, about {} MB may be needed", config_.store,
+                                  free / 1000000, needed / 1000000));
+  }
+}
+
+StoreOrigin Prep::origin() const {
+  StoreOrigin origin;
+  origin.command = "prep";
+  origin.options = fmt::format("ties: {}", config_.ties == TieOrder::kFile ? "file" : "fields");
+  for (const std::vector<LogFile>* files : {&files_, &attribute_files_}) {
+    for (const LogFile& file : *files) origin.sources.push_back({file.name, file.bytes});
+  }
+  return origin;
+}
+
+PrepResult Prep::run() {
+  const base::Stopwatch clock;
+  const LogSchema& schema = config_.schema;
+  files_ = find_log_files(config_.raw, schema.events);
+  for (const AttributeFile& a : schema.attributes) {
+    const std::vector<LogFile> found = find_log_files(config_.raw, a.file);
+    if (found.size() > 1) {
+      fail(ErrorCode::kConfig, fmt::format("attribute \"{}\": {} names {} files, but one is needed",
+                                           a.name, a.file, found.size()));
+    }
+    attribute_files_.push_back(found.front());
+  }
+  stage_ = std::make_shared<StoreStage>(config_.store, config_.overwrite);
+  LogScan scan = scan_log(schema, files_, tables_, plan_.dictionary_bytes);
+  warn_if_disk_is_small(scan);
+  result_.rows = scan.rows;
+  result_.was_in_order = scan.in_order;
+
+  const LogSplit split(schema, scan.first_time, scan.last_time);
+  StoreWriter store({.folder = config_.store,
+                     .history_length = config_.history_length,
+                     .min_history = config_.min_history,
+                     .buffer_bytes = plan_.writer_bytes,
+                     .item_bytes = plan_.item_bytes,
+                     .stage = stage_},
+                    schema);
+  std::unique_ptr<SessionWriter> sessions;
+  if (config_.sessions) sessions = config_.parquet->write_sessions(*stage_);
+  SplitSink sink(schema, split, store, sessions.get());
+  if (scan.in_order) {
+    stream(scan, sink);
+  } else {
+    sort(scan, split, sink);
+  }
+  result_.counts = sink.finish();
+  if (result_.counts.train_events == 0) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("{}: none of {} events is in the train part, from {} to before {}; the log "
+                     "ends at {} (see test_seconds, gap_seconds and train_days of the schema)",
+                     config_.raw, scan.rows, split.train_start, split.train_end, split.last_time));
+  }
+
+  for (size_t i = 0; i < schema.attributes.size(); ++i) {
+    read_attribute(schema.attributes[i], attribute_files_[i], tables_, scan.items,
+                   plan_.dictionary_bytes / 2, store);
+  }
+  if (scan.users.dictionary) store.add_file(scan.users.dictionary->write(*stage_, "user"));
+  if (scan.items.dictionary) store.add_file(scan.items.dictionary->write(*stage_, "item"));
+  if (sessions) {
+    for (const FileRecord& file : sessions->finish()) store.add_file(file);
+  }
+  store.add_text(kSplitMetaFile, split_meta_json(schema, split, result_.counts));
+  store.set_origin(origin());
+  store.finish();
+  result_.seconds = clock.seconds();
+  return result_;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(int64_t memory_bytes, int threads, TieOrder ties) {
+  if (memory_bytes < PrepConfig::kLeastMemory) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("prep needs at least {} MiB of memory", PrepConfig::kLeastMemory / kMiB));
+  }
+  constexpr int kMostBuffers = 9;
+  const int64_t bytes = memory_bytes - kProgramBytes;
+  MemoryPlan plan;
+  plan.dictionary_bytes = bytes / 4;
+  plan.item_bytes = bytes / 4;
+  plan.writer_bytes = std::clamp(bytes / 32, 2 * kMiB, 128 * kMiB);
+  plan.merge_bytes = std::min(bytes / 4, 1024 * kMiB);
+  plan.buffers = std::clamp(threads + 1, 2, kMostBuffers);
+  int64_t run_bytes = std::min(bytes * 3 / 8 / plan.buffers, 256 * kMiB);
+  if (ties == TieOrder::kFile)
+    run_bytes = run_bytes * 2 / 3;  // a stable sort needs half as much again
+  plan.run_events = std::max<int64_t>(1 << 12, run_bytes / int64_t{sizeof(Event)});
+  plan.block_rows = bytes < 512 * kMiB ? 1 << 12 : 1 << 15;
+  return plan;
+}
+
+bool has_log(const std::string& raw, const LogSchema& schema) {
+  return base::exists(raw + "/" + schema.events);
+}
+
+PrepResult prep(const PrepConfig& config) {
+  config.schema.validate();
+  if (config.sessions && config.parquet == nullptr) {
+    fail(ErrorCode::kUnsupported,
+         "--sessions writes Parquet files: built without Parquet support; run "
+         "scripts/fetch_wheels.sh and rebuild");
+  }
+  return Prep(config).run();
+}
+
+}  // namespace segue::data

@@ -1,0 +1,119 @@
+#include "data/sample_schema.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace segue::data {
+namespace {
+
+[[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
+
+/// Names become parts of file names and columns of a batch.
+void require_name(const char* what, const std::string& name) {
+  const auto plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+  };
+  if (name.empty() || !std::ranges::all_of(name, plain)) {
+    bad(fmt::format("{} `{}`: a name has letters, digits and underscores", what, name));
+  }
+}
+
+void validate_cross(const CrossConfig& cross, const std::set<std::string>& attributes) {
+  if (cross.keys.empty() || cross.keys.size() > kMaxCrossKeys) {
+    bad(fmt::format("cross `{}` has {} keys; 1 to {} can be hashed", cross.name, cross.keys.size(),
+                    kMaxCrossKeys));
+  }
+  if (cross.rows < 1) bad(fmt::format("cross `{}`: rows must be at least 1", cross.name));
+  for (const std::string& key : cross.keys) {
+    if (std::ranges::find(kCrossKeys, key) == std::end(kCrossKeys) && !attributes.contains(key)) {
+      bad(fmt::format("cross `{}`: key `{}` is none of {} and no attribute", cross.name, key,
+                      fmt::join(kCrossKeys, ", ")));
+    }
+  }
+}
+
+}  // namespace
+
+void describe(base::ConfigVisitor& v, PoolConfig& c) {
+  v.field("name", c.name, "the store's column is flat_is_<name>.npy");
+  v.field("bit", c.bit, "its bit in the action column");
+}
+
+void describe(base::ConfigVisitor& v, AttributeConfig& c) {
+  v.field("name", c.name, "column of the samples");
+  v.field("file", c.file, "map from items, item_to_<short>.npy of the store");
+}
+
+void describe(base::ConfigVisitor& v, CrossConfig& c) {
+  v.field("name", c.name, "column of the samples");
+  v.field("keys", c.keys, "uid, item_id, hour_of_day, is_organic, or attributes");
+  v.field("rows", c.rows, "ids are hashes modulo this");
+  v.field("salt", c.salt, "seed of the hash");
+}
+
+void describe(base::ConfigVisitor& v, SampleSchema& c) {
+  v.list("pools", c.pools, "sets of events that enter histories");
+  v.field("label_pool", c.label_pool, "pool whose bit is the label; empty: the bits of all pools");
+  v.list("attributes", c.attributes, "functions of the item");
+  v.list("crosses", c.crosses, "crossed features");
+  v.field("anchor_kinds", c.anchor_kinds, "kinds of events that may be predicted");
+}
+
+SampleSchema SampleSchema::yambda() {
+  SampleSchema s;
+  s.pools = {{"listen_plus", 1}, {"like", 2}, {"skip", 4}};
+  s.label_pool = "listen_plus";
+  s.attributes = {{"artist_id", "item_to_artist.npy"}, {"album_id", "item_to_album.npy"}};
+  s.crosses = {{"user_x_artist", {"uid", "artist_id"}, 100'000'000},
+               {"user_x_album", {"uid", "album_id"}, 40'000'000},
+               {"user_x_hour", {"uid", "hour_of_day"}, 24'000'000},
+               {"item_x_hour", {"item_id", "hour_of_day"}, 40'000'000},
+               {"artist_x_hour", {"artist_id", "hour_of_day"}, 32'000'000},
+               {"user_x_is_organic", {"uid", "is_organic"}, 2'000'000},
+               {"user_x_artist_x_hour", {"uid", "artist_id", "hour_of_day"}, 40'000'000}};
+  return s;
+}
+
+void SampleSchema::validate() const {
+  if (pools.empty() || pools.size() > kMaxPools) {
+    bad(fmt::format("{} pools; samples need 1 to {}", pools.size(), kMaxPools));
+  }
+  std::set<std::string> pool_names;
+  for (const PoolConfig& pool : pools) {
+    require_name("pool", pool.name);
+    if (!pool_names.insert(pool.name).second) bad(fmt::format("pool `{}` is twice", pool.name));
+    if (pool.bit < 1) bad(fmt::format("pool `{}`: bit must be positive", pool.name));
+  }
+  if (!label_pool.empty() && !pool_names.contains(label_pool)) {
+    bad(fmt::format("label_pool `{}` is none of the pools", label_pool));
+  }
+  std::set<std::string> columns(std::begin(kCrossKeys), std::end(kCrossKeys));
+  std::set<std::string> attribute_names;
+  for (const AttributeConfig& attribute : attributes) {
+    require_name("attribute", attribute.name);
+    if (!columns.insert(attribute.name).second) {
+      bad(fmt::format("attribute `{}` has a name that is taken", attribute.name));
+    }
+    attribute_names.insert(attribute.name);
+    if (!attribute.file.ends_with(".npy") || attribute.file.find('/') != std::string::npos) {
+      bad(fmt::format("attribute `{}`: file `{}` is not the name of an .npy file", attribute.name,
+                      attribute.file));
+    }
+  }
+  for (const CrossConfig& cross : crosses) {
+    require_name("cross", cross.name);
+    if (!columns.insert(cross.name).second) {
+      bad(fmt::format("cross `{}` has a name that is taken", cross.name));
+    }
+    validate_cross(cross, attribute_names);
+  }
+  for (const int64_t kind : anchor_kinds) {
+    if (kind < 0 || kind > 255) bad("anchor_kinds are numbers of kinds, 0 to 255");
+  }
+}
+
+}  // namespace segue::data

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+
+namespace segue::data {
+
+/// A set of events that enters histories, e.g. "listened to at least half". An event may be in
+/// several.
+struct PoolConfig {
+  std::string name;  // column flat_is_<name>.npy of the store
+  int64_t bit = 1;   // its bit in the action column
+};
+void describe(base::ConfigVisitor& v, PoolConfig& c);
+
+/// A property that is a function of the item: artist, album, category.
+struct AttributeConfig {
+  std::string name;  // column of the batch, e.g. "artist_id"
+  std::string file;  // item_to_<short>.npy of the store, e.g. item_to_artist.npy
+};
+void describe(base::ConfigVisitor& v, AttributeConfig& c);
+
+/// A crossed feature: XXH64 over the named keys, modulo rows.
+struct CrossConfig {
+  std::string name;
+  std::vector<std::string> keys;  // uid, item_id, hour_of_day, is_organic, or an attribute's name
+  int64_t rows = 0;
+  int64_t salt = 0;
+};
+void describe(base::ConfigVisitor& v, CrossConfig& c);
+
+/// What a sample made from an event store looks like.
+struct SampleSchema {
+  std::vector<PoolConfig> pools;
+  std::string label_pool;  // the candidate's label is that pool's bit; empty: the bits of all pools
+  std::vector<AttributeConfig> attributes;
+  std::vector<CrossConfig> crosses;
+  /// Kinds of events that may be predicted; asked only when a store comes without the anchor list
+  /// that is wanted.
+  std::vector<int64_t> anchor_kinds = {0};
+
+  static SampleSchema yambda();  // the benchmark's
+  void validate() const;         // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, SampleSchema& c);
+
+/// Names that a cross may use besides those of attributes, in the order in which values are kept.
+inline constexpr const char* kCrossKeys[] = {"uid", "item_id", "hour_of_day", "is_organic"};
+inline constexpr size_t kMaxPools = 16;     // a pool is a bit of a merge key
+inline constexpr size_t kMaxCrossKeys = 3;  // the hash takes its short path below 32 bytes
+
+}  // namespace segue::data

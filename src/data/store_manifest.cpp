@@ -1,0 +1,134 @@
+#include "data/store_manifest.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+
+namespace segue::data {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "segue event store";
+constexpr int64_t kFormatVersion = 1;
+
+std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
+
+uint64_t from_hex(const std::string& text) { return std::stoull(text, nullptr, 16); }
+
+Json without_checksum(const StoreManifest& m) {
+  Json j;
+  j["format"] = kFormat;
+  j["version"] = kFormatVersion;
+  j["segue"] = m.segue_version;
+  j["history_length"] = m.history_length;
+  j["min_history"] = m.min_history;
+  j["num_events"] = m.num_events;
+  j["num_users"] = m.num_users;
+  j["num_items"] = m.num_items;
+  j["cache"] = m.cache_folder();
+  j["schema"] = kSchemaFile;
+  j["origin"]["command"] = m.origin.command;
+  j["origin"]["options"] = m.origin.options;
+  Json sources = Json::array();
+  for (const SourceFile& s : m.origin.sources) {
+    sources.push_back({{"name", s.name}, {"bytes", s.bytes}});
+  }
+  j["origin"]["sources"] = sources;
+  Json& files = j["files"] = Json::object();
+  for (const FileRecord& f : m.files) {
+    Json& file = files[f.name];
+    file["bytes"] = f.bytes;
+    file["xxh64"] = hex(f.xxh64);
+    if (!f.dtype.empty()) {
+      file["dtype"] = f.dtype;
+      file["count"] = f.count;
+    }
+  }
+  return j;
+}
+
+std::string anchor_suffix(int64_t history_length, int64_t min_history) {
+  return min_history == history_length ? fmt::format("L{}", history_length)
+                                       : fmt::format("L{}_m{}", history_length, min_history);
+}
+
+}  // namespace
+
+std::string StoreManifest::cache_folder() const {
+  return fmt::format("hstu_cache_L{}", history_length);
+}
+
+const FileRecord* StoreManifest::find(const std::string& name) const {
+  const auto found = std::find_if(files.begin(), files.end(),
+                                  [&name](const FileRecord& f) { return f.name == name; });
+  return found == files.end() ? nullptr : &*found;
+}
+
+std::string StoreManifest::to_json() const {
+  Json j = without_checksum(*this);
+  j["checksum"] = hex(base::xxh64(j.dump()));
+  return j.dump(2) + "\n";
+}
+
+StoreManifest StoreManifest::from_json(const std::string& text, const std::string& path) {
+  try {
+    const Json j = Json::parse(text);
+    if (j.at("format") != kFormat) fail(ErrorCode::kCorrupt, path + ": not a store's manifest");
+    if (j.at("version") != kFormatVersion) {
+      fail(ErrorCode::kUnsupported,
+           fmt::format("{}: format version {}; this program knows {}", path,
+                       j.at("version").get<int64_t>(), kFormatVersion));
+    }
+    StoreManifest m;
+    m.segue_version = j.at("segue");
+    m.history_length = j.at("history_length");
+    m.min_history = j.at("min_history").get<std::vector<int64_t>>();
+    m.num_events = j.at("num_events");
+    m.num_users = j.at("num_users");
+    m.num_items = j.at("num_items");
+    m.origin.command = j.at("origin").at("command");
+    m.origin.options = j.at("origin").at("options");
+    for (const Json& s : j.at("origin").at("sources")) {
+      m.origin.sources.push_back({s.at("name"), s.at("bytes")});
+    }
+    for (const auto& [name, file] : j.at("files").items()) {
+      FileRecord record{.name = name, .bytes = file.at("bytes")};
+      record.xxh64 = from_hex(file.at("xxh64"));
+      record.dtype = file.value("dtype", "");
+      record.count = file.value("count", int64_t{0});
+      m.files.push_back(record);
+    }
+    if (from_hex(j.at("checksum")) != base::xxh64(without_checksum(m).dump())) {
+      fail(ErrorCode::kCorrupt, fmt::format("{}: checksum is wrong; it was changed", path));
+    }
+    return m;
+  } catch (const Json::exception& error) {
+    fail(ErrorCode::kCorrupt, fmt::format("{}: damaged manifest: {}", path, error.what()));
+  } catch (const std::logic_error& error) {  // of from_hex
+    fail(ErrorCode::kCorrupt, fmt::format("{}: damaged manifest: {}", path, error.what()));
+  }
+}
+
+StoreManifest StoreManifest::read(const std::string& store) {
+  const std::string path = store + "/" + kManifestFile;
+  return from_json(base::read_file(path), path);
+}
+
+LogSchema read_store_schema(const std::string& store) {
+  return load_log_schema({.file = store + "/" + kSchemaFile, .sets = {}, .use_environment = false});
+}
+
+std::string positions_file(int64_t history_length, int64_t min_history) {
+  return fmt::format("positions_{}.npy", anchor_suffix(history_length, min_history));
+}
+std::string anchor_ts_file(int64_t history_length, int64_t min_history) {
+  return fmt::format("anchor_ts_{}.npy", anchor_suffix(history_length, min_history));
+}
+
+}  // namespace segue::data

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/file_io.h"
+#include "data/log_schema.h"
+
+namespace segue::data {
+
+/// A raw file that a store was made from.
+struct SourceFile {
+  std::string name;
+  int64_t bytes = 0;
+};
+
+/// Where a store comes from, as far as whoever made it wants to tell.
+struct StoreOrigin {
+  std::string command;  // "prep", "synth"
+  std::string options;  // what else decides the content, in words of the command line
+  std::vector<SourceFile> sources;
+};
+
+/// STORE/segue/manifest.json: what is in a store, with sizes and checksums. No times and no paths:
+/// equal stores have equal manifests (apart from their sources).
+struct StoreManifest {
+  std::string segue_version;
+  int64_t history_length = 0;
+  std::vector<int64_t> min_history;
+  int64_t num_events = 0, num_users = 0, num_items = 0;
+  StoreOrigin origin;
+  std::vector<FileRecord> files;
+
+  std::string cache_folder() const;  // "hstu_cache_L4086"
+  const FileRecord* find(const std::string& name) const;
+
+  std::string to_json() const;
+  static StoreManifest from_json(const std::string& text, const std::string& path);
+  /// Error(kNotFound) if there is none, Error(kCorrupt) if it is damaged.
+  static StoreManifest read(const std::string& store);
+};
+
+/// The schema that a store was made with (STORE/segue/schema.toml).
+LogSchema read_store_schema(const std::string& store);
+
+// Names inside a store.
+inline constexpr const char* kManifestFile = "segue/manifest.json";
+inline constexpr const char* kSchemaFile = "segue/schema.toml";
+inline constexpr const char* kSplitMetaFile = "split_meta.json";
+inline constexpr const char* kPopularityFile = "item_popularity.npy";
+std::string positions_file(int64_t history_length, int64_t min_history);
+std::string anchor_ts_file(int64_t history_length, int64_t min_history);
+
+}  // namespace segue::data

@@ -1,0 +1,425 @@
+#include "data/store_verify.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <system_error>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/npy.h"
+#include "base/progress.h"
+#include "data/event.h"
+#include "data/file_io.h"
+#include "data/log_schema.h"
+#include "data/store_manifest.h"
+#include "data/store_stage.h"
+
+namespace segue::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kBuffer = 1 << 18;
+constexpr std::string_view kCachePrefix = "hstu_cache_L";
+
+std::string header(std::string_view dtype, int64_t count) {
+  const int64_t shape[] = {count};
+  return base::npy_header(dtype, shape);
+}
+
+/// The elements of a one-dimensional .npy file, one after the other.
+template <class T>
+class ElementReader {
+ public:
+  ElementReader(const std::string& path, std::string_view dtype) : file_(path) {
+    header_bytes_ = static_cast<int64_t>(header(dtype, 0).size());
+    count_ = (file_.size() - header_bytes_) / static_cast<int64_t>(sizeof(T));
+    const std::string wanted = header(dtype, std::max<int64_t>(count_, 0));
+    std::string found(wanted.size(), '\0');
+    const bool same = file_.read_at(0, found.data(), found.size()) == found.size() &&
+                      found == wanted &&
+                      file_.size() == header_bytes_ + count_ * static_cast<int64_t>(sizeof(T));
+    if (!same) {
+      fail(ErrorCode::kCorrupt, fmt::format("{}: not a one-dimensional .npy file of '{}' with all "
+                                            "of its elements",
+                                            path, dtype));
+    }
+  }
+
+  int64_t count() const { return count_; }
+  int64_t done() const { return done_; }
+  bool at_end() const { return done_ == count_; }
+  T next() {
+    if (next_ == buffer_.size()) fill();
+    ++done_;
+    return buffer_[next_++];
+  }
+
+ private:
+  void fill() {
+    const auto n = static_cast<size_t>(
+        std::min<int64_t>(kBuffer / static_cast<int64_t>(sizeof(T)), count_ - done_));
+    buffer_.resize(n);
+    const int64_t offset = header_bytes_ + done_ * static_cast<int64_t>(sizeof(T));
+    if (file_.read_at(offset, buffer_.data(), n * sizeof(T)) != n * sizeof(T)) {
+      fail(ErrorCode::kIo, fmt::format("{}: became shorter while it was read", file_.path()));
+    }
+    next_ = 0;
+  }
+
+  InputFile file_;
+  int64_t header_bytes_ = 0, count_ = 0, done_ = 0;
+  std::vector<T> buffer_;
+  size_t next_ = 0;
+};
+
+/// A column whose every element is known from others.
+class DerivedColumn {
+ public:
+  DerivedColumn(const std::string& folder, const std::string& name,
+                std::vector<std::string>& problems)
+      : name_(name), problems_(problems), elements_(folder + "/" + name, "<i8") {}
+
+  void expect(int64_t wanted) {
+    if (wrong_) return;
+    if (elements_.at_end()) return complain("ends too early");
+    const int64_t found = elements_.next();
+    if (found != wanted) complain(fmt::format("is {}, should be {}", found, wanted));
+  }
+  void expect_end() {
+    if (!wrong_ && !elements_.at_end()) {
+      complain(fmt::format("has {} elements too many", elements_.count() - elements_.done()));
+    }
+  }
+  int64_t count() const { return elements_.count(); }
+
+ private:
+  void complain(const std::string& what) {
+    wrong_ = true;
+    problems_.push_back(fmt::format("{}: element {} {}", name_, elements_.done() - 1, what));
+  }
+
+  std::string name_;
+  std::vector<std::string>& problems_;
+  ElementReader<int64_t> elements_;
+  bool wrong_ = false;
+};
+
+/// A finding that is reported once, however often it is made.
+class Once {
+ public:
+  Once(std::vector<std::string>& problems, std::string text)
+      : problems_(problems), text_(std::move(text)) {}
+  void check(bool fine, int64_t position) {
+    if (fine || found_) return;
+    found_ = true;
+    problems_.push_back(fmt::format("event {}: {}", position, text_));
+  }
+
+ private:
+  std::vector<std::string>& problems_;
+  std::string text_;
+  bool found_ = false;
+};
+
+/// Where a store's parts are, with or without a manifest.
+struct StoreParts {
+  std::string folder, cache;
+  LogSchema schema;
+  int64_t history_length = 0;
+  std::vector<int64_t> floors;
+  std::optional<StoreManifest> manifest;
+};
+
+/// The floors for which a cache has anchors, by the names of its files.
+std::vector<int64_t> find_floors(const std::string& cache, int64_t history_length) {
+  std::vector<int64_t> floors;
+  const std::string prefix = fmt::format("positions_L{}", history_length);
+  for (const fs::directory_entry& entry : fs::directory_iterator(cache)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(prefix) || !name.ends_with(".npy")) continue;
+    int64_t floor = history_length;
+    if (name != prefix + ".npy") {
+      const char* const begin = name.data() + prefix.size() + 2;  // behind "_m"
+      if (std::from_chars(begin, name.data() + name.size(), floor).ec != std::errc()) continue;
+    }
+    floors.push_back(floor);
+  }
+  std::sort(floors.begin(), floors.end());
+  return floors;
+}
+
+StoreParts find_parts(const std::string& store) {
+  StoreParts parts{.folder = store};
+  if (!is_finished_store(store)) {
+    fail(ErrorCode::kNotFound, fmt::format("{}: holds no finished store", store));
+  }
+  if (base::exists(store + "/" + kManifestFile)) {
+    parts.manifest = StoreManifest::read(store);
+    parts.schema = read_store_schema(store);
+    parts.history_length = parts.manifest->history_length;
+    parts.cache = store + "/" + parts.manifest->cache_folder();
+    parts.floors = parts.manifest->min_history;
+    return parts;
+  }
+  parts.schema = LogSchema::preset("yambda-5b");
+  for (const fs::directory_entry& entry : fs::directory_iterator(store)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kCachePrefix) || !base::exists(entry.path().string() + "/_READY")) {
+      continue;
+    }
+    std::from_chars(name.data() + kCachePrefix.size(), name.data() + name.size(),
+                    parts.history_length);
+    parts.cache = entry.path().string();
+  }
+  parts.floors = find_floors(parts.cache, parts.history_length);
+  return parts;
+}
+
+// ---- files against the manifest ----
+
+void check_file(const std::string& store, const FileRecord& wanted, VerifyReport& report) {
+  const std::string path = store + "/" + wanted.name;
+  const auto complain = [&](const std::string& what) {
+    report.problems.push_back(fmt::format("{}: {}", wanted.name, what));
+  };
+  if (!base::exists(path)) return complain("is missing");
+  const InputFile file(path);
+  ++report.files;
+  report.bytes += file.size();
+  if (file.size() != wanted.bytes) {
+    return complain(fmt::format("has {} bytes, should have {}", file.size(), wanted.bytes));
+  }
+  std::vector<char> buffer(kBuffer);
+  int64_t offset = 0;
+  if (!wanted.dtype.empty()) {
+    const std::string expected = header(wanted.dtype, wanted.count);
+    offset = static_cast<int64_t>(expected.size());
+    const size_t n = file.read_at(0, buffer.data(), expected.size());
+    if (std::string_view(buffer.data(), n) != expected) return complain("its header was changed");
+  }
+  base::Xxh64Stream hash;
+  while (const size_t n = file.read_at(offset, buffer.data(), buffer.size())) {
+    hash.update(buffer.data(), n);
+    offset += static_cast<int64_t>(n);
+  }
+  if (hash.digest() != wanted.xxh64) complain("wrong checksum, it was changed");
+}
+
+void check_files(const StoreParts& parts, VerifyReport& report) {
+  int64_t total = 0;
+  for (const FileRecord& file : parts.manifest->files) total += file.bytes;
+  base::Progress progress("checksums", total, "bytes");
+  for (const FileRecord& file : parts.manifest->files) {
+    check_file(parts.folder, file, report);
+    progress.update(report.bytes);
+  }
+  progress.finish();
+}
+
+// ---- events ----
+
+struct EventColumnReaders {
+  ElementReader<int64_t> user, item, time, kind;
+  ElementReader<float> value;
+  ElementReader<int8_t> organic;
+  std::vector<std::unique_ptr<ElementReader<uint8_t>>> pools;
+
+  EventColumnReaders(const std::string& cache, const LogSchema& schema)
+      : user(cache + "/flat_uid.npy", "<i8"),
+        item(cache + "/flat_item_ids.npy", "<i8"),
+        time(cache + "/flat_timestamps.npy", "<i8"),
+        kind(cache + "/flat_event_types.npy", "<i8"),
+        value(cache + "/flat_played_ratio.npy", "<f4"),
+        organic(cache + "/flat_is_organic.npy", "|i1") {
+    for (const PoolRule& pool : schema.pools) {
+      const std::string path = fmt::format("{}/flat_is_{}.npy", cache, pool.name);
+      pools.push_back(std::make_unique<ElementReader<uint8_t>>(path, "|b1"));
+    }
+    bool same = true;
+    for (const int64_t n :
+         {item.count(), time.count(), kind.count(), value.count(), organic.count()}) {
+      same = same && n == user.count();
+    }
+    for (const auto& pool : pools) same = same && pool->count() == user.count();
+    if (!same) fail(ErrorCode::kCorrupt, fmt::format("{}: columns differ in length", cache));
+  }
+};
+
+/// Goes over all events once and derives everything that a store says about them again.
+class EventVerifier {
+ public:
+  EventVerifier(const StoreParts& parts, VerifyReport& report)
+      : parts_(parts),
+        report_(report),
+        rules_(parts.schema),
+        columns_(parts.cache, parts.schema),
+        user_start_(parts.cache, "user_start.npy", report.problems),
+        user_end_(parts.cache, "user_end.npy", report.problems),
+        unique_users_(parts.cache, "unique_uids.npy", report.problems),
+        order_(report.problems, "users or times go back"),
+        ids_(report.problems, "a negative id, time or flag"),
+        kinds_(report.problems, "a kind that the schema does not have"),
+        pools_(report.problems, "in other pools than its kind and value say") {
+    for (const int64_t floor : parts.floors) {
+      positions_.push_back(std::make_unique<DerivedColumn>(
+          parts.cache, positions_file(parts.history_length, floor), report.problems));
+      anchor_times_.push_back(std::make_unique<DerivedColumn>(
+          parts.cache, anchor_ts_file(parts.history_length, floor), report.problems));
+    }
+  }
+
+  void run() {
+    const int64_t events = columns_.user.count();
+    base::Progress progress("events", events, "events");
+    for (int64_t i = 0; i < events; ++i) {
+      check_event(i);
+      if ((i & 0xfffff) == 0) progress.update(i);
+    }
+    progress.finish();
+    end_user(events);
+    for (DerivedColumn* column : {&user_start_, &user_end_, &unique_users_}) column->expect_end();
+    for (size_t a = 0; a < positions_.size(); ++a) {
+      positions_[a]->expect_end();
+      anchor_times_[a]->expect_end();
+      report_.anchors += positions_[a]->count();
+    }
+    report_.events = events;
+    check_items();
+    check_metadata();
+  }
+
+ private:
+  void check_event(int64_t i) {
+    Event e;
+    e.user = columns_.user.next();
+    e.item = columns_.item.next();
+    e.time = columns_.time.next();
+    const int64_t kind = columns_.kind.next();
+    e.value = columns_.value.next();
+    e.organic = columns_.organic.next();
+    ids_.check(e.user >= 0 && e.item >= 0 && e.time >= 0 && e.organic >= 0, i);
+    order_.check(e.user > user_ || (e.user == user_ && e.time >= time_), i);
+    const bool known = kind >= 0 && kind < static_cast<int64_t>(parts_.schema.kinds.size());
+    kinds_.check(known, i);
+    e.kind = known ? static_cast<uint8_t>(kind) : 0;
+    for (size_t p = 0; p < columns_.pools.size(); ++p) {
+      pools_.check(columns_.pools[p]->next() == (known && rules_.in_pool(p, e) ? 1 : 0), i);
+    }
+    if (e.user > user_) begin_user(e.user, i);
+    time_ = e.time;
+    if (known && rules_.may_be_anchor(e)) {
+      for (size_t a = 0; a < positions_.size() && i - user_start_position_ >= parts_.floors[a];
+           ++a) {
+        positions_[a]->expect(i);
+        anchor_times_[a]->expect(e.time);
+      }
+    }
+    count_item(e.item);
+  }
+
+  void begin_user(int64_t user, int64_t position) {
+    end_user(position);
+    for (int64_t absent = user_ + 1; absent < user && absent < user_start_.count(); ++absent) {
+      user_start_.expect(-1);
+      user_end_.expect(-1);
+    }
+    user_start_.expect(position);
+    unique_users_.expect(user);
+    user_ = user;
+    user_start_position_ = position;
+    ++report_.users;
+  }
+  void end_user(int64_t position) {
+    if (user_ >= 0) user_end_.expect(position);
+  }
+
+  void count_item(int64_t item) {
+    if (item < 0 || item > kMostItems) return;
+    if (static_cast<size_t>(item) >= popularity_.size()) {
+      popularity_.resize(
+          std::max<size_t>(static_cast<size_t>(item) + 1, popularity_.size() * 5 / 4));
+    }
+    ++popularity_[static_cast<size_t>(item)];
+    items_ = std::max(items_, item + 1);
+  }
+
+  /// Popularity is derived; attributes have one length and no negative values.
+  void check_items() {
+    const bool ours = parts_.manifest.has_value();
+    if (ours || base::exists(parts_.folder + "/" + kPopularityFile)) {
+      DerivedColumn popularity(parts_.folder, kPopularityFile, report_.problems);
+      const int64_t items = std::max(items_, popularity.count());
+      popularity_.resize(static_cast<size_t>(items));
+      for (const int64_t count : popularity_) popularity.expect(count);
+      items_ = items;
+    }
+    std::optional<int64_t> mapped;
+    for (const AttributeFile& a : parts_.schema.attributes) {
+      const std::string path = parts_.folder + "/" + a.store_file();
+      if (!ours && !base::exists(path)) continue;
+      ElementReader<int64_t> values(path, "<i8");
+      if (mapped.value_or(values.count()) != values.count()) {
+        report_.problems.push_back(fmt::format("{}: {} elements, another attribute has {}",
+                                               a.store_file(), values.count(), *mapped));
+      }
+      mapped = values.count();
+      bool fine = true;
+      while (!values.at_end()) fine = values.next() >= 0 && fine;
+      if (!fine) report_.problems.push_back(a.store_file() + ": has negative values");
+    }
+  }
+
+  void check_metadata() {
+    const std::string wanted =
+        fmt::format("{{\"num_users\": {}, \"total_events\": {}}}", report_.users, report_.events);
+    if (base::read_file(parts_.cache + "/store_meta.json") != wanted) {
+      report_.problems.push_back("store_meta.json: is not " + wanted);
+    }
+    const auto& manifest = parts_.manifest;
+    if (manifest && (manifest->num_events != report_.events ||
+                     manifest->num_users != report_.users || manifest->num_items != items_)) {
+      report_.problems.push_back("the manifest counts other events, users or items");
+    }
+  }
+
+  static constexpr int64_t kMostItems = int64_t{1} << 31;
+
+  const StoreParts& parts_;
+  VerifyReport& report_;
+  EventRules rules_;
+  EventColumnReaders columns_;
+  DerivedColumn user_start_, user_end_, unique_users_;
+  std::vector<std::unique_ptr<DerivedColumn>> positions_, anchor_times_;
+  Once order_, ids_, kinds_, pools_;
+  int64_t user_ = -1, time_ = 0, user_start_position_ = 0;
+  std::vector<int64_t> popularity_;
+  int64_t items_ = 0;
+};
+
+}  // namespace
+
+void VerifyReport::throw_if_bad(const std::string& store) const {
+  if (ok()) return;
+  fail(ErrorCode::kCorrupt,
+       fmt::format("{}: {} {}:\n{}", store, problems.size(),
+                   problems.size() == 1 ? "problem" : "problems", fmt::join(problems, "\n")));
+}
+
+VerifyReport verify_store(const std::string& store) {
+  const StoreParts parts = find_parts(store);
+  VerifyReport report;
+  report.has_manifest = parts.manifest.has_value();
+  if (parts.manifest) check_files(parts, report);
+  if (report.ok()) EventVerifier(parts, report).run();
+  return report;
+}
+
+}  // namespace segue::data

@@ -1,0 +1,237 @@
+#include "data/stream.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "data/draw.h"
+
+namespace segue::data {
+namespace {
+
+[[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
+
+}  // namespace
+
+void describe(base::ConfigVisitor& v, StreamConfig& c) {
+  v.field("min_history", c.min_history,
+          "events that a user must have before one is predicted; -1: the store's history length");
+  v.field("window_seconds", c.window_seconds, "length of a time window");
+  v.field("start_window", c.start_window, "first window to train on");
+  v.field("train_windows", c.train_windows,
+          "windows to train on; -1: all before the held-out ones");
+  v.choice("eval", c.eval, {"fixed", "next_window"},
+           "evaluate on fixed windows, or on what comes next");
+  v.field("eval_window", c.eval_window,
+          "first held-out window; -1: the one after the training windows");
+  v.field("eval_windows", c.eval_windows, "how many windows are evaluated on");
+  v.field("train_share", c.train_share, "share of users to train on; the rest is evaluated on");
+  v.field("split_salt", c.split_salt, "which users those are");
+  v.field("batch_size", c.batch_size, "samples of one rank in one step");
+  v.field("shuffle_fraction", c.shuffle_fraction,
+          "anchors are shuffled inside segments of this share of a window; 0: not at all");
+  v.field("shuffle_seed", c.shuffle_seed, "seed of the shuffle");
+  v.field("sort_by_time", c.sort_by_time, "order a window by time instead of by user");
+  v.choice("incomplete", c.incomplete, {"train", "drop"},
+           "the last, short batch of a window; the reference drops it");
+}
+
+void StreamConfig::validate() const {
+  if (min_history < -1) bad("min_history must be -1 or at least 0");
+  if (window_seconds < 1) bad("window_seconds must be at least 1");
+  if (start_window < 0) bad("start_window must not be negative");
+  if (train_windows < -1 || train_windows == 0) bad("train_windows must be -1 or at least 1");
+  if (eval_window < -1) bad("eval_window must be -1 or at least 0");
+  if (eval_windows < 0) bad("eval_windows must not be negative");
+  if (!(train_share > 0 && train_share <= 1)) bad("train_share must be in (0, 1]");
+  if (batch_size < 1) bad("batch_size must be at least 1");
+  if (!(shuffle_fraction >= 0)) bad("shuffle_fraction must not be negative");
+}
+
+SampleList::SampleList(std::span<const int64_t> positions, const StreamConfig& config, int rank,
+                       int world)
+    : batch_size_(config.batch_size), rank_(rank), world_(world) {
+  const int64_t per_step = batch_size_ * world_;
+  num_samples_ = static_cast<int64_t>(positions.size());
+  if (config.incomplete == IncompleteBatches::kDrop) num_samples_ -= num_samples_ % per_step;
+  num_batches_ = num_samples_ / per_step + (num_samples_ % per_step != 0);
+  positions_.reserve(static_cast<size_t>(num_samples_ / world_ + 1));
+  for (int64_t i = rank_; i < num_samples_; i += world_) {
+    positions_.push_back(positions[static_cast<size_t>(i)]);
+  }
+}
+
+std::span<const int64_t> SampleList::batch(int64_t b) const {
+  SEGUE_ASSERT(b >= 0 && b < num_batches_, "no such batch");
+  const auto own = static_cast<int64_t>(positions_.size());
+  const int64_t begin = std::min(b * batch_size_, own);
+  return std::span(positions_)
+      .subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(batch_size_, own - begin)));
+}
+
+int64_t SampleList::global_samples(int64_t b) const {
+  const int64_t per_step = batch_size_ * world_;
+  return std::min(per_step, num_samples_ - b * per_step);
+}
+
+SampleStream::SampleStream(const EventStore& store, const StreamConfig& config, int rank, int world)
+    : store_(store),
+      config_(config),
+      split_{config.train_share, static_cast<uint64_t>(config.split_salt)},
+      rank_(rank),
+      world_(world),
+      windows_((config.validate(),
+                WindowIndex::open_or_build(
+                    store, config.min_history < 0 ? store.history_length() : config.min_history,
+                    config.window_seconds))) {
+  SEGUE_ASSERT(world >= 1 && rank >= 0 && rank < world, "no such rank");
+  choose_windows();
+  train_sizes_.assign(static_cast<size_t>(windows_.num_windows()), -1);
+}
+
+void SampleStream::choose_windows() {
+  const int64_t windows = windows_.num_windows();
+  const std::string there_are =
+      fmt::format("{} has {} windows of {} s", store_.folder(), windows, config_.window_seconds);
+  if (windows == 0) {
+    bad(
+        fmt::format("{}: no event has {} earlier ones of its user, so there is nothing to train "
+                    "on; lower min_history",
+                    store_.folder(), windows_.min_history()));
+  }
+  const bool explicit_eval = config_.eval == EvalMode::kFixed && config_.eval_window >= 0;
+  const int64_t eval_first = explicit_eval ? config_.eval_window : windows - config_.eval_windows;
+  if (eval_first < 0 || config_.eval_windows > windows - eval_first) {
+    bad(fmt::format("{}; {} from {} on cannot be held out", there_are, config_.eval_windows,
+                    std::max<int64_t>(0, eval_first)));
+  }
+  first_ = config_.start_window;
+  if (first_ >= eval_first) {
+    bad(fmt::format("{}; with {} held out from {} on none is left to train on from {}", there_are,
+                    config_.eval_windows, eval_first, first_));
+  }
+  end_ = eval_first;
+  if (config_.train_windows > 0) {
+    // More windows than there are is no mistake, but reaching into named held-out ones is.
+    if (explicit_eval && config_.train_windows > eval_first - first_) {
+      bad(fmt::format("training windows {} to {} reach into the held-out ones, which start at {}",
+                      first_, first_ + config_.train_windows - 1, eval_first));
+    }
+    end_ = first_ + std::min(config_.train_windows, eval_first - first_);
+  }
+  eval_first_ = explicit_eval ? eval_first : end_;
+}
+
+void SampleStream::keep_users(bool eval, std::vector<int64_t>& positions) const {
+  if (!split_.active()) return;
+  // Positions ascend, so users are walked through once.
+  const std::span<const int64_t> users = store_.unique_users();
+  size_t user = 0;
+  int64_t end = 0;
+  bool keep = false;
+  std::erase_if(positions, [&](int64_t position) {
+    if (position >= end) {
+      const auto behind = [&](int64_t uid) {
+        return position >= store_.user_end()[static_cast<size_t>(uid)];
+      };
+      while (behind(users[user])) ++user;
+      end = store_.user_end()[static_cast<size_t>(users[user])];
+      keep = split_.is_eval(users[user]) == eval;
+    }
+    return !keep;
+  });
+}
+
+void SampleStream::sort_by_time(std::span<int64_t> positions) const {
+  if (!config_.sort_by_time) return;
+  std::vector<std::pair<int64_t, int64_t>> timed;  // equal times stay in order of position
+  timed.reserve(positions.size());
+  for (const int64_t p : positions) {
+    timed.emplace_back(store_.timestamps()[static_cast<size_t>(p)], p);
+  }
+  std::ranges::sort(timed);
+  for (size_t i = 0; i < positions.size(); ++i) positions[i] = timed[i].second;
+}
+
+std::vector<int64_t> SampleStream::train_positions(int64_t window) const {
+  SEGUE_ASSERT(window >= 0 && window < windows_.num_windows(), "no such window");
+  std::vector<int64_t> positions;
+  windows_.read(window, positions);
+  keep_users(/*eval=*/false, positions);
+  sort_by_time(positions);
+  shuffle_window(positions, config_.shuffle_fraction, config_.shuffle_seed, window);
+  return positions;
+}
+
+SampleList SampleStream::train_window(int64_t window) const {
+  return {train_positions(window), config_, rank_, world_};
+}
+
+std::vector<int64_t> SampleStream::eval_positions(int64_t after) const {
+  const bool fixed = config_.eval == EvalMode::kFixed;
+  const int64_t first = fixed ? eval_first_ : after + 1;
+  const int64_t end = std::min(first + config_.eval_windows, windows_.num_windows());
+  std::vector<int64_t> all, positions;
+  for (int64_t window = first; window < end; ++window) {
+    positions.clear();
+    windows_.read(window, positions);
+    keep_users(/*eval=*/true, positions);
+    sort_by_time(positions);
+    all.insert(all.end(), positions.begin(), positions.end());
+  }
+  return all;
+}
+
+SampleList SampleStream::evaluation(int64_t after) const {
+  return {eval_positions(after), config_, rank_, world_};
+}
+
+int64_t SampleStream::total_train_anchors(int64_t start, int64_t count) const {
+  const int64_t first = std::clamp<int64_t>(start, 0, windows_.num_windows());
+  const int64_t end = std::clamp<int64_t>(start + count, first, windows_.num_windows());
+  if (!split_.active()) return windows_.size(first, end);
+  const std::lock_guard lock(sizes_mutex_);
+  int64_t total = 0;
+  std::vector<int64_t> positions;
+  for (int64_t window = first; window < end; ++window) {
+    int64_t& size = train_sizes_[static_cast<size_t>(window)];
+    if (size < 0) {
+      positions.clear();
+      windows_.read(window, positions);
+      keep_users(/*eval=*/false, positions);
+      size = static_cast<int64_t>(positions.size());
+    }
+    total += size;
+  }
+  return total;
+}
+
+int64_t shuffle_segment(int64_t n, double fraction) {
+  if (fraction >= 1) return std::max<int64_t>(1, n);
+  // Halves go to the even neighbour, as in the reference.
+  return std::max<int64_t>(1, std::llrint(fraction * static_cast<double>(n)));
+}
+
+void shuffle_window(std::span<int64_t> positions, double fraction, int64_t seed, int64_t window) {
+  if (fraction <= 0) return;
+  const auto n = static_cast<int64_t>(positions.size());
+  const int64_t segment = shuffle_segment(n, fraction);
+  const uint64_t key = base::splitmix64(base::splitmix64(static_cast<uint64_t>(seed)) ^
+                                        static_cast<uint64_t>(window));
+  constexpr uint64_t kGolden = 0x9E3779B97F4A7C15ull;  // numbers of the SplitMix64 sequence
+  for (int64_t begin = 0; begin < n; begin += segment) {
+    const int64_t size = std::min(segment, n - begin);
+    for (int64_t i = size - 1; i > 0; --i) {
+      const uint64_t bits = base::splitmix64(key + static_cast<uint64_t>(begin + i) * kGolden);
+      const auto j = static_cast<int64_t>(scale_to(bits, static_cast<uint64_t>(i) + 1));
+      std::swap(positions[static_cast<size_t>(begin + i)],
+                positions[static_cast<size_t>(begin + j)]);
+    }
+  }
+}
+
+}  // namespace segue::data

@@ -1,0 +1,105 @@
+#include "data/table_reader.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include <fmt/format.h>
+
+#include "base/config.h"
+#include "base/error.h"
+#include "data/file_io.h"
+
+namespace segue::data {
+namespace {
+
+constexpr std::string_view kParquetMagic = "PAR1";
+
+/// The first bytes tell what a file is, whatever its name says.
+bool is_parquet(const std::string& path) {
+  const InputFile file(path);
+  char magic[4] = {};
+  const std::string_view head(magic, file.read_at(0, magic, sizeof(magic)));
+  if (head.empty()) fail(ErrorCode::kCorrupt, fmt::format("{}: is empty", path));
+  for (const auto& [start, name] : {std::pair<std::string_view, const char*>("\x1f\x8b", "gzip"),
+                                    {"\x28\xb5\x2f\xfd", "zstd"},
+                                    {"PK\x03\x04", "zip"},
+                                    {"BZh", "bzip2"}}) {
+    if (head.starts_with(start)) {
+      fail(ErrorCode::kUnsupported,
+           fmt::format("{}: is compressed ({}); unpack it first", path, name));
+    }
+  }
+  if (head != kParquetMagic && path.ends_with(".parquet")) {
+    fail(ErrorCode::kCorrupt, fmt::format("{}: is not a Parquet file", path));
+  }
+  return head == kParquetMagic;
+}
+
+const ParquetSupport& require_parquet(const std::string& path, const TableOptions& options) {
+  if (options.parquet == nullptr) {
+    fail(ErrorCode::kUnsupported,
+         fmt::format("{}: built without Parquet support; run scripts/fetch_wheels.sh and rebuild, "
+                     "or bring CSV",
+                     path));
+  }
+  return *options.parquet;
+}
+
+}  // namespace
+
+void RawColumn::clear() {
+  integers.clear();
+  numbers.clear();
+  texts.clear();
+  codes.clear();
+  valid.clear();
+}
+
+std::unique_ptr<TableReader> open_table(const std::string& path,
+                                        const std::vector<ColumnRequest>& columns,
+                                        const TableOptions& options) {
+  if (is_parquet(path)) {
+    return require_parquet(path, options).open(path, columns, options.block_rows);
+  }
+  return open_csv(path, columns, options.csv, options.block_rows);
+}
+
+bool column_is_text(const std::string& path, const std::string& column,
+                    const TableOptions& options) {
+  if (is_parquet(path)) return require_parquet(path, options).is_text(path, column);
+  const auto reader = open_csv(path, {{column, ColumnRole::kText}}, options.csv, 1);
+  RawBlock block;
+  while (reader->read(block)) {
+    if (!block.columns[0].is_valid(0)) continue;  // reported by whoever reads the rows
+    int64_t value = 0;
+    const std::string_view text = block.columns[0].text(0);
+    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    return error != std::errc() || (stop != text.data() + text.size() && *stop != '.');
+  }
+  return false;
+}
+
+size_t find_column(const std::string& path, const std::vector<std::string>& names,
+                   const std::string& name) {
+  const auto found = std::find(names.begin(), names.end(), name);
+  if (found != names.end()) return static_cast<size_t>(found - names.begin());
+  const std::string nearest = base::nearest_name(name, names);
+  fail(ErrorCode::kConfig,
+       fmt::format("{}: has no column \"{}\"{}; it has: {}", path, name,
+                   nearest.empty() ? "" : fmt::format(" (did you mean \"{}\"?)", nearest),
+                   fmt::join(names, ", ")));
+}
+
+bool parse_canonical_integer(std::string_view text, int64_t& value) {
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end) return false;
+  const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
+  return !(digits.starts_with('0') && (digits.size() > 1 || digits.size() != text.size()));
+}
+
+void fail_row(const std::string& path, int64_t row, const std::string& what) {
+  fail(ErrorCode::kCorrupt, fmt::format("{}: row {}: {}", path, row + 1, what));
+}
+
+}  // namespace segue::data

@@ -1,0 +1,142 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace segue::data {
+
+/// What a column is wanted as. A value that cannot be is Error(kCorrupt) with file and row.
+enum class ColumnRole {
+  kInteger,  // any integer width, true and false, floats without a fraction
+  kWhole,    // any number, its fraction cut off (towards minus infinity)
+  kNumber,   // any number; NaN counts as missing
+  kText,
+  kKind,  // text or integers, as the file has it
+};
+
+struct ColumnRequest {
+  std::string name;
+  ColumnRole role = ColumnRole::kInteger;
+};
+
+/// Texts in one piece of memory.
+class TextList {
+ public:
+  void clear() {
+    chars_.clear();
+    ends_.clear();
+  }
+  void add(std::string_view text) {
+    chars_.append(text);
+    ends_.push_back(chars_.size());
+  }
+  /// For few distinct texts: the place of `text`, added if the first 64 have no such.
+  uint32_t find_or_add(std::string_view text) {
+    for (size_t i = 0; i < std::min<size_t>(size(), 64); ++i) {
+      if ((*this)[i] == text) return static_cast<uint32_t>(i);
+    }
+    add(text);
+    return static_cast<uint32_t>(size() - 1);
+  }
+  size_t size() const { return ends_.size(); }
+  std::string_view operator[](size_t i) const {
+    const size_t begin = i == 0 ? 0 : ends_[i - 1];
+    return std::string_view(chars_).substr(begin, ends_[i] - begin);
+  }
+
+ private:
+  std::string chars_;
+  std::vector<size_t> ends_;
+};
+
+/// The rows of a block in one column.
+struct RawColumn {
+  enum class Type { kInteger, kNumber, kText };
+  Type type = Type::kInteger;
+  std::vector<int64_t> integers;  // kInteger
+  std::vector<double> numbers;    // kNumber
+  TextList texts;                 // kText: row i has texts[codes[i]]
+  std::vector<uint32_t> codes;
+  bool untyped = false;        // read from a file that does not say what its columns are
+  std::vector<uint8_t> valid;  // 0 where a value is missing; empty: none is
+  /// Seconds that 1 stands for, where the file says so itself (Parquet timestamps); 0: it does not.
+  double unit_seconds = 0;
+
+  bool is_valid(size_t row) const { return valid.empty() || valid[row] != 0; }
+  std::string_view text(size_t row) const { return texts[codes[row]]; }
+  void clear();
+};
+
+struct RawBlock {
+  std::vector<RawColumn> columns;  // in the order of the requests
+  size_t rows = 0;
+  int64_t first_row = 0;  // in its file, from 0
+  size_t file = 0;        // set by whoever reads several
+};
+
+/// Reads some columns of a file from front to back, in bounded memory.
+class TableReader {
+ public:
+  virtual ~TableReader() = default;
+  /// Replaces `block`; false at the end.
+  virtual bool read(RawBlock& block) = 0;
+  virtual int64_t total_rows() const = 0;  // -1: not known before the end
+  virtual int64_t bytes_read() const = 0;  // about
+};
+
+struct CsvFormat {
+  std::string separator = ",";       // quotes have no meaning with a longer one
+  std::vector<std::string> columns;  // empty: the first line has them
+};
+
+class SessionWriter;
+class StoreStage;
+
+/// What the optional Parquet library gives to the rest.
+class ParquetSupport {
+ public:
+  virtual ~ParquetSupport() = default;
+  virtual std::unique_ptr<TableReader> open(const std::string& path,
+                                            const std::vector<ColumnRequest>& columns,
+                                            size_t block_rows) const = 0;
+  /// True if the column holds text.
+  virtual bool is_text(const std::string& path, const std::string& column) const = 0;
+  virtual std::unique_ptr<SessionWriter> write_sessions(StoreStage& stage) const = 0;
+};
+
+/// How tables are opened.
+struct TableOptions {
+  CsvFormat csv;
+  const ParquetSupport* parquet = nullptr;  // null: built without
+  size_t block_rows = 1 << 15;
+};
+
+/// A Parquet file by its first bytes, anything else as CSV. Error(kConfig) for a column that is not
+/// there, Error(kUnsupported) for Parquet without support for it.
+std::unique_ptr<TableReader> open_table(const std::string& path,
+                                        const std::vector<ColumnRequest>& columns,
+                                        const TableOptions& options);
+
+/// True if the column holds text: by its type (Parquet) or its first value (CSV).
+bool column_is_text(const std::string& path, const std::string& column,
+                    const TableOptions& options);
+
+/// A CSV reader is a plain TableReader; open_table() chooses it.
+std::unique_ptr<TableReader> open_csv(const std::string& path,
+                                      const std::vector<ColumnRequest>& columns,
+                                      const CsvFormat& format, size_t block_rows);
+
+/// Place of `name` in `names`. Error(kConfig) that lists what `path` has instead.
+size_t find_column(const std::string& path, const std::vector<std::string>& names,
+                   const std::string& name);
+
+/// The number that `text` is, in decimal without blanks and leading zeros; false if it is none.
+bool parse_canonical_integer(std::string_view text, int64_t& value);
+
+[[noreturn]] void fail_row(const std::string& path, int64_t row, const std::string& what);
+
+}  // namespace segue::data

@@ -1,0 +1,150 @@
+#include "data/table_reader.h"
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/test_util.h"
+
+namespace segue::data {
+namespace {
+
+using base::contains;
+using base::error_of;
+
+/// All rows of one column as text: "-" where missing.
+std::vector<std::string> column(const std::string& text, const ColumnRequest& request,
+                                const CsvFormat& format = {}, size_t block_rows = 3) {
+  const std::string path = base::temp_path("table.csv");
+  base::put_file(path, text);
+  const auto reader = open_csv(path, {request}, format, block_rows);
+  std::vector<std::string> values;
+  RawBlock block;
+  int64_t rows = 0;
+  while (reader->read(block)) {
+    EXPECT_EQ(block.first_row, rows);
+    const RawColumn& c = block.columns[0];
+    for (size_t i = 0; i < block.rows; ++i) {
+      if (!c.is_valid(i)) {
+        values.emplace_back("-");
+      } else if (c.type == RawColumn::Type::kInteger) {
+        values.push_back(std::to_string(c.integers[i]));
+      } else if (c.type == RawColumn::Type::kNumber) {
+        values.push_back(std::to_string(c.numbers[i]).substr(0, 5));
+      } else {
+        values.emplace_back(c.text(i));
+      }
+    }
+    rows += static_cast<int64_t>(block.rows);
+  }
+  return values;
+}
+
+using Strings = std::vector<std::string>;
+
+TEST(CsvReader, ColumnsByName) {
+  const std::string text = "a,b,c\n1,x,2.5\n2,y,\n-3,,NaN\n\n4.0,x,7\n";
+  EXPECT_EQ(column(text, {"a", ColumnRole::kInteger}), (Strings{"1", "2", "-3", "4"}));
+  EXPECT_EQ(column(text, {"b", ColumnRole::kText}), (Strings{"x", "y", "-", "x"}));
+  EXPECT_EQ(column(text, {"b", ColumnRole::kKind}), (Strings{"x", "y", "-", "x"}));
+  EXPECT_EQ(column(text, {"c", ColumnRole::kNumber}), (Strings{"2.500", "-", "-", "7.000"}));
+  EXPECT_EQ(column(text, {"c", ColumnRole::kWhole}), (Strings{"2", "-", "-", "7"}));
+}
+
+TEST(CsvReader, LineEndsAndMarks) {
+  EXPECT_EQ(column("\xef\xbb\xbf"
+                   "a,b\r\n1,2\r\n3,4",
+                   {"a", ColumnRole::kInteger}),
+            (Strings{"1", "3"}));
+  EXPECT_EQ(column("a\n", {"a", ColumnRole::kInteger}), Strings{});
+  EXPECT_EQ(column("a\ntrue\nFalse\n", {"a", ColumnRole::kInteger}), (Strings{"1", "0"}));
+  EXPECT_EQ(column("a\n-0.5\n", {"a", ColumnRole::kWhole}), (Strings{"-1"}));
+}
+
+TEST(CsvReader, Quotes) {
+  EXPECT_EQ(column("n,t\n1,\"a, \"\"b\"\"\nc\"\n2,\"\"\n3,\"x\"\n", {"t", ColumnRole::kText}),
+            (Strings{"a, \"b\"\nc", "-", "x"}));
+  EXPECT_EQ(column("\"n\",\"t\"\n\"1\",2\n", {"n", ColumnRole::kInteger}), (Strings{"1"}));
+}
+
+TEST(CsvReader, LongSeparatorsKnowNoQuotes) {
+  const CsvFormat format = {.separator = "::", .columns = {"id", "title", "kind"}};
+  EXPECT_EQ(column("1::\"Cats\" (1998)::A|B\n2::x:y::C\n", {"title", ColumnRole::kText}, format),
+            (Strings{"\"Cats\" (1998)", "x:y"}));
+}
+
+TEST(CsvReader, LinesOfAnyLengthAcrossBuffers) {
+  std::string text = "n,t\n";
+  Strings wanted;
+  for (size_t i = 0; i < 60; ++i) {
+    wanted.push_back(std::string(i * i * 37, static_cast<char>('a' + i % 26)) + "x");
+    text += std::to_string(i) + "," + wanted.back() + "\n";
+  }
+  EXPECT_GT(text.size(), size_t{2} << 20);
+  EXPECT_EQ(column(text, {"t", ColumnRole::kText}), wanted);
+}
+
+TEST(CsvReader, Mistakes) {
+  const auto message = [](const std::string& text, const ColumnRequest& request) {
+    const auto error = error_of([&] { column(text, request); });
+    return error ? std::string(error->what()) : "";
+  };
+  const ColumnRequest a = {"a", ColumnRole::kInteger};
+  EXPECT_TRUE(contains(message("a,b\n1,2\n3\n", a), "row 2: has 1 fields instead of 2"));
+  EXPECT_TRUE(contains(message("a,b\n1,2\n3,4,5\n", a), "row 2: has 3 fields instead of 2"));
+  EXPECT_TRUE(contains(message("a,b\n1,2\nx,2\n", a),
+                       "row 2: column \"a\" has \"x\" where an integer is needed"));
+  EXPECT_TRUE(contains(message("a\n1.5\n", a), "\"1.5\" where an integer"));
+  EXPECT_TRUE(contains(message("a\n99999999999999999999\n", a), "where an integer"));
+  EXPECT_TRUE(contains(message("a\n1e\n", {"a", ColumnRole::kNumber}), "where a number"));
+  EXPECT_TRUE(contains(message("ab,b\n", a), "has no column \"a\""));
+  EXPECT_TRUE(contains(message("ab,b\n", a), "it has: ab, b"));
+  EXPECT_TRUE(contains(message("a\n\"x\n", {"a", ColumnRole::kText}), "without an end"));
+  EXPECT_TRUE(contains(message("a\n\"x\"y\n", {"a", ColumnRole::kText}), "behind a quoted field"));
+}
+
+TEST(OpenTable, LooksAtTheFirstBytes) {
+  const std::string path = base::temp_path("table.csv");
+  const auto error_for = [&path](const std::string& text) {
+    base::put_file(path, text);
+    return error_of([&] { open_table(path, {{"a"}}, {}); });
+  };
+  auto error = error_for("PAR1....");
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kUnsupported);
+  EXPECT_TRUE(contains(error->what(),
+                       "built without Parquet support; run scripts/fetch_wheels.sh and rebuild, or "
+                       "bring CSV"));
+  error = error_for("\x1f\x8b....");
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(), "compressed (gzip)"));
+  error = error_for("");
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kCorrupt);
+}
+
+TEST(OpenTable, ColumnIsText) {
+  const std::string path = base::temp_path("table.csv");
+  base::put_file(path, "a,b,c,d\n,12,x1,3.0\n5,13,7,4.0\n");
+  EXPECT_FALSE(column_is_text(path, "a", {}));
+  EXPECT_FALSE(column_is_text(path, "b", {}));
+  EXPECT_TRUE(column_is_text(path, "c", {}));
+  EXPECT_FALSE(column_is_text(path, "d", {}));
+}
+
+TEST(ParseCanonicalInteger, OnlyTheUsualSpelling) {
+  int64_t value = 0;
+  for (const char* text : {"0", "7", "-12", "9223372036854775807"}) {
+    EXPECT_TRUE(parse_canonical_integer(text, value)) << text;
+    EXPECT_EQ(std::to_string(value), text);
+  }
+  for (const char* text :
+       {"", "00", "07", "-0", "+1", " 1", "1 ", "1.0", "x", "-", "9223372036854775808"}) {
+    EXPECT_FALSE(parse_canonical_integer(text, value)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace segue::data
