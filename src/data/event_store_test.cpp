@@ -19,6 +19,7 @@ std::string golden_data() {
 /// A copy that may be damaged, without the files that start with `left_out`.
 std::string copy_of_golden(const std::string& name, const std::string& left_out = "\n") {
   const fs::path to = base::temp_path(name);
+  fs::remove_all(to);  // of an earlier repetition
   for (const fs::directory_entry& entry : fs::recursive_directory_iterator(golden_data())) {
     if (entry.is_directory() || entry.path().filename().string().starts_with(left_out)) continue;
     const fs::path copy = to / fs::relative(entry.path(), golden_data());
