@@ -257,9 +257,12 @@ TEST(NormTest, FloatMatchesDouble) {
         run_norms<double>(f64, make_params(f64, columns, groups), f64.random(1, {rows, columns}),
                           f64.random(2, {rows, columns}));
     ASSERT_EQ(single.size(), twice.size());
+    // The longest sums are the weight gradients, `rows` terms of order one. Their rounding errors
+    // walk at random, and how far depends on the order the compiler chose.
+    const double bound = 4 * 0x1p-23 * std::sqrt(static_cast<double>(rows));
     for (size_t i = 0; i < single.size(); ++i) {
       ASSERT_NEAR(static_cast<double>(single[i]), twice[i],
-                  2e-6 * std::max(1.0, std::abs(twice[i])))
+                  bound * std::max(1.0, std::abs(twice[i])))
           << i;
     }
   }
