@@ -7,11 +7,11 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_line.h"
 #include "base/parallel.h"
 #include "base/time.h"
 #include "base/version_generated.h"
 #include "ops/gemm.h"
-#include "train/json_line.h"
 
 namespace segue::bench {
 namespace {
@@ -100,9 +100,9 @@ std::string Report::human(const Result& r) const {
 
 std::string Report::json(const Result& r) const {
   const double seconds = r.timing.median();
-  train::JsonLine shape;
+  base::JsonLine shape;
   for (const auto& [name, size] : r.shape) shape.add(name, size);
-  train::JsonLine line;
+  base::JsonLine line;
   line.add("name", r.name).add("shape", shape);
   line.add("median_s", seconds).add("fastest_s", r.timing.fastest());
   line.add("slowest_s", r.timing.slowest()).add("spread", r.timing.spread());

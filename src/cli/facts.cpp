@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "train/json_line.h"
+#include "base/json_line.h"
 
 namespace segue::cli {
 namespace {
@@ -103,7 +103,7 @@ std::string FactSheet::text() const {
 }
 
 std::string FactSheet::json() const {
-  const auto put = [](train::JsonLine& object, const std::string& name, const Fact& fact) {
+  const auto put = [](base::JsonLine& object, const std::string& name, const Fact& fact) {
     const std::string key = key_of(name);
     if (fact.kind_ == Fact::Kind::kCount) {
       object.add(key, fact.count_);
@@ -113,15 +113,15 @@ std::string FactSheet::json() const {
       object.add(key, fact.real_);
     }
   };
-  train::JsonLine all;
+  base::JsonLine all;
   for (const FactTable& table : tables_) {
-    train::JsonLine object;
+    base::JsonLine object;
     for (const FactTable::Row& row : table.rows) {
       if (table.columns.empty()) {
         put(object, row.name, row.facts[0]);
         continue;
       }
-      train::JsonLine line;
+      base::JsonLine line;
       for (size_t c = 0; c < row.facts.size(); ++c) put(line, table.columns[c], row.facts[c]);
       object.add(key_of(row.name), line);
     }

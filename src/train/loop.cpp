@@ -138,11 +138,11 @@ class Loop {
   /// One line of metrics for the steps since the last one.
   void log_window(const StepStats& stats) {
     const std::vector<model::TaskConfig>& tasks = config_.model.tasks;
-    JsonLine task_lines;
+    base::JsonLine task_lines;
     double running_sum = 0, window_sum = 0;
     int64_t binary = 0;
     for (size_t k = 0; k < tasks.size(); ++k) {
-      JsonLine task;
+      base::JsonLine task;
       task.add("loss", stats.task_losses[k]);
       if (tasks[k].kind == ops::TaskKind::kBinary) {
         const double running = trainer_.running_auc(k), window = trainer_.window_auc(k);
@@ -158,7 +158,7 @@ class Loop {
     };
     last_auc_ = mean(window_sum);
 
-    JsonLine line;
+    base::JsonLine line;
     line.add("step", stats.step).add("loss", stats.loss).add("loss_window", window_.mean_loss());
     line.add("tasks", task_lines);
     line.add("auc", mean(running_sum)).add("auc_window", last_auc_);
@@ -189,9 +189,9 @@ class Loop {
     summary_.oracle_auc = oracle_auc(data_, config_.model, batches);
 
     const Evaluation& e = summary_.held_out;
-    JsonLine tasks;
+    base::JsonLine tasks;
     for (const TaskQuality& q : e.tasks) {
-      JsonLine task;
+      base::JsonLine task;
       task.add("loss", q.loss);
       if (q.binary) {
         task.add("auc", q.auc).add("normalized_entropy", q.normalized_entropy);
@@ -199,7 +199,7 @@ class Loop {
       }
       tasks.add(q.name, task);
     }
-    JsonLine line;
+    base::JsonLine line;
     line.add("event", "eval").add("step", trainer_.steps_done()).add("loss", e.loss);
     line.add("tasks", tasks).add("auc", e.auc());
     line.add("normalized_entropy", e.normalized_entropy()).add("oracle_auc", summary_.oracle_auc);

@@ -8,7 +8,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/test_util.h"
-#include "train/json_line.h"
 #include "train/run_folder.h"
 #include "train/test_util.h"
 
@@ -133,15 +132,6 @@ TEST_F(LoopTest, UnwritableFolderIsAnError) {
   const auto error = base::error_of([&] { train_loop(tiny_config(), folder + "/run"); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kIo);
-}
-
-TEST(JsonLineTest, WritesOneObject) {
-  JsonLine inner;
-  inner.add("x", int64_t{-3});
-  JsonLine line;
-  line.add("a", 0.1).add("b", true).add("c", "q\"\\\n").add("d", inner).add("e", 1.0 / 0.0);
-  EXPECT_EQ(line.text(), R"({"a": 0.1, "b": true, "c": "q\"\\\u000a", "d": {"x": -3}, "e": null})");
-  EXPECT_EQ(JsonLine().text(), "{}");
 }
 
 }  // namespace

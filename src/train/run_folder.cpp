@@ -37,7 +37,7 @@ void RunFolder::start(const RunConfig& config) {
   if (metrics_ == nullptr) fail_write(metrics_path());
 }
 
-void RunFolder::append_metrics(const JsonLine& line) {
+void RunFolder::append_metrics(const base::JsonLine& line) {
   SEGUE_ASSERT(metrics_ != nullptr, "metrics of a run that has not started");
   const std::string text = line.text() + "\n";
   const bool written = std::fwrite(text.data(), 1, text.size(), metrics_) == text.size();

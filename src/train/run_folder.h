@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <string>
 
-#include "train/json_line.h"
+#include "base/json_line.h"
 #include "train/run_config.h"
 
 namespace segue::train {
@@ -25,7 +25,7 @@ class RunFolder {
 
   /// The run begins: replaces what an overwritten run left.
   void start(const RunConfig& config);
-  void append_metrics(const JsonLine& line);  // Error(kIo) when it did not get out
+  void append_metrics(const base::JsonLine& line);  // Error(kIo) when it did not get out
 
  private:
   std::string path_;

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-namespace segue::train {
+namespace segue::base {
 
 /// One JSON object on one line, keys in the order of the calls. Numbers read back as the same bits;
 /// NaN and infinities, which JSON does not have, become null.
@@ -28,4 +28,4 @@ class JsonLine {
   std::string members_;
 };
 
-}  // namespace segue::train
+}  // namespace segue::base

@@ -1,10 +1,10 @@
-#include "train/json_line.h"
+#include "base/json_line.h"
 
 #include <cmath>
 
 #include <fmt/format.h>
 
-namespace segue::train {
+namespace segue::base {
 namespace {
 
 std::string quote(std::string_view text) {
@@ -46,4 +46,4 @@ JsonLine& JsonLine::add(std::string_view key, const JsonLine& object) {
   return member(key, object.text());
 }
 
-}  // namespace segue::train
+}  // namespace segue::base
