@@ -88,8 +88,16 @@ int Batch::add_group(std::string name) {
     fail(ErrorCode::kInvalidArgument, fmt::format("the batch already has a group `{}`", name));
   }
   groups.push_back({std::move(name), {}});
+  groups.back().offsets.set_memory(memory_);
   groups.back().offsets.push_back(0);
   return static_cast<int>(groups.size()) - 1;
+}
+
+void Batch::use_pinned_memory() {
+  memory_ = HostMemory::kPinned;
+  sample_index.set_memory(memory_);
+  for (Group& group : groups) group.offsets.set_memory(memory_);
+  for (Column& column : columns) column.values.set_memory(memory_);
 }
 
 int Batch::add_column(std::string name, int group) {
@@ -99,6 +107,7 @@ int Batch::add_column(std::string name, int group) {
     fail(ErrorCode::kInvalidArgument, fmt::format("the batch already has a column `{}`", name));
   }
   columns.push_back({std::move(name), group, {}});
+  columns.back().values.set_memory(memory_);
   return static_cast<int>(columns.size()) - 1;
 }
 

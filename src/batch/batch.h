@@ -31,6 +31,9 @@ class Batch {
   int add_group(std::string name);
   int add_column(std::string name, int group);
   void clear();
+  /// Memory that is taken from now on, also for columns that are added later, can be copied to a
+  /// GPU in the background.
+  void use_pinned_memory();
 
   int64_t num_samples() const { return sample_index.size(); }
   const Group& group(std::string_view name) const;    // Error(kNotFound) names what there is
@@ -60,6 +63,9 @@ class Batch {
   std::vector<Column> columns;
   HostArray<int64_t> sample_index;  // number of each sample in the global batch of the step
   int64_t global_samples = 0;       // real samples of the step over all ranks
+
+ private:
+  HostMemory memory_ = HostMemory::kPageable;
 };
 
 }  // namespace segue

@@ -124,6 +124,20 @@ TEST(BatchTest, ClearKeepsMemory) {
   EXPECT_EQ(batch.global_samples, 0);
 }
 
+TEST(BatchTest, PinnedMemoryHoldsTheSameSamples) {
+  Batch batch;
+  batch.use_pinned_memory();
+  batch.add_column("id", batch.add_group("g"));
+  Batch::Column& ids = batch.column("id");
+  for (int64_t i = 0; i < 1000; ++i) ids.values.push_back(i);
+  EXPECT_EQ(ids.values[999], 999);
+  EXPECT_EQ(ids.values.pinned(), cuda_device_count() > 0);
+  Batch moved = std::move(batch);
+  moved.add_column("more", 0);
+  moved.column("more").values.push_back(7);
+  EXPECT_EQ(moved.column("more").values.pinned(), cuda_device_count() > 0);
+}
+
 TEST(BatchTest, ValidateSaysWhatDisagrees) {
   Batch batch = make_schema();
   fill_random(batch, 6, 3);

@@ -93,6 +93,8 @@ void add_inspect(CLI::App& app) {
                     "store: AUC of simple predictions, also when the truth is not known");
   command->add_option("--truth", arguments->truth,
                       "store: folder of the synthetic raw log that it was prepared from");
+  command->add_option("--index", arguments->index,
+                      "store: folder for what is derived from a read-only store");
   command
       ->add_option("--history", config.history_length,
                    "store: events a history asks for; 0: as the store was made")

@@ -176,7 +176,7 @@ void add_predictions(FactSheet& sheet, const data::EventStore& store, const data
 
 void inspect_store(const InspectArguments& arguments) {
   const data::LogSchema schema = data::schema_for(arguments.path);
-  const data::EventStore store(arguments.path, schema.samples());
+  const data::EventStore store(arguments.path, schema.samples(), arguments.index);
   const data::StoreSummary summary = data::summarize(store, schema, arguments.config);
   const data::VerifyReport integrity =
       arguments.verify ? data::verify_store(store.folder()) : data::compare_sizes(store);

@@ -12,6 +12,7 @@ struct InspectArguments {
   bool verify = false;     // checksums and every event
   bool baselines = false;  // also without truth
   std::string truth;       // folder of the raw log that a store was prepared from
+  std::string index;       // where a read-only store's derived files go
   data::InspectConfig config;
 };
 

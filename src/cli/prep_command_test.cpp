@@ -20,6 +20,7 @@
 #include "base/file.h"
 #include "base/test_util.h"
 #include "base/time.h"
+#include "cli/test_util.h"
 #include "data/prep_test_util.h"
 #include "data/store_verify.h"
 
@@ -36,65 +37,6 @@ namespace fs = std::filesystem;
 using base::contains;
 using data::Event;
 using data::StoreBytes;
-
-struct Outcome {
-  int code = -1;  // exit code, -1 if a signal ended it
-  int signal = 0;
-  int64_t peak_bytes = 0;
-  std::string out, err;
-};
-
-/// A `segue` of its own.
-class Process {
- public:
-  /// `prepare` runs in the new process before the program; false ends it with code 125.
-  template <class Prepare>
-  Process(std::vector<std::string> arguments, Prepare prepare)
-      : out_(base::temp_path("out")), err_(base::temp_path("err")) {
-    arguments.insert(arguments.begin(), SEGUE_BINARY);
-    std::vector<char*> argv;
-    for (std::string& a : arguments) argv.push_back(a.data());
-    argv.push_back(nullptr);
-    pid_ = ::fork();
-    if (pid_ == 0) {
-      for (const auto& [path, fd] : {std::pair(&out_, 1), std::pair(&err_, 2)}) {
-        ::dup2(::open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), fd);
-      }
-      if (!prepare()) ::_exit(125);
-      ::execv(argv[0], argv.data());
-      ::_exit(126);
-    }
-  }
-  explicit Process(std::vector<std::string> arguments)
-      : Process(std::move(arguments), [] { return true; }) {}
-  ~Process() {
-    if (pid_ > 0) {
-      ::kill(pid_, SIGKILL);
-      wait();
-    }
-  }
-
-  void kill() const { ::kill(pid_, SIGKILL); }
-  Outcome wait() {
-    int status = 0;
-    struct rusage usage {};
-    EXPECT_EQ(::wait4(pid_, &status, 0, &usage), pid_);
-    pid_ = -1;
-    Outcome o;
-    o.peak_bytes = usage.ru_maxrss * int64_t{1024};
-    if (WIFEXITED(status)) o.code = WEXITSTATUS(status);
-    if (WIFSIGNALED(status)) o.signal = WTERMSIG(status);
-    o.out = base::read_file(out_);
-    o.err = base::read_file(err_);
-    return o;
-  }
-
- private:
-  std::string out_, err_;
-  pid_t pid_ = -1;
-};
-
-Outcome run(std::vector<std::string> arguments) { return Process(std::move(arguments)).wait(); }
 
 void expect_error(const Outcome& o, int code, const std::string& part) {
   EXPECT_EQ(o.code, code) << o.err;
@@ -117,7 +59,7 @@ class PrepCommand : public testing::Test {
             "2"};
   }
   StoreBytes prepare(const std::string& store) {
-    const Outcome o = run(arguments(store));
+    const Outcome o = run_process(arguments(store));
     EXPECT_EQ(o.code, 0) << o.err;
     EXPECT_TRUE(contains(o.out, "rows/s"));
     return data::store_bytes(log_.folder + "/" + store);
@@ -165,10 +107,10 @@ TEST_F(PrepCommand, MakesAndVerifiesAStore) {
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_TRUE(contains(o.out, "verified"));
   EXPECT_TRUE(fs::exists(log_.folder + "/store/hstu_cache_L20/positions_L20_m5.npy"));
-  const Outcome again = run({"prep", "--out", log_.folder + "/store", "--verify"});
+  const Outcome again = run_process({"prep", "--out", log_.folder + "/store", "--verify"});
   EXPECT_EQ(again.code, 0) << again.err;
   EXPECT_TRUE(contains(again.out, "good checksums"));
-  expect_error(run(arguments("store")), 2, "holds a finished store");
+  expect_error(run_process(arguments("store")), 2, "holds a finished store");
 
   const std::string file = log_.folder + "/store/hstu_cache_L20/flat_uid.npy";
   std::string bytes = base::read_file(file);
@@ -232,7 +174,7 @@ TEST_F(PrepCommand, OneProcessAtATime) {
   while (!fs::exists(log_.folder + "/store/.tmp/store")) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  expect_error(run(arguments("store")), 3, "another process is writing this store");
+  expect_error(run_process(arguments("store")), 3, "another process is writing this store");
   EXPECT_EQ(first.wait().code, 0);
 }
 
@@ -289,7 +231,7 @@ TEST_F(SlowPrepCommand, StaysWithinItsMemory) {
   GTEST_SKIP() << "sanitizers need memory of their own";
 #endif
   put_log(3000000, 20000);
-  const Outcome o = run(arguments("store"));
+  const Outcome o = run_process(arguments("store"));
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_TRUE(contains(o.out, "sorted in "));
   EXPECT_FALSE(contains(o.out, "sorted in 1 run,"));

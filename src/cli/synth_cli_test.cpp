@@ -9,31 +9,12 @@
 
 #include "base/file.h"
 #include "base/test_util.h"
-#include "cli/app.h"
+#include "cli/test_util.h"
 
 namespace segue::cli {
 namespace {
 
 using base::contains;
-
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
-Outcome run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "segue");
-  std::vector<const char*> argv;
-  argv.reserve(arguments.size());
-  for (const std::string& a : arguments) argv.push_back(a.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Outcome o;
-  o.code = run_segue(static_cast<int>(argv.size()), argv.data());
-  o.out = testing::internal::GetCapturedStdout();
-  o.err = testing::internal::GetCapturedStderr();
-  return o;
-}
 
 Outcome synth(const std::string& folder, std::vector<std::string> more = {}) {
   std::vector<std::string> all = {
@@ -192,6 +173,15 @@ TEST(InspectCliTest, OpensTheReferencesCache) {
   EXPECT_EQ(number_at(o.out, {"store", "users"}), 150);
   EXPECT_EQ(number_at(o.out, {"integrity", "files_compared"}), 0);
   EXPECT_TRUE(contains(o.out, "no manifest"));
+}
+
+TEST(InspectCliTest, DerivedFilesGoToTheIndexFolder) {
+  const std::string folder = base::temp_path("store"), index = base::temp_path("index");
+  ASSERT_EQ(synth(folder).code, kExitOk);
+  const Outcome o = run({"inspect", folder, "--index", index});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(base::exists(index + "/pools.idx"));
+  EXPECT_FALSE(base::exists(folder + "/segue/pools.idx"));
 }
 
 TEST(InspectCliTest, DamageIsShownAndEndsInAnError) {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/stage.h"
 #include "base/time.h"
 
 namespace segue::data {
@@ -44,6 +45,8 @@ Loader::Loader(const Gatherer& gatherer, const LoaderConfig& config)
     : gatherer_(gatherer), config_(config) {
   config_.validate();
   slots_.resize(static_cast<size_t>(config_.batches_in_flight));
+  if (!config_.pinned) return;
+  for (Slot& slot : slots_) slot.batch.use_pinned_memory();
 }
 
 Loader::~Loader() { stop_and_join(); }
@@ -80,14 +83,17 @@ void Loader::start(LoaderSource source) {
 
 /// One list ahead of the one that batches are taken from.
 void Loader::prepare_lists() {
+  base::name_thread("window lists");
   for (int64_t number = source_.first; number < source_.end; ++number) {
     Listed made{number, nullptr};
     std::exception_ptr error;
     try {
+      const base::Stage stage("list window");
       made.list = std::make_shared<const SampleList>(source_.list(number));
     } catch (...) {
       error = std::current_exception();
     }
+    const base::Stage stage("wait: the next window is not needed yet");
     std::unique_lock lock(mutex_);
     planner_.wait(lock, [&] { return stop_ || !ahead_; });
     if (stop_) return;
@@ -134,6 +140,7 @@ bool Loader::take_task(std::unique_lock<std::mutex>& lock, Task& task) {
 }
 
 void Loader::work() {
+  base::name_thread("loader");
   std::vector<int64_t> sample_index;
   Task task;
   std::unique_lock lock(mutex_);
@@ -155,6 +162,7 @@ void Loader::work() {
 }
 
 void Loader::fill(const Task& task, std::vector<int64_t>& sample_index, Slot& slot) const {
+  const base::Stage stage("gather batch");
   const SampleList& list = *task.from.list;
   const std::span<const int64_t> positions = list.batch(task.batch);
   sample_index.resize(positions.size());
@@ -168,6 +176,7 @@ void Loader::fill(const Task& task, std::vector<int64_t>& sample_index, Slot& sl
 
 std::optional<Delivery> Loader::next(Batch& batch) {
   const base::Stopwatch watch;
+  const base::Stage stage("wait for a batch");
   std::unique_lock lock(mutex_);
   SEGUE_ASSERT(!threads_.empty(), "next() before start()");
   Slot& slot = slots_[static_cast<size_t>(delivered_ % config_.batches_in_flight)];

@@ -37,18 +37,20 @@ const char* to_string(Purpose purpose) {
   return "?";
 }
 
-Buffer::Buffer(Device device, int64_t bytes, Purpose purpose)
+Buffer::Buffer(Device device, int64_t bytes, Purpose purpose, HostMemory host)
     : bytes_(bytes), device_(device), purpose_(purpose) {
   SEGUE_ASSERT(bytes >= 0, "negative buffer size");
   if (bytes == 0) return;
   if (device.is_cpu()) {
     const size_t rounded = (static_cast<size_t>(bytes) + kAlignment - 1) / kAlignment * kAlignment;
-    data_ = std::aligned_alloc(kAlignment, rounded);
+    if (host == HostMemory::kPinned) data_ = detail::cuda_allocate_pinned(bytes);
+    pinned_ = data_ != nullptr;
+    if (!pinned_) data_ = std::aligned_alloc(kAlignment, rounded);
     if (data_ == nullptr) {
       fail(ErrorCode::kOutOfMemory,
            fmt::format("no memory for {} bytes of {}", bytes, to_string(purpose)));
     }
-    std::memset(data_, 0, rounded);
+    std::memset(data_, 0, static_cast<size_t>(bytes));
   } else {
     data_ = detail::cuda_allocate(device.index, bytes);
     detail::cuda_zero(device.index, data_, bytes);
@@ -62,7 +64,8 @@ Buffer::Buffer(Buffer&& other) noexcept
     : data_(std::exchange(other.data_, nullptr)),
       bytes_(std::exchange(other.bytes_, 0)),
       device_(other.device_),
-      purpose_(other.purpose_) {}
+      purpose_(other.purpose_),
+      pinned_(other.pinned_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
@@ -71,13 +74,16 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     bytes_ = std::exchange(other.bytes_, 0);
     device_ = other.device_;
     purpose_ = other.purpose_;
+    pinned_ = other.pinned_;
   }
   return *this;
 }
 
 void Buffer::release() noexcept {
   if (data_ == nullptr) return;
-  if (device_.is_cpu()) {
+  if (pinned_) {
+    detail::cuda_free_pinned(data_);
+  } else if (device_.is_cpu()) {
     std::free(data_);
   } else {
     detail::cuda_free(device_.index, data_);

@@ -105,6 +105,16 @@ void cuda_free(int index, void* data) noexcept {
   cudaSetDevice(previous);
 }
 
+void* cuda_allocate_pinned(int64_t bytes) {
+  if (cuda_device_count() == 0) return nullptr;
+  void* data = nullptr;
+  // Portable: whichever GPU the batch goes to.
+  check_cuda(cudaHostAlloc(&data, static_cast<size_t>(bytes), cudaHostAllocPortable));
+  return data;
+}
+
+void cuda_free_pinned(void* data) noexcept { cudaFreeHost(data); }
+
 void cuda_zero(int index, void* data, int64_t bytes) {
   DeviceScope scope(index);
   // The memset runs on the default stream, which our non-blocking streams do not wait for.

@@ -20,12 +20,14 @@ class HostArray {
   HostArray(HostArray&& other) noexcept
       : memory_(std::move(other.memory_)),
         size_(std::exchange(other.size_, 0)),
-        capacity_(std::exchange(other.capacity_, 0)) {}
+        capacity_(std::exchange(other.capacity_, 0)),
+        kind_(other.kind_) {}
   HostArray& operator=(HostArray&& other) noexcept {
     if (this != &other) {
       memory_ = std::move(other.memory_);
       size_ = std::exchange(other.size_, 0);
       capacity_ = std::exchange(other.capacity_, 0);
+      kind_ = other.kind_;
     }
     return *this;
   }
@@ -47,7 +49,7 @@ class HostArray {
   void reserve(int64_t capacity) {
     if (capacity <= capacity_) return;
     capacity = std::max(capacity, capacity_ + capacity_ / 2);
-    Buffer grown(Device::cpu(), capacity * static_cast<int64_t>(sizeof(T)), Purpose::kBatch);
+    Buffer grown(Device::cpu(), capacity * static_cast<int64_t>(sizeof(T)), Purpose::kBatch, kind_);
     if (size_ > 0)
       std::memcpy(grown.data(), memory_.data(), static_cast<size_t>(size_) * sizeof(T));
     memory_ = std::move(grown);
@@ -62,6 +64,9 @@ class HostArray {
     resize(static_cast<int64_t>(values.size()));
     if (!values.empty()) std::memcpy(data(), values.data(), values.size_bytes());
   }
+  /// What further memory is taken as; what there is stays.
+  void set_memory(HostMemory kind) { kind_ = kind; }
+  bool pinned() const { return memory_.pinned(); }
   /// A view for ops; valid until the next resize.
   Tensor tensor() const { return Tensor(memory_.data(), kDTypeOf<T>, Device::cpu(), {size_}); }
 
@@ -69,6 +74,7 @@ class HostArray {
   Buffer memory_;
   int64_t size_ = 0;
   int64_t capacity_ = 0;
+  HostMemory kind_ = HostMemory::kPageable;
 };
 
 }  // namespace segue

@@ -1,0 +1,99 @@
+#pragma once
+
+// For tests only.
+
+#include <csignal>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "cli/app.h"
+
+namespace segue::cli {
+
+struct Outcome {
+  int code = -1;  // exit code, -1 if a signal ended it
+  int signal = 0;
+  int64_t peak_bytes = 0;  // of a process
+  std::string out, err;
+};
+
+/// The program in this process.
+inline Outcome run(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "segue");
+  std::vector<const char*> argv;
+  argv.reserve(arguments.size());
+  for (const std::string& a : arguments) argv.push_back(a.c_str());
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  Outcome o;
+  o.code = run_segue(static_cast<int>(argv.size()), argv.data());
+  o.out = testing::internal::GetCapturedStdout();
+  o.err = testing::internal::GetCapturedStderr();
+  return o;
+}
+
+/// A `segue` of its own.
+class Process {
+ public:
+  /// `prepare` runs in the new process before the program; false ends it with code 125.
+  template <class Prepare>
+  Process(std::vector<std::string> arguments, Prepare prepare)
+      : out_(base::temp_path("out")), err_(base::temp_path("err")) {
+    arguments.insert(arguments.begin(), SEGUE_BINARY);
+    std::vector<char*> argv;
+    for (std::string& a : arguments) argv.push_back(a.data());
+    argv.push_back(nullptr);
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      for (const auto& [path, fd] : {std::pair(&out_, 1), std::pair(&err_, 2)}) {
+        ::dup2(::open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), fd);
+      }
+      if (!prepare()) ::_exit(125);
+      ::execv(argv[0], argv.data());
+      ::_exit(126);
+    }
+  }
+  explicit Process(std::vector<std::string> arguments)
+      : Process(std::move(arguments), [] { return true; }) {}
+  ~Process() {
+    if (pid_ > 0) {
+      ::kill(pid_, SIGKILL);
+      wait();
+    }
+  }
+
+  void kill(int signal = SIGKILL) const { ::kill(pid_, signal); }
+  Outcome wait() {
+    int status = 0;
+    struct rusage usage {};
+    EXPECT_EQ(::wait4(pid_, &status, 0, &usage), pid_);
+    pid_ = -1;
+    Outcome o;
+    o.peak_bytes = usage.ru_maxrss * int64_t{1024};
+    if (WIFEXITED(status)) o.code = WEXITSTATUS(status);
+    if (WIFSIGNALED(status)) o.signal = WTERMSIG(status);
+    o.out = base::read_file(out_);
+    o.err = base::read_file(err_);
+    return o;
+  }
+
+ private:
+  std::string out_, err_;
+  pid_t pid_ = -1;
+};
+
+inline Outcome run_process(std::vector<std::string> arguments) {
+  return Process(std::move(arguments)).wait();
+}
+
+}  // namespace segue::cli
