@@ -35,10 +35,9 @@ setup:  ## install what the build needs (quiet when nothing is missing)
 build: setup  ## build everything into build/
 	$(call build_preset,release,build)
 
-demo: setup  ## train the small demo model; results in build/demo
+demo: setup  ## synth, prep, train, eval and report on a small log; results in build/demo
 	$(call build_preset,release,build,--target segue)
-	@rm -rf build/demo
-	build/segue train configs/demo.toml --run build/demo
+	@scripts/demo.sh build/segue build/demo
 
 test: build  ## all tests that are not slow
 	@ctest --test-dir build --output-on-failure -LE slow -j $(JOBS)

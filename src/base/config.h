@@ -82,7 +82,8 @@ class ConfigVisitor {
 
 /// Where values come from, later ones win: the file, then the environment, then --set.
 struct ConfigSources {
-  std::string file;               // TOML; empty: defaults only
+  std::string file;  // TOML; empty: defaults only
+  std::string text;  // TOML itself, in place of a file; `file` then names it in messages
   std::vector<std::string> sets;  // "model.layers=3"; list items by number: "tables.0.rows=10"
   /// SEGUE_MODEL__LAYERS=3, SEGUE_TABLES__0__ROWS=10, SEGUE__PRESET=small for a key at the top.
   /// Case does not matter after the prefix; names without a double underscore are not ours to

@@ -86,9 +86,9 @@ ConfigNode convert(const toml::node& from, const ConfigPlace& base) {
                        : fmt::format("did you mean `{}`?", (folder / nearest).string())));
 }
 
-ConfigNode read_file_tree(const std::string& path) {
-  if (!exists(path)) fail_missing(path);
-  const std::string text = read_file(path);
+ConfigNode read_tree(const std::string& path, const std::string& given_text) {
+  if (given_text.empty() && !exists(path)) fail_missing(path);
+  const std::string text = given_text.empty() ? read_file(path) : given_text;
   const ConfigPlace base{Source::kFile, path, 0, 0};
   try {
     return convert(toml::parse(std::string_view(text), std::string_view(path)), base);
@@ -267,7 +267,7 @@ ConfigNode* ConfigNode::find(std::string_view name) {
 
 ConfigNode read_config_tree(const ConfigSources& sources, std::vector<ConfigProblem>& problems) {
   ConfigNode root;
-  if (!sources.file.empty()) root = read_file_tree(sources.file);
+  if (!sources.file.empty()) root = read_tree(sources.file, sources.text);
   std::vector<Override> overrides;
   if (sources.use_environment) overrides = environment_overrides(problems);
   for (const std::string& set : sources.sets) {

@@ -45,5 +45,8 @@ JsonLine& JsonLine::add(std::string_view key, std::string_view value) {
 JsonLine& JsonLine::add(std::string_view key, const JsonLine& object) {
   return member(key, object.text());
 }
+JsonLine& JsonLine::add(std::string_view key, std::span<const int64_t> values) {
+  return member(key, fmt::format("[{}]", fmt::join(values, ", ")));
+}
 
 }  // namespace segue::base

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -18,6 +19,7 @@ class JsonLine {
     return add(key, std::string_view(value));
   }
   JsonLine& add(std::string_view key, const JsonLine& object);
+  JsonLine& add(std::string_view key, std::span<const int64_t> values);
 
   /// The object without a line end.
   std::string text() const { return "{" + members_ + "}"; }

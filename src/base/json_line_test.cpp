@@ -1,6 +1,6 @@
 #include "base/json_line.h"
 
-#include <limits>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -14,6 +14,8 @@ TEST(JsonLineTest, WritesOneObject) {
   line.add("a", 0.1).add("b", true).add("c", "q\"\\\n").add("d", inner).add("e", 1.0 / 0.0);
   EXPECT_EQ(line.text(), R"({"a": 0.1, "b": true, "c": "q\"\\\u000a", "d": {"x": -3}, "e": null})");
   EXPECT_EQ(JsonLine().text(), "{}");
+  EXPECT_EQ(JsonLine().add("l", std::vector<int64_t>{1, -2}).text(), R"({"l": [1, -2]})");
+  EXPECT_EQ(JsonLine().add("l", std::vector<int64_t>{}).text(), R"({"l": []})");
 }
 
 }  // namespace

@@ -130,6 +130,8 @@ TEST(ProgressFormat, Lines) {
   EXPECT_EQ(format_progress("read", 2000, 0, "rows", 4.0, false, ""),
             "read  2.00k rows  500 rows/s");
   EXPECT_EQ(format_progress("read", 0, 10, "rows", 0.0, false, ""), "read  0%  0/10 rows");
+  EXPECT_EQ(format_progress("train", 600, 1000, "steps", 10.0, false, "", 500),
+            "train  60%  600/1.00k steps  10 steps/s  left 0:40");
   EXPECT_EQ(format_progress("read", 10, 10, "rows", 90.0, true, ""),
             "read  100%  10/10 rows  0.11 rows/s  took 1:30");
 }

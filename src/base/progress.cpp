@@ -53,7 +53,7 @@ std::string format_duration(double seconds) {
 
 std::string format_progress(std::string_view label, int64_t done, int64_t total,
                             std::string_view unit, double seconds, bool finished,
-                            std::string_view extra) {
+                            std::string_view extra, int64_t before) {
   std::string line(label);
   if (total > 0) {
     // Rounded down: 100% means done.
@@ -64,7 +64,7 @@ std::string format_progress(std::string_view label, int64_t done, int64_t total,
   } else {
     line += fmt::format("  {} {}", format_count(static_cast<double>(done)), unit);
   }
-  const double rate = seconds > 0.0 ? static_cast<double>(done) / seconds : 0.0;
+  const double rate = seconds > 0.0 ? static_cast<double>(done - before) / seconds : 0.0;
   if (rate > 0.0) line += fmt::format("  {} {}/s", format_count(rate), unit);
   if (finished) {
     line += fmt::format("  took {}", format_duration(seconds));
@@ -76,10 +76,12 @@ std::string format_progress(std::string_view label, int64_t done, int64_t total,
   return line;
 }
 
-Progress::Progress(std::string label, int64_t total, std::string unit)
+Progress::Progress(std::string label, int64_t total, std::string unit, int64_t before)
     : label_(std::move(label)),
       unit_(std::move(unit)),
       total_(total),
+      before_(before),
+      done_(before),
       terminal_(isatty(STDERR_FILENO) == 1),
       start_(std::chrono::steady_clock::now()),
       last_print_(start_) {}
@@ -105,7 +107,8 @@ void Progress::finish(std::string_view extra) {
 void Progress::print(std::string_view extra, bool last) {
   last_print_ = std::chrono::steady_clock::now();
   const double seconds = Seconds(last_print_ - start_).count();
-  const std::string line = format_progress(label_, done_, total_, unit_, seconds, last, extra);
+  const std::string line =
+      format_progress(label_, done_, total_, unit_, seconds, last, extra, before_);
   if (terminal_ && !last) {
     if (log_rank() == 0) detail::write_stderr(fit_terminal(line), true);
   } else {

@@ -11,7 +11,9 @@ namespace segue::base {
 /// On a terminal one line is rewritten; otherwise a plain line appears every few seconds.
 class Progress {
  public:
-  Progress(std::string label, int64_t total, std::string unit);  // total 0: unknown
+  /// total 0: unknown. `before` of it were done by an earlier process: they count as done, not for
+  /// the rate.
+  Progress(std::string label, int64_t total, std::string unit, int64_t before = 0);
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -25,6 +27,7 @@ class Progress {
   std::string label_;
   std::string unit_;
   int64_t total_ = 0;
+  int64_t before_ = 0;
   int64_t done_ = 0;
   bool terminal_ = false;
   bool finished_ = false;
@@ -40,6 +43,6 @@ std::string format_duration(double seconds);
 /// gives the time taken in place of the time left.
 std::string format_progress(std::string_view label, int64_t done, int64_t total,
                             std::string_view unit, double seconds, bool finished,
-                            std::string_view extra);
+                            std::string_view extra, int64_t before = 0);
 
 }  // namespace segue::base

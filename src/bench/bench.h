@@ -76,7 +76,7 @@ struct Settings {
   Repeats repeats;
   LayerShape layer;
   int64_t yardstick = 2048;  // rows and columns of the product that rates are shares of
-  std::string config = "configs/demo.toml";  // of the bench `step`
+  std::string config = "configs/random.toml";  // of the bench `step`
   std::vector<std::string> sets;
   int64_t store_users = 400, store_events = 6000;  // of the bench `loader`; events of each user
 };

@@ -12,7 +12,8 @@ namespace {
 
 Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
   train::Trainer trainer(config, train::choose_device(config.train.device));
-  const data::RandomBatches data(train::random_schema(config.model, config.sparse), config.data,
+  const data::RandomBatches data(train::random_schema(config.model, config.sparse),
+                                 config.data.random_config(),
                                  static_cast<uint64_t>(config.train.seed));
   Batch batch;
   Result r;

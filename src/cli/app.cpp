@@ -17,7 +17,7 @@ namespace segue::cli {
 namespace {
 
 constexpr const char* kFooter =
-    "Start with `segue train configs/demo.toml`; `segue COMMAND --help` tells more.\n"
+    "Start with `segue train configs/random.toml`; `segue COMMAND --help` tells more.\n"
     "Exit codes: 0 fine, 2 usage or config, 3 file, 4 corrupt file, 5 id out of range,\n"
     "            6 memory, 7 not supported here, 8 not finite, 1 anything else.";
 
@@ -48,6 +48,8 @@ void parse_and_run(int argc, const char* const* argv) {
   add_train(app);
   add_bench(app);
   add_config(app);
+  add_eval(app);
+  add_score(app);
   add_inspect(app);
   add_prep(app);
   add_synth(app);

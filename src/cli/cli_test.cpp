@@ -11,32 +11,12 @@
 #include "base/npy.h"
 #include "base/safetensors.h"
 #include "base/test_util.h"
-#include "cli/app.h"
+#include "cli/test_util.h"
 
 namespace segue::cli {
 namespace {
 
 using base::contains;
-
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
-/// The program in this process.
-Outcome run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), "segue");
-  std::vector<const char*> argv;
-  argv.reserve(arguments.size());
-  for (const std::string& a : arguments) argv.push_back(a.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Outcome o;
-  o.code = run_segue(static_cast<int>(argv.size()), argv.data());
-  o.out = testing::internal::GetCapturedStdout();
-  o.err = testing::internal::GetCapturedStderr();
-  return o;
-}
 
 /// One error line of the right kind on stderr, nothing on stdout.
 void expect_error(const Outcome& o, int code, const std::vector<std::string>& parts) {
@@ -72,12 +52,13 @@ dim = 8
 tables = [{ name = "item", rows = 50 }]
 [data]
 batch_size = 8
-lengths = { low = 1, high = 10 }
+random = { lengths = { low = 1, high = 10 } }
 [train]
 steps = 3
 log_every = 1
-eval_batches = 1
 arena_gib = 0.25
+[eval]
+max_batches = 1
 )";
 
 // ---- usage ----
@@ -116,7 +97,7 @@ TEST(CliTest, UnknownCommandSuggestsTheNearest) {
 }
 
 TEST(CliTest, UnknownOptionsAreErrors) {
-  expect_error(run({"train", "configs/demo.toml", "--epochs", "3"}), kExitUsage,
+  expect_error(run({"train", "configs/random.toml", "--epochs", "3"}), kExitUsage,
                {"--epochs", "segue train --help"});
   expect_error(run({"--verbose"}), kExitUsage, {"--verbose"});
   expect_error(run({"train"}), kExitUsage, {"config"});
@@ -189,7 +170,7 @@ TEST(CliTest, BadSetIsAConfigError) {
 
 TEST(CliTest, ImpossibleCombinationIsAConfigError) {
   const std::string path = write("tiny.toml", kTiny);
-  expect_error(run({"train", path, "--set", "data.lengths.high=500"}), kExitUsage,
+  expect_error(run({"train", path, "--set", "data.random.lengths.high=500"}), kExitUsage,
                {"model.max_seq_len"});
 }
 

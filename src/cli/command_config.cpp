@@ -7,10 +7,14 @@
 
 namespace segue::cli {
 
-void add_config_sources(CLI::App& command, base::ConfigSources& sources) {
-  command.add_option("config", sources.file, "TOML file (see configs/)")->required();
+void add_config_sources(CLI::App& command, base::ConfigSources& sources, bool file_required) {
+  command.add_option("config", sources.file, "TOML file (see configs/)")->required(file_required);
+  add_sets(command, sources.sets);
+}
+
+void add_sets(CLI::App& command, std::vector<std::string>& sets) {
   command
-      .add_option("--set", sources.sets,
+      .add_option("--set", sets,
                   "override one value, for example --set model.layers=3; may be repeated")
       ->allow_extra_args(false);
 }

@@ -29,14 +29,6 @@ struct PrepArguments {
   int threads = 0;
 };
 
-const data::ParquetSupport* parquet() {
-#if SEGUE_HAS_ARROW
-  return &data::parquet_support();
-#else
-  return nullptr;
-#endif
-}
-
 double peak_memory_bytes() {
   struct rusage usage {};
   ::getrusage(RUSAGE_SELF, &usage);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 
@@ -17,9 +18,14 @@ void add_inspect(CLI::App& app);
 void add_prep(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_version(CLI::App& app);
+void add_eval(CLI::App& app);
+void add_score(CLI::App& app);
 
 /// The positional CONFIG and the repeatable --set of a command.
-void add_config_sources(CLI::App& command, base::ConfigSources& sources);
+void add_config_sources(CLI::App& command, base::ConfigSources& sources, bool file_required = true);
+
+/// The repeatable --set alone.
+void add_sets(CLI::App& command, std::vector<std::string>& sets);
 
 /// "segue 0.1.0 (commit)"
 std::string version_line();

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -72,13 +74,12 @@ int64_t merge(std::span<const std::span<const uint32_t>> taken, int64_t* result,
 }  // namespace
 
 void describe(base::ConfigVisitor& v, GatherConfig& c) {
-  v.field("history_length", c.history_length, "events of a history");
+  v.field("history_length", c.history_length,
+          "events of a history; 0: what the store was made for");
   v.field("scan_window", c.scan_window, "events before the anchor that are looked at");
   v.choice("strategy", c.strategy, {"interleaved", "last_n"},
            "an equal share of every pool, or the newest events of any");
   v.field("max_history", c.max_history, "newest events kept; 0: no limit");
-  v.field("expand_attributes", c.expand_attributes,
-          "write attributes of history items; false: they are derived from the item ids later");
 }
 
 void GatherConfig::validate() const {
@@ -190,6 +191,29 @@ Gatherer::Anchor Gatherer::locate(int64_t position) const {
   return {position, user, store_.user_start()[u]};
 }
 
+Gatherer::Anchor Gatherer::locate(const Question& q) const {
+  const auto u = static_cast<size_t>(q.user);
+  if (q.user < 0 || u >= store_.user_start().size() || store_.user_start()[u] < 0) {
+    fail(ErrorCode::kOutOfRange,
+         fmt::format("user {} has no events in {}", q.user, store_.folder()));
+  }
+  const int64_t* const times = store_.timestamps().data();
+  const int64_t start = store_.user_start()[u];
+  const int64_t* const first_not_before =
+      std::lower_bound(times + start, times + store_.user_end()[u], q.time);
+  return {first_not_before - times, q.user, start};
+}
+
+Gatherer::Candidate Gatherer::candidate_at(int64_t position) const {
+  const auto at = static_cast<size_t>(position);
+  size_t mask = 0;
+  for (size_t p = 0; p < num_pools_; ++p) {
+    if (label_pools_ >> p & 1) mask |= size_t{store_.in_pool(p)[at] != 0} << p;
+  }
+  const int64_t organic = store_.organic()[at];  // NOLINT(bugprone-signed-char-misuse): a number
+  return {store_.items()[at], store_.timestamps()[at], organic, action_of_mask_[mask]};
+}
+
 /// The last positions of a pool in the scan range.
 std::span<const uint32_t> Gatherer::take(size_t pool, const Anchor& anchor) const {
   const std::span<const uint32_t> all = pools_.of_user(pool, anchor.user);
@@ -265,23 +289,18 @@ void Gatherer::append_attributes(int64_t begin, int64_t end, Batch& batch) const
 }
 
 /// Everything of a sample that is not its history.
-void Gatherer::put_sample(const Anchor& anchor, int64_t query_time, int64_t sample,
-                          Batch& batch) const {
-  const auto at = static_cast<size_t>(anchor.position);
+void Gatherer::put_sample(const Anchor& anchor, const Candidate& candidate, int64_t query_time,
+                          int64_t sample, Batch& batch) const {
   const size_t num_attributes = store_.schema().attributes.size();
   std::array<int64_t, kMaxCrossValues> value{};
   value[kUser] = anchor.user;
-  value[kItem] = store_.items()[at];
-  value[kHour] = hour_of_day(store_.timestamps()[at]);
-  value[kOrganic] = store_.organic()[at];  // NOLINT(bugprone-signed-char-misuse): a number
+  value[kItem] = candidate.item;
+  value[kHour] = hour_of_day(candidate.time);
+  value[kOrganic] = candidate.organic;
   const bool known = value[kItem] >= 0 && value[kItem] < store_.num_items();
   for (size_t a = 0; a < num_attributes; ++a) {
     value[kFirstAttribute + a] =
         known ? store_.attribute_map(a)[static_cast<size_t>(value[kItem])] : 0;
-  }
-  size_t mask = 0;
-  for (size_t p = 0; p < num_pools_; ++p) {
-    if (label_pools_ >> p & 1) mask |= size_t{store_.in_pool(p)[at] != 0} << p;
   }
 
   auto put = [&batch, sample, column = static_cast<size_t>(context_)](int64_t v) mutable {
@@ -303,19 +322,38 @@ void Gatherer::put_sample(const Anchor& anchor, int64_t query_time, int64_t samp
   put_candidate(value[kItem]);
   for (size_t a = 0; a < num_attributes; ++a) put_candidate(value[kFirstAttribute + a]);
   put_candidate(query_time);
-  put_candidate(action_of_mask_[mask]);
+  put_candidate(candidate.label);
 }
 
 void Gatherer::fill(std::span<const int64_t> anchor_positions,
                     std::span<const int64_t> sample_index, Batch& batch) const {
   SEGUE_ASSERT(anchor_positions.size() == sample_index.size(), "one number per sample");
+  fill_samples(sample_index, batch, [&](int64_t i) {
+    const Anchor anchor = locate(anchor_positions[static_cast<size_t>(i)]);
+    return std::pair(anchor, candidate_at(anchor.position));
+  });
+}
+
+void Gatherer::fill(std::span<const Question> questions, Batch& batch) const {
+  std::vector<int64_t> numbers(questions.size());
+  std::iota(numbers.begin(), numbers.end(), 0);
+  fill_samples(numbers, batch, [&](int64_t i) {
+    const Question& q = questions[static_cast<size_t>(i)];
+    return std::pair(locate(q), Candidate{q.item, q.time, q.organic, 0});
+  });
+}
+
+/// `sample` gives anchor and candidate of the i-th one.
+template <class Sample>
+void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
+                            Sample sample) const {
   if (batch.groups.empty()) {
     set_schema(batch);
   } else {
     check_schema(batch);
     batch.clear();
   }
-  const auto samples = static_cast<int64_t>(anchor_positions.size());
+  const auto samples = static_cast<int64_t>(sample_index.size());
   batch.sample_index.assign(sample_index);
   for (Batch::Group& group : batch.groups) group.offsets.resize(samples + 1);
   for (Batch::Column& column : batch.columns) {
@@ -331,14 +369,13 @@ void Gatherer::fill(std::span<const int64_t> anchor_positions,
   offsets[0] = 0;
   int64_t used = 0;
   for (int64_t i = 0; i < samples; ++i) {
-    const Anchor anchor = locate(anchor_positions[static_cast<size_t>(i)]);
+    const auto [anchor, candidate] = sample(i);
     const int64_t begin = used;
     used = append_history(anchor, used, batch);
     offsets[i + 1] = used;
     if (config_.expand_attributes) append_attributes(begin, used, batch);
-    const int64_t query_time =
-        used > begin ? times[used - 1] : store_.timestamps()[static_cast<size_t>(anchor.position)];
-    put_sample(anchor, query_time, i, batch);
+    const int64_t query_time = used > begin ? times[used - 1] : candidate.time;
+    put_sample(anchor, candidate, query_time, i, batch);
   }
   for (Batch::Column& column : batch.columns) {
     if (column.group == kHistoryGroup) column.values.resize(used);

@@ -25,6 +25,13 @@ struct GatherConfig {
 };
 void describe(base::ConfigVisitor& v, GatherConfig& c);
 
+/// A candidate that no event of the store proposes: would `user` take to `item` at `time`?
+struct Question {
+  int64_t user = 0, item = 0;
+  int64_t time = 0;
+  int64_t organic = 1;
+};
+
 /// Turns anchors into samples. History of the anchor at event a of a user starting at s: scan range
 /// [max(s, a - scan_window), a), strictly earlier in store order.
 ///   interleaved  of every pool the last max(1, history_length / pools) positions, united,
@@ -50,6 +57,10 @@ class Gatherer {
   void fill(std::span<const int64_t> anchor_positions, std::span<const int64_t> sample_index,
             Batch& batch) const;
 
+  /// The same for candidates that are not in the log; what the user did before that time is the
+  /// history, the label is 0. Error(kOutOfRange) for a user without events.
+  void fill(std::span<const Question> questions, Batch& batch) const;
+
   const EventStore& store() const { return store_; }
   const GatherConfig& config() const { return config_; }
 
@@ -64,16 +75,24 @@ class Gatherer {
     int64_t position = 0, user = 0, user_start = 0;
     int64_t offset() const { return position - user_start; }  // events of the user before it
   };
+  struct Candidate {
+    int64_t item = 0, time = 0, organic = 0, label = 0;
+  };
 
   void plan_crosses();
   void set_schema(Batch& batch) const;
   void check_schema(const Batch& batch) const;
   Anchor locate(int64_t position) const;
+  Anchor locate(const Question& question) const;
+  Candidate candidate_at(int64_t position) const;
+  template <class Sample>
+  void fill_samples(std::span<const int64_t> sample_index, Batch& batch, Sample sample) const;
   std::span<const uint32_t> take(size_t pool, const Anchor& anchor) const;
   void complete_masks(const Anchor& anchor, std::span<int64_t> keys) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
   void append_attributes(int64_t begin, int64_t end, Batch& batch) const;
-  void put_sample(const Anchor& anchor, int64_t query_time, int64_t sample, Batch& batch) const;
+  void put_sample(const Anchor& anchor, const Candidate& candidate, int64_t query_time,
+                  int64_t sample, Batch& batch) const;
 
   const EventStore& store_;
   GatherConfig config_;

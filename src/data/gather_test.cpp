@@ -232,6 +232,38 @@ TEST(Gather, AnEmptyBatchIsLegal) {
   EXPECT_NE(batch.find_column("user_x_artist_x_hour"), nullptr);
 }
 
+// A question about what an event asks gives the event's sample, but for the label it cannot know.
+TEST(Gather, QuestionsAreSamplesWithoutAnEvent) {
+  const TestStore s = make_store(base::temp_path("store"), 4);
+  const EventStore store(s.folder, s.schema);
+  const Gatherer gatherer(store, {});
+  Values anchors;
+  std::vector<Question> questions;
+  for (int64_t p = 0; p < s.num_events(); ++p) {
+    const auto at = static_cast<size_t>(p);
+    const bool tie =
+        p > 0 && s.users[at] == s.users[at - 1] && s.timestamps[at] == s.timestamps[at - 1];
+    if (tie) continue;  // the event before is not earlier
+    anchors.push_back(p);
+    questions.push_back({s.users[at], s.items[at], s.timestamps[at], s.organic[at]});
+  }
+  ASSERT_GT(anchors.size(), 20u);
+  Batch asked, happened;
+  gatherer.fill(questions, asked);
+  gatherer.fill(anchors, numbers(anchors.size()), happened);
+  for (const Batch::Column& column : happened.columns) {
+    if (column.name == "item_action_weight") continue;
+    EXPECT_TRUE(std::ranges::equal(asked.column(column.name).values.span(), column.values.span()))
+        << column.name;
+  }
+  EXPECT_EQ(asked.column("item_action_weight").values[0], 0);
+
+  const auto error = base::error_of(
+      [&] { gatherer.fill(std::vector<Question>{{.user = int64_t{1} << 40}}, asked); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kOutOfRange);
+}
+
 TEST(Gather, RefusesWhatDoesNotFit) {
   const TestStore s = make_store(base::temp_path("store"), 4);
   const EventStore store(s.folder, s.schema);

@@ -93,7 +93,6 @@ void RandomDataConfig::validate() const {
 }
 
 void describe(base::ConfigVisitor& v, RandomDataConfig& c) {
-  v.field("batch_size", c.batch_size, "samples per step, over all ranks");
   v.section("lengths", c.lengths, "lengths of histories");
   v.section("ids", c.ids, "ids of every column; high = 0 stands for the column's vocabulary");
   v.field("signal", c.signal, "how strongly labels depend on ids; 0: coin flips");

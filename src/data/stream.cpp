@@ -31,7 +31,6 @@ void describe(base::ConfigVisitor& v, StreamConfig& c) {
   v.field("eval_windows", c.eval_windows, "how many windows are evaluated on");
   v.field("train_share", c.train_share, "share of users to train on; the rest is evaluated on");
   v.field("split_salt", c.split_salt, "which users those are");
-  v.field("batch_size", c.batch_size, "samples of one rank in one step");
   v.field("shuffle_fraction", c.shuffle_fraction,
           "anchors are shuffled inside segments of this share of a window; 0: not at all");
   v.field("shuffle_seed", c.shuffle_seed, "seed of the shuffle");

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -96,6 +97,16 @@ struct CsvFormat {
 class SessionWriter;
 class StoreStage;
 
+/// A column to write: integers, or reals if there are any.
+struct TableColumn {
+  std::string name;
+  std::vector<int64_t> integers;
+  std::vector<float> reals;
+
+  bool is_real() const { return !reals.empty(); }
+  size_t size() const { return std::max(integers.size(), reals.size()); }
+};
+
 /// What the optional Parquet library gives to the rest.
 class ParquetSupport {
  public:
@@ -105,6 +116,8 @@ class ParquetSupport {
                                             size_t block_rows) const = 0;
   /// True if the column holds text.
   virtual bool is_text(const std::string& path, const std::string& column) const = 0;
+  /// Columns of equal length; the file appears when it is complete.
+  virtual void write_table(const std::string& path, std::span<const TableColumn> columns) const = 0;
   virtual std::unique_ptr<SessionWriter> write_sessions(StoreStage& stage) const = 0;
 };
 

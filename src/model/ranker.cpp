@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "base/log.h"
+#include "base/stage.h"
 #include "model/flops.h"
 #include "model/ranker_parts.h"
 #include "ops/rows.h"
@@ -296,9 +298,15 @@ Pass Ranker::run(const Exec& exec, const Batch& batch, const PassOptions& option
   pass.predictions.resize(values);
   pass.labels.resize(values);
 
-  Rows rows = rows_forward(exec, batch, layout, options.training, pass.ticket);
+  pass.token_offsets = layout.token_offsets;
+
+  Rows rows = [&] {
+    const base::Stage stage("rows forward");
+    return rows_forward(exec, batch, layout, options.training, pass.ticket);
+  }();
   for (const MicroBatch& micro : cut_micro_batches(layout, options.micro_batch_tokens)) {
     Arena::Mark scratch(*exec.arena);
+    std::optional<base::Stage> stage("tokens forward");
     const Tokens tokens = lay_out(exec, batch, layout, rows, micro, whole);
     const UserSide user = user_forward(exec, rows, tokens, options);
     ItemSide item = item_forward(exec, rows, tokens, user.user);
@@ -307,12 +315,17 @@ Pass Ranker::run(const Exec& exec, const Batch& batch, const PassOptions& option
       if (item.item.y) options.probe("item_embeddings", item.item.y);
     }
     loss(exec, tokens, item, denominator, pass);
+    stage.reset();
     if (options.training) {
+      stage.emplace("tokens backward");
       const Tensor duser = item_backward(exec, rows, tokens, item, user.user);
       user_backward(exec, rows, tokens, user, duser);
     }
   }
-  if (options.training) rows_backward(exec, rows);
+  if (options.training) {
+    const base::Stage stage("rows backward");
+    rows_backward(exec, rows);
+  }
   pass.loss = std::accumulate(pass.task_losses.begin(), pass.task_losses.end(), 0.0);
   pass.row_gradients = std::move(rows.table_gradients);
   return pass;

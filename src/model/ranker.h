@@ -40,7 +40,8 @@ struct Pass {
   std::vector<float> predictions, labels;
   int64_t num_labels = 0;  // per task
   int64_t samples = 0, tokens = 0;
-  double model_flops = 0;  // by formula, forward (x3 with backward); see flops.h
+  std::vector<int64_t> token_offsets;  // [samples + 1]
+  double model_flops = 0;              // by formula, forward (x3 with backward); see flops.h
 
   sparse::Ticket ticket;
   std::vector<Tensor> row_gradients;  // per table [distinct, dim], absent if not looked up

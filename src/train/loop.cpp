@@ -1,21 +1,32 @@
 #include "train/loop.h"
 
 #include <algorithm>
-#include <vector>
+#include <iterator>
+#include <memory>
+#include <utility>
 
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
-#include "base/progress.h"
+#include "base/stage.h"
 #include "base/time.h"
 #include "ops/gemm.h"
 #include "ops/optimizer.h"
-#include "train/oracle.h"
-#include "train/random_schema.h"
+#include "train/checkpoint.h"
+#include "train/checkpoint_writer.h"
+#include "train/mlperf_log.h"
 #include "train/run_folder.h"
+#include "train/run_log.h"
+#include "train/run_state.h"
+#include "train/schedule.h"
+#include "train/source.h"
+#include "train/stop_signals.h"
+#include "train/trainer.h"
+#include "train/watchdog.h"
 
 namespace segue::train {
 namespace {
@@ -26,26 +37,6 @@ std::string format_bytes(double bytes) {
   return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
                       : fmt::format("{:.1f} GiB", bytes / kGib);
 }
-
-double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
-
-/// Sums over some steps.
-struct Totals {
-  int64_t steps = 0, samples = 0, tokens = 0;
-  double loss = 0, flops = 0, seconds = 0;
-
-  void add(const StepStats& s) {
-    ++steps;
-    samples += s.samples;
-    tokens += s.tokens;
-    loss += s.loss;
-    flops += s.model_flops;
-    seconds += s.seconds;
-  }
-  double mean_loss() const { return loss / static_cast<double>(std::max<int64_t>(1, steps)); }
-  double samples_per_s() const { return per_second(static_cast<double>(samples), seconds); }
-  double tokens_per_s() const { return per_second(static_cast<double>(tokens), seconds); }
-};
 
 /// Tables that cannot fit would make the system kill the process half-way through filling them.
 void require_memory(const RunConfig& c, Device device) {
@@ -83,149 +74,340 @@ void log_start(const RunConfig& c, Trainer& trainer, const RunFolder& folder) {
                              base::num_threads(), ops::gemm_backend()));
 }
 
+/// One process's part of a run.
 class Loop {
  public:
-  Loop(const RunConfig& config, const std::string& run_dir, bool overwrite)
+  Loop(const RunConfig& config, const std::string& run_dir, const LoopOptions& options)
       : config_(config),
-        folder_(run_dir, overwrite),
-        trainer_(config, choose_device(config.train.device)),
-        data_(random_schema(config.model, config.sparse), config.data,
-              static_cast<uint64_t>(config.train.seed)) {}
+        config_toml_(base::to_toml(config)),
+        device_(choose_device(config.train.device)),
+        eval_lifetime_(config.model.tasks) {
+    require_memory(config, device_);
+    folder_ = std::make_unique<RunFolder>(run_dir);
+    resuming_ = folder_->holds_run() && !options.overwrite;
+    if (resuming_) load_state(options);
+    summary_.resumed = resuming_;
+  }
 
   TrainSummary run() {
-    folder_.start(config_);
-    log_start(config_, trainer_, folder_);
-    train();
-    std::string quality;
-    if (config_.train.eval_batches > 0) {
-      evaluate();
-      quality = fmt::format(" held-out AUC {:.4f} (oracle {:.4f}),", summary_.held_out.auc(),
-                            summary_.oracle_auc);
+    prepare();
+    if (state_.finished && nothing_left()) {
+      base::log_info(
+          fmt::format("{}: this run is finished (step {}, {} samples); start over with "
+                      "--overwrite, or raise train.steps with --allow-config-change",
+                      folder_->path(), state_.step, state_.samples));
+    } else {
+      state_.finished = false;
+      train();
     }
-    base::log_info(
-        fmt::format("done: {} steps, loss {:.4f} -> {:.4f},{} {} samples/s, {:.1f} model GFLOP/s",
-                    summary_.steps, summary_.first_loss, summary_.last_loss, quality,
-                    base::format_count(summary_.samples_per_s), summary_.model_flops_per_s / 1e9));
+    summarize();
     return std::move(summary_);
   }
 
  private:
+  /// From the newest good checkpoint; without one the run begins again from nothing.
+  void load_state(const LoopOptions& options) {
+    const base::Stage stage("open checkpoint");
+    NewestCheckpoint newest = newest_checkpoint(folder_->checkpoints_path());
+    if (!newest.checkpoint && !newest.damaged.empty()) {
+      fail(ErrorCode::kCorrupt,
+           fmt::format("no checkpoint in {} is whole:\n{}\nStart over with --overwrite",
+                       folder_->checkpoints_path(), fmt::join(newest.damaged, "\n")));
+    }
+    std::string before;
+    if (newest.checkpoint) {
+      checkpoint_ = std::make_unique<Checkpoint>(std::move(*newest.checkpoint));
+      state_ = run_state_from_json(checkpoint_->state_json());
+      before = state_.config;
+    } else {
+      before = base::read_file(folder_->config_path());
+    }
+    require_same_config(before, config_toml_, options.allow_config_changes);
+  }
+
+  void open_folder() {
+    if (resuming_) {
+      folder_->resume(config_toml_, state_.metrics_bytes);
+    } else {
+      folder_->start(config_toml_);
+    }
+  }
+
+  /// Everything that can fail on a bad config or file comes before the folder is touched; only an
+  /// MLPerf log has to begin before that.
+  void prepare() {
+    const base::Stage stage("prepare");
+    if (config_.mlperf.log) open_folder();
+    mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
+    trainer_ = std::make_unique<Trainer>(config_, device_);
+    source_ = make_source(config_, device_);
+    schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
+    if (checkpoint_) {
+      checkpoint_->read(arrays(), trainer_->stream());
+      trainer_->restore(state_.step, state_.window_labels);
+      base::log_info(fmt::format("going on from {}: step {}, window {}, {} samples",
+                                 checkpoint_->path(), state_.step, state_.next.window,
+                                 state_.samples));
+    } else {
+      state_.next = source_->first();
+    }
+    wall_before_ = state_.wall_seconds;
+    if (!config_.mlperf.log) open_folder();
+    checkpoint_.reset();
+    state_.config = config_toml_;
+    log_start(config_, *trainer_, *folder_);
+    writer_ = std::make_unique<CheckpointWriter>(folder_->checkpoints_path(), config_.checkpoint);
+    mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples);
+  }
+
+  std::vector<CheckpointArray> arrays() {
+    std::vector<CheckpointArray> all = trainer_->arrays();
+    std::ranges::move(eval_lifetime_.arrays("eval_lifetime"), std::back_inserter(all));
+    return all;
+  }
+
+  bool nothing_left() const {
+    const bool enough = config_.train.steps > 0 && state_.step >= config_.train.steps;
+    return state_.target_reached || enough || state_.next.window >= source_->end().window;
+  }
+
+  int64_t total_samples() const {
+    const int64_t by_steps = config_.train.steps * config_.data.batch_size;
+    const int64_t in_store = source_->train_samples();
+    if (by_steps == 0 || in_store == 0) return std::max(by_steps, in_store);
+    return std::min(by_steps, in_store);
+  }
+
   void train() {
-    const int64_t steps = config_.train.steps;
-    base::Progress progress("train", steps, "steps");
+    const StopSignals signals;
+    Watchdog watchdog(config_.train.watchdog_seconds);
+    watchdog_ = &watchdog;
+    log_ = std::make_unique<RunLog>(config_, *folder_, state_, total_samples());
+    base::take_stage_seconds();
+    since_save_.restart();
     Batch batch;
-    Totals all;
-    for (int64_t step = 1; step <= steps; ++step) {
-      data_.fill(step, batch);
-      const StepStats stats = trainer_.step(batch);
-      all.add(stats);
-      window_.add(stats);
-      if (step % config_.train.log_every == 0 || step == steps) log_window(stats);
-      progress.update(step, fmt::format("loss {:.4f}  AUC {:.4f}  {} samples/s", shown_loss(stats),
-                                        last_auc_, base::format_count(all.samples_per_s())));
-    }
-    progress.finish(fmt::format("loss {:.4f}  AUC {:.4f}", summary_.last_loss, last_auc_));
-    summary_.steps = steps;
-    summary_.samples_per_s = all.samples_per_s();
-    summary_.tokens_per_s = all.tokens_per_s();
-    summary_.model_flops_per_s = per_second(all.flops, all.seconds);
-  }
-
-  double shown_loss(const StepStats& stats) const {
-    return has_window_ ? summary_.last_loss : stats.loss;
-  }
-
-  /// One line of metrics for the steps since the last one.
-  void log_window(const StepStats& stats) {
-    const std::vector<model::TaskConfig>& tasks = config_.model.tasks;
-    base::JsonLine task_lines;
-    double running_sum = 0, window_sum = 0;
-    int64_t binary = 0;
-    for (size_t k = 0; k < tasks.size(); ++k) {
-      base::JsonLine task;
-      task.add("loss", stats.task_losses[k]);
-      if (tasks[k].kind == ops::TaskKind::kBinary) {
-        const double running = trainer_.running_auc(k), window = trainer_.window_auc(k);
-        task.add("auc", running).add("auc_window", window);
-        running_sum += running;
-        window_sum += window;
-        ++binary;
+    if (device_.is_cuda()) batch.use_pinned_memory();
+    source_->start(state_.next);
+    prefetch_evaluation();
+    if (state_.eval_pending) evaluate();
+    while (!nothing_left() && !StopSignals::requested()) {
+      log_->before_step(state_.step + 1);
+      std::optional<data::Delivery> delivery;
+      {
+        const base::Stage stage("load");
+        delivery = source_->next(batch);
       }
-      task_lines.add(tasks[k].name, task);
+      if (!delivery) {  // windows without a batch may follow the last one
+        state_.next = source_->end();
+        break;
+      }
+      step(batch, *delivery);
+      log_->after_step(state_.step);
+      watchdog.alive();
+      save_if_due(*delivery);
     }
-    const auto mean = [binary](double sum) {
-      return binary > 0 ? sum / static_cast<double>(binary) : 0.5;
-    };
-    last_auc_ = mean(window_sum);
-
-    base::JsonLine line;
-    line.add("step", stats.step).add("loss", stats.loss).add("loss_window", window_.mean_loss());
-    line.add("tasks", task_lines);
-    line.add("auc", mean(running_sum)).add("auc_window", last_auc_);
-    line.add("lr", stats.rates.dense).add("sparse_lr", stats.rates.sparse);
-    line.add("grad_norm", stats.gradient_norm);
-    line.add("samples", window_.samples).add("tokens", window_.tokens);
-    line.add("samples_per_s", window_.samples_per_s());
-    line.add("tokens_per_s", window_.tokens_per_s());
-    line.add("model_gflops_per_s", per_second(window_.flops, window_.seconds) / 1e9);
-    line.add("wall_s", wall_.seconds());
-    folder_.append_metrics(line);
-
-    if (!has_window_) summary_.first_loss = window_.mean_loss();
-    summary_.last_loss = window_.mean_loss();
-    has_window_ = true;
-    window_ = {};
-    trainer_.start_window();
+    if (nothing_left()) {
+      finish();
+    } else {
+      stop_early();
+    }
+    watchdog_ = nullptr;
   }
 
+  void step(const Batch& batch, const data::Delivery& delivery) {
+    const int64_t window = delivery.position.window;
+    try {
+      stats_ = trainer_->step(batch);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::kNumeric || config_.train.non_finite == NonFinite::kStop ||
+          state_.skipped >= config_.train.max_skipped) {
+        throw;
+      }
+      ++state_.skipped;
+      state_.next = delivery.next();
+      base::log_warning(fmt::format("batch {} of window {} is left out ({} so far): {}",
+                                    delivery.position.batch, window, state_.skipped, error.what()));
+      return;
+    }
+    state_.step = stats_.step;
+    state_.window = window;
+    state_.samples += batch.global_samples;
+    state_.next = delivery.next();
+    update_wall_time();
+    log_->count(stats_, delivery, state_);
+
+    const int64_t ended =
+        delivery.last_of_window() ? window - source_->first().window : int64_t{-1};
+    const bool eval_due = schedule_.due(state_.step, ended);
+    if (state_.step % config_.train.log_every == 0 || eval_due) write_train_line();
+    if (!eval_due) return;
+    state_.eval_pending = true;
+    state_.eval_window = window;
+    evaluate();
+  }
+
+  void write_train_line() {
+    const base::Stage stage("log");
+    mlperf_->train_loss(state_.samples, stats_.loss, stats_.rates.dense);
+    log_->train_line(stats_, *trainer_, state_);
+  }
+
+  /// Where the next evaluation will look; its first batches are filled while training goes on.
+  void prefetch_evaluation() {
+    if (config_.eval.at_end || schedule_.every_steps > 0 || schedule_.every_windows > 0) {
+      source_->prefetch_evaluation(state_.eval_pending ? state_.eval_window : state_.next.window);
+    }
+  }
+
+  /// An evaluation that a signal cuts short leaves no trace and stays pending.
   void evaluate() {
-    std::vector<Batch> batches(static_cast<size_t>(config_.train.eval_batches));
-    for (size_t i = 0; i < batches.size(); ++i) {
-      data_.fill(kHeldOutStep + static_cast<int64_t>(i), batches[i]);
-    }
     const base::Stopwatch watch;
-    summary_.held_out = trainer_.evaluate(batches);
-    const double seconds = watch.seconds();
-    summary_.oracle_auc = oracle_auc(data_, config_.model, batches);
-
-    const Evaluation& e = summary_.held_out;
-    base::JsonLine tasks;
-    for (const TaskQuality& q : e.tasks) {
-      base::JsonLine task;
-      task.add("loss", q.loss);
-      if (q.binary) {
-        task.add("auc", q.auc).add("normalized_entropy", q.normalized_entropy);
-        task.add("accuracy", q.accuracy).add("calibration", q.calibration);
+    Evaluator evaluator(config_.model.tasks);
+    {
+      const base::Stage stage("evaluate");
+      Batch batch;
+      source_->start_evaluation(state_.eval_window);
+      mlperf_->evaluation_begins(state_.samples);
+      while (source_->next_evaluation(batch)) {
+        evaluator.add(trainer_->predict(batch));
+        watchdog_->alive();
+        if (StopSignals::requested()) return;
       }
-      tasks.add(q.name, task);
     }
-    base::JsonLine line;
-    line.add("event", "eval").add("step", trainer_.steps_done()).add("loss", e.loss);
-    line.add("tasks", tasks).add("auc", e.auc());
-    line.add("normalized_entropy", e.normalized_entropy()).add("oracle_auc", summary_.oracle_auc);
-    line.add("samples", e.samples).add("labels", e.labels);
-    line.add("samples_per_s", per_second(static_cast<double>(e.samples), seconds));
-    line.add("wall_s", wall_.seconds());
-    folder_.append_metrics(line);
+    const Evaluation evaluation = evaluator.result();
+    for (size_t k = 0; k < evaluation.tasks.size(); ++k) {
+      eval_lifetime_.add(k, evaluator.predictions(k), evaluator.labels(k));
+    }
+    const double seconds = watch.seconds();
+    summary_.oracle_auc = source_->oracle_auc();
+    update_wall_time();
+    log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, state_);
+    base::log_info(
+        fmt::format("evaluation after step {}: AUC {:.4f}, NE {:.4f} over {} samples in {:.1f} s",
+                    state_.step, evaluation.auc(), evaluation.normalized_entropy(),
+                    base::format_count(static_cast<double>(evaluation.samples)), seconds));
+    state_.eval_pending = false;
+    state_.last_eval_step = state_.step;
+    state_.last_auc = evaluation.auc();
+    const double target = config_.eval.target_auc;
+    if (target > 0 && evaluation.auc() >= target) state_.target_reached = true;
+    mlperf_->evaluation_done(state_.samples, evaluation.auc(), !nothing_left());
+    summary_.held_out = evaluation;
+    base::take_stage_seconds();  // its time is not a part of any step
+    if (!nothing_left()) prefetch_evaluation();
+  }
+
+  void save_if_due(const data::Delivery& delivery) {
+    report_save_failure(writer_->take_failure());
+    const SaveReason reason =
+        due(config_.checkpoint, delivery.position.batch + 1, state_.step, since_save_.seconds());
+    if (reason != SaveReason::kNone) save_wanted_ = true;
+    // While the last one is still being written this one waits, training does not.
+    if (save_wanted_ && !writer_->busy()) save();
+  }
+
+  void save() {
+    update_wall_time();
+    state_.metrics_bytes = folder_->metrics_bytes();
+    state_.window_labels = trainer_->window().labels_seen();
+    state_.mllog = mlperf_->state();
+    writer_->save(state_.step, arrays(), to_json(state_), trainer_->stream());
+    save_wanted_ = false;
+    since_save_.restart();
+  }
+
+  void report_save_failure(const Status& status) const {
+    if (status.ok()) return;
+    if (config_.checkpoint.on_failure == CheckpointConfig::OnFailure::kStop) {
+      fail(ErrorCode::kIo, status.message());
+    }
+    base::log_warning(
+        fmt::format("a checkpoint could not be saved, training goes on: {}", status.message()));
+  }
+
+  /// The last checkpoint of a process has to be there before it ends.
+  void save_and_wait() {
+    save();
+    const Status status = writer_->wait();
+    if (!status.ok()) fail(ErrorCode::kIo, "the last checkpoint: " + status.message());
+  }
+
+  void finish() {
+    if (state_.interval.steps > 0) write_train_line();
+    if (config_.eval.at_end && state_.last_eval_step != state_.step) {
+      state_.eval_pending = true;
+      state_.eval_window = state_.window;
+      evaluate();
+      if (state_.eval_pending) return stop_early();
+    }
+    log_->finish();
+    state_.finished = true;
+    update_wall_time();
+    log_->end_line(state_, state_.target_reached ? "target reached" : "finished");
+    mlperf_->stop(state_.samples, state_.target_reached);
+    save_and_wait();
+  }
+
+  void stop_early() {
+    base::log_info(fmt::format("asked to stop: saving step {}", state_.step));
+    save_and_wait();
+    base::log_info(fmt::format("stopped; the same command goes on from here"));
+  }
+
+  void update_wall_time() { state_.wall_seconds = wall_before_ + wall_.seconds(); }
+
+  void summarize() {
+    summary_.steps = state_.step;
+    summary_.samples = state_.samples;
+    summary_.finished = state_.finished;
+    summary_.target_reached = state_.target_reached;
+    summary_.checkpoint_stall_seconds = writer_->stalled_seconds();
+    summary_.seconds = wall_.seconds();
+    if (!log_) return;
+    summary_.first_loss = log_->first_loss();
+    summary_.last_loss = log_->last_loss();
+    summary_.samples_per_s = log_->samples_per_s();
+    summary_.tokens_per_s = log_->tokens_per_s();
+    summary_.model_flops_per_s = log_->jagged_flops_per_s();
+    std::string quality;
+    if (summary_.held_out) quality = fmt::format(" held-out AUC {:.4f}", summary_.held_out->auc());
+    if (summary_.oracle_auc) quality += fmt::format(" (oracle {:.4f})", *summary_.oracle_auc);
+    if (!quality.empty()) quality += ",";
+    base::log_info(
+        fmt::format("{}: {} steps, loss {:.4f} -> {:.4f},{} {} samples/s, {:.1f} model GFLOP/s",
+                    state_.finished ? "done" : "so far", summary_.steps, summary_.first_loss,
+                    summary_.last_loss, quality, base::format_count(summary_.samples_per_s),
+                    summary_.model_flops_per_s / 1e9));
   }
 
   const RunConfig& config_;
-  RunFolder folder_;
-  Trainer trainer_;
-  data::RandomBatches data_;
-  base::Stopwatch wall_;
-  Totals window_;
-  bool has_window_ = false;
-  double last_auc_ = 0.5;
+  const std::string config_toml_;
+  const Device device_;
+  std::unique_ptr<RunFolder> folder_;
+  bool resuming_ = false;
+  RunState state_;
+  std::unique_ptr<Checkpoint> checkpoint_;  // until it has been read
+  std::unique_ptr<Trainer> trainer_;
+  std::unique_ptr<Source> source_;
+  LifetimeAuc eval_lifetime_;
+  EvalSchedule schedule_;
+  std::unique_ptr<MlperfLog> mlperf_;
+  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<CheckpointWriter> writer_;
+  Watchdog* watchdog_ = nullptr;
+  base::Stopwatch wall_, since_save_;
+  double wall_before_ = 0;
+  bool save_wanted_ = false;
+  StepStats stats_;  // of the newest step
   TrainSummary summary_;
 };
 
 }  // namespace
 
-TrainSummary train_loop(const RunConfig& config, const std::string& run_dir, bool overwrite) {
+TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
+                        const LoopOptions& options) {
   base::set_num_threads(static_cast<int>(config.train.threads));
-  require_memory(config, choose_device(config.train.device));
-  return Loop(config, run_dir, overwrite).run();
+  return Loop(config, run_dir, options).run();
 }
 
 }  // namespace segue::train

@@ -1,27 +1,36 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "train/metrics.h"
 #include "train/run_config.h"
-#include "train/trainer.h"
 
 namespace segue::train {
 
 struct TrainSummary {
-  int64_t steps = 0;
+  int64_t steps = 0, samples = 0;        // of the whole run
   double first_loss = 0, last_loss = 0;  // means over the first and the last log interval
-  Evaluation held_out;
-  double oracle_auc = 0.5;  // of the probabilities that the held-out labels were drawn with
+  std::optional<Evaluation> held_out;    // the last one of this process
+  std::optional<double> oracle_auc;      // of the probabilities that its labels were drawn with
   double samples_per_s = 0, tokens_per_s = 0, model_flops_per_s = 0;  // of training alone
+  double checkpoint_stall_seconds = 0;  // how long saving kept training from going on
+  double seconds = 0;                   // of this process
+  bool resumed = false, finished = false, target_reached = false;
 };
 
-/// Trains as `config` says and leaves config.toml and metrics.jsonl in `run_dir`.
-/// Error(kInvalidArgument) when the folder holds a run already, unless `overwrite`.
-TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
-                        bool overwrite = false);
+struct LoopOptions {
+  bool overwrite = false;                         // start over in a folder that holds a run
+  std::vector<std::string> allow_config_changes;  // keys that may differ from the run's own config
+};
 
-/// Number of the first held-out random batch: training steps never get there.
-inline constexpr int64_t kHeldOutStep = int64_t{1} << 40;
+/// Trains as `config` says and leaves its results in `run_dir`. A folder that holds a run is gone
+/// on with from its newest good checkpoint: what follows is bit for bit what an uninterrupted run
+/// would have done. Error(kConfig) when `config` contradicts that run. SIGTERM and SIGINT end it in
+/// order, with a checkpoint.
+TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
+                        const LoopOptions& options = {});
 
 }  // namespace segue::train

@@ -1,7 +1,10 @@
 #include "train/loop.h"
 
+#include <csignal>
 #include <filesystem>
+#include <map>
 #include <sstream>
+#include <thread>
 
 #include <gtest/gtest.h>
 
@@ -26,8 +29,9 @@ class LoopTest : public testing::Test {
     base::set_log_level(base::LogLevel::kInfo);
   }
 
-  std::vector<std::string> metrics() const {
-    std::istringstream text(base::read_file(folder + "/metrics.jsonl"));
+  std::vector<std::string> metrics() const { return metrics_of(folder); }
+  static std::vector<std::string> metrics_of(const std::string& run) {
+    std::istringstream text(base::read_file(run + "/metrics.jsonl"));
     std::vector<std::string> lines;
     for (std::string line; std::getline(text, line);) lines.push_back(line);
     return lines;
@@ -40,6 +44,33 @@ class LoopTest : public testing::Test {
     return line.substr(begin, line.find_first_of(",}", begin) - begin);
   }
 
+  /// What of the metrics does not depend on the clock.
+  static std::vector<std::string> lasting(const std::vector<std::string>& lines) {
+    std::vector<std::string> result;
+    for (const std::string& line : lines) {
+      std::string kept;
+      for (const char* key :
+           {"event", "step", "window", "samples", "loss", "loss_window", "auc", "auc_window",
+            "auc_lifetime", "normalized_entropy", "grad_norm", "loss_z", "grad_norm_z", "lr",
+            "skipped_steps", "samples_window", "tokens_window", "eval_samples", "status"}) {
+        kept += value(line, key) + " ";
+      }
+      result.push_back(kept);
+    }
+    return result;
+  }
+  /// All arrays of a checkpoint, by file.
+  static std::map<std::string, std::string> checkpoint_bytes(const std::string& run, int64_t step) {
+    std::map<std::string, std::string> files;
+    const std::string path = run + "/checkpoints/step-" + std::to_string(step);
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      const std::string name = entry.path().filename().string();
+      if (name != "manifest.json") files[name] = base::read_file(entry.path().string());
+    }
+    EXPECT_FALSE(files.empty());
+    return files;
+  }
+
   std::string folder;
 };
 
@@ -48,45 +79,187 @@ TEST_F(LoopTest, LeavesConfigAndMetrics) {
   const TrainSummary summary = train_loop(c, folder);
   EXPECT_EQ(base::read_file(folder + "/config.toml"), base::to_toml(c));
   const std::vector<std::string> lines = metrics();
-  ASSERT_EQ(lines.size(), 4u);  // steps 2, 4, 6 and the evaluation
+  ASSERT_EQ(lines.size(), 5u);  // steps 2, 4, 6, the evaluation and the end
   EXPECT_EQ(value(lines[0], "step"), "2");
   EXPECT_EQ(value(lines[2], "step"), "6");
-  for (const char* key :
-       {"loss", "loss_window", "tasks", "auc", "auc_window", "lr", "sparse_lr", "grad_norm",
-        "samples", "tokens", "samples_per_s", "tokens_per_s", "model_gflops_per_s", "wall_s"}) {
+  for (const char* key : {"event",         "window",        "samples",
+                          "loss",          "loss_window",   "tasks",
+                          "auc",           "auc_window",    "lr",
+                          "sparse_lr",     "grad_norm",     "loss_z",
+                          "grad_norm_z",   "skipped_steps", "samples_window",
+                          "tokens_window", "lengths",       "samples_per_s",
+                          "tokens_per_s",  "gflops_padded", "gflops_jagged",
+                          "stages",        "loader_wait_s", "memory_peak_bytes",
+                          "wall_s"}) {
     EXPECT_NE(value(lines[1], key), "missing") << key;
   }
   EXPECT_EQ(value(lines[3], "event"), "\"eval\"");
-  EXPECT_EQ(value(lines[3], "samples"), "48");
+  EXPECT_EQ(value(lines[3], "samples"), "144");
+  EXPECT_EQ(value(lines[3], "eval_samples"), "48");
   EXPECT_NE(value(lines[3], "oracle_auc"), "missing");
+  EXPECT_EQ(value(lines[4], "status"), "\"finished\"");
   EXPECT_EQ(summary.steps, 6);
-  EXPECT_EQ(summary.held_out.samples, 48);
-  EXPECT_GT(summary.oracle_auc, 0.6);
+  ASSERT_TRUE(summary.held_out);
+  EXPECT_EQ(summary.held_out->samples, 48);
+  EXPECT_GT(summary.oracle_auc.value_or(0), 0.6);
   EXPECT_GT(summary.samples_per_s, 0);
+  EXPECT_TRUE(summary.finished);
+  EXPECT_TRUE(base::exists(folder + "/checkpoints/step-6/manifest.json"));
 }
 
-TEST_F(LoopTest, StepsThatDoNotFillAWindowAreLogged) {
+TEST_F(LoopTest, StepsThatDoNotFillAnIntervalAreLogged) {
   RunConfig c = tiny_config();
   c.train.steps = 3;
-  c.train.eval_batches = 0;
+  c.eval.at_end = false;
   train_loop(c, folder);
   const std::vector<std::string> lines = metrics();
-  ASSERT_EQ(lines.size(), 2u);
+  ASSERT_EQ(lines.size(), 3u);
   EXPECT_EQ(value(lines[1], "step"), "3");
-  EXPECT_EQ(value(lines[1], "samples"), "24");
+  EXPECT_EQ(value(lines[1], "samples_window"), "24");
 }
 
-TEST_F(LoopTest, RefusesAFolderWithARun) {
+TEST_F(LoopTest, AFinishedRunIsLeftAsItIs) {
   const RunConfig c = tiny_config();
   train_loop(c, folder);
   const std::vector<std::string> before = metrics();
+  const TrainSummary again = train_loop(c, folder);
+  EXPECT_TRUE(again.resumed);
+  EXPECT_TRUE(again.finished);
+  EXPECT_EQ(again.steps, 6);
+  EXPECT_EQ(metrics(), before);
+  LoopOptions over;
+  over.overwrite = true;
+  EXPECT_FALSE(train_loop(c, folder, over).resumed);
+}
+
+TEST_F(LoopTest, MoreStepsContinueAFinishedRunWhenAllowed) {
+  RunConfig c = tiny_config();
+  c.eval.at_end = false;  // one more evaluation would show in the lifetime metrics
+  train_loop(c, folder);
+  c.train.steps = 8;
   const auto error = base::error_of([&] { train_loop(c, folder); });
   ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kConfig);
+  EXPECT_TRUE(base::contains(error->what(), "train.steps: was 6, now 8"));
+  LoopOptions allow;
+  allow.allow_config_changes = {"train.steps"};
+  const TrainSummary more = train_loop(c, folder, allow);
+  EXPECT_EQ(more.steps, 8);
+  EXPECT_EQ(value(metrics().back(), "step"), "8");
+
+  const std::string straight = folder + "_straight";
+  train_loop(c, straight);
+  EXPECT_EQ(checkpoint_bytes(folder, 8), checkpoint_bytes(straight, 8));
+  std::filesystem::remove_all(straight);
+}
+
+TEST_F(LoopTest, KeysThatOnlySayHowMayDiffer) {
+  RunConfig c = tiny_config();
+  train_loop(c, folder);
+  c.train.threads = 2;
+  c.checkpoint.keep_last = 5;
+  c.trace.steps = {3};
+  EXPECT_NO_THROW(train_loop(c, folder));
+}
+
+TEST_F(LoopTest, EvaluatesOnScheduleAndOnceAtTheEnd) {
+  RunConfig c = tiny_config();
+  c.eval.every_steps = 3;
+  c.train.log_every = 100;
+  train_loop(c, folder);
+  std::vector<std::string> events;
+  for (const std::string& line : metrics()) {
+    events.push_back(value(line, "event") + value(line, "step"));
+  }
+  // A line of training closes before each evaluation.
+  EXPECT_EQ(events, (std::vector<std::string>{"\"train\"3", "\"eval\"3", "\"train\"6", "\"eval\"6",
+                                              "\"end\"6"}));
+}
+
+TEST_F(LoopTest, StopsAtTheTarget) {
+  RunConfig c = tiny_config();
+  c.eval.every_steps = 2;
+  c.eval.target_auc = 0.01;  // the first evaluation reaches it
+  const TrainSummary summary = train_loop(c, folder);
+  EXPECT_TRUE(summary.target_reached);
+  EXPECT_EQ(summary.steps, 2);
+  EXPECT_EQ(value(metrics().back(), "status"), "\"target reached\"");
+  EXPECT_EQ(train_loop(c, folder).steps, 2);  // and stays stopped
+}
+
+TEST_F(LoopTest, ASignalSavesAndTheRunGoesOnAsIfNothingHadHappened) {
+  RunConfig c = tiny_config();
+  c.eval.every_steps = 4;
+  c.trace.steps = {3};
+  c.trace.active = 1;
+  const std::string straight = folder + "_straight";
+  train_loop(c, straight);
+
+  // The trace of step 3 is the sign that the loop is inside the run.
+  std::thread sender([&] {
+    while (!base::exists(folder + "/trace/trace_step3.json")) std::this_thread::yield();
+    std::raise(SIGTERM);
+  });
+  c.train.steps = 6;
+  TrainSummary summary = train_loop(c, folder);
+  sender.join();
+  for (int i = 0; i < 10 && !summary.finished; ++i) summary = train_loop(c, folder);
+  EXPECT_TRUE(summary.finished);
+  EXPECT_EQ(checkpoint_bytes(folder, 6), checkpoint_bytes(straight, 6));
+  EXPECT_EQ(lasting(metrics_of(folder)), lasting(metrics_of(straight)));
+  std::filesystem::remove_all(straight);
+}
+
+TEST_F(LoopTest, DamagedCheckpointsAreReportedAndThePreviousOneIsUsed) {
+  RunConfig c = tiny_config();
+  c.checkpoint.every_steps = 2;
+  c.checkpoint.keep_last = 10;
+  train_loop(c, folder);
+  const std::vector<std::string> before = lasting(metrics());
+  const auto expected = checkpoint_bytes(folder, 6);
+  std::string dense = base::read_file(folder + "/checkpoints/step-6/dense.safetensors");
+  dense[dense.size() / 2] ^= 1;
+  base::write_file(folder + "/checkpoints/step-6/dense.safetensors", dense);
+  base::set_log_level(base::LogLevel::kError);
+  const TrainSummary summary = train_loop(c, folder);
+  EXPECT_EQ(summary.steps, 6);
+  EXPECT_EQ(lasting(metrics()), before);
+  EXPECT_EQ(checkpoint_bytes(folder, 6), expected);
+}
+
+TEST_F(LoopTest, AFolderWithoutAnyCheckpointBeginsAgain) {
+  const RunConfig c = tiny_config();
+  train_loop(c, folder);
+  const std::vector<std::string> before = lasting(metrics());
+  std::filesystem::remove_all(folder + "/checkpoints");
+  train_loop(c, folder);
+  EXPECT_EQ(lasting(metrics()), before);
+}
+
+TEST_F(LoopTest, OneProcessAtATime) {
+  const RunFolder holder(folder);
+  const auto error = base::error_of([&] { train_loop(tiny_config(), folder); });
+  ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(base::contains(error->what(), folder));
-  EXPECT_TRUE(base::contains(error->what(), "--overwrite"));
-  EXPECT_EQ(metrics(), before);
-  EXPECT_NO_THROW(train_loop(c, folder, true));
+  EXPECT_TRUE(base::contains(error->what(), "another process"));
+}
+
+TEST_F(LoopTest, NonFiniteStopsOrSkipsAndCounts) {
+  RunConfig c = tiny_config();
+  c.optimizer.lr = 1e30;  // the second step cannot be finite
+  c.optimizer.clip_norm = 0;
+  auto error = base::error_of([&] { train_loop(c, folder); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kNumeric);
+
+  base::set_log_level(base::LogLevel::kError);
+  c.train.non_finite = NonFinite::kSkip;
+  c.train.max_skipped = 3;
+  LoopOptions over;
+  over.overwrite = true;
+  error = base::error_of([&] { train_loop(c, folder, over); });
+  ASSERT_TRUE(error);  // more than it may leave out
+  EXPECT_EQ(error->code(), ErrorCode::kNumeric);
 }
 
 TEST_F(LoopTest, AFailedStartTouchesNothing) {
@@ -94,7 +267,9 @@ TEST_F(LoopTest, AFailedStartTouchesNothing) {
   train_loop(c, folder);
   const std::vector<std::string> before = metrics();
   c.train.device = "cuda:99";
-  EXPECT_THROW(train_loop(c, folder, true), Error);
+  LoopOptions over;
+  over.overwrite = true;
+  EXPECT_THROW(train_loop(c, folder, over), Error);
   EXPECT_EQ(metrics(), before);
 }
 
@@ -108,7 +283,9 @@ TEST_F(LoopTest, ResolvedConfigReproducesTheRun) {
   sources.file = folder + "/config.toml";
   sources.use_environment = false;
   const RunConfig again = load_run_config(sources);
-  train_loop(again, folder, true);
+  LoopOptions over;
+  over.overwrite = true;
+  train_loop(again, folder, over);
   const std::vector<std::string> second = metrics();
   ASSERT_EQ(first.size(), second.size());
   for (size_t i = 0; i < first.size(); ++i) {

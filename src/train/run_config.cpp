@@ -1,5 +1,6 @@
 #include "train/run_config.h"
 
+#include <algorithm>
 #include <bit>
 #include <string>
 #include <utility>
@@ -14,10 +15,6 @@ namespace segue::train {
 namespace {
 
 [[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
-
-void require_at_least(const char* key, int64_t value, int64_t least) {
-  if (value < least) bad(fmt::format("{} must be at least {}, not {}", key, least, value));
-}
 
 /// `feature` names the config item that asks for the table.
 void require_table(const RunConfig& c, const std::string& feature, const std::string& table) {
@@ -42,13 +39,17 @@ void check_tables(const RunConfig& c) {
   }
 }
 
-/// A history that does not fit would stop the run at some later step; the config can tell now.
-void check_lengths(const RunConfig& c) {
-  const int64_t events = longest_history(c.data.lengths);
+/// Random samples have no windows. A history that does not fit would stop the run at
+/// some later step; the config can tell now.
+void check_random(const RunConfig& c) {
+  if (c.eval.every_windows > 0 || c.eval.every_share > 0) {
+    bad("random samples have neither windows nor an end: use eval.every_steps");
+  }
+  const int64_t events = longest_history(c.data.random.lengths);
   if (events < 0) {
     bad(
-        fmt::format("data.lengths has no upper bound, but a sample may have {} tokens "
-                    "(model.max_seq_len); set data.lengths.high",
+        fmt::format("data.random.lengths has no upper bound, but a sample may have {} tokens "
+                    "(model.max_seq_len); set data.random.lengths.high",
                     c.model.max_seq_len));
   }
   const bool candidates = c.model.labels == model::LabelKind::kCandidates;
@@ -58,7 +59,7 @@ void check_lengths(const RunConfig& c) {
   bad(
       fmt::format("the longest sample of the data has {} tokens ({} events of {} token(s), {} "
                   "contextual and candidate tokens), more than model.max_seq_len = {}; lower "
-                  "data.lengths.high, or raise model.max_seq_len to {}",
+                  "data.random.lengths.high, or raise model.max_seq_len to {}",
                   tokens, events, c.model.tokens_per_event(), around, c.model.max_seq_len, tokens));
 }
 
@@ -84,43 +85,17 @@ void check_task_bits(const RunConfig& c) {
 
 }  // namespace
 
-void describe(base::ConfigVisitor& v, TrainConfig& c) {
-  v.field("steps", c.steps, "optimizer steps");
-  v.field("seed", c.seed, "of initial values, dropout and random data");
-  v.field("threads", c.threads, "CPU threads; 0: OMP_NUM_THREADS, else all cores");
-  v.field("device", c.device, "auto, cpu, cuda or cuda:N");
-  v.choice("precision", c.precision, {"f32", "f64", "bf16"},
-           "of activations; f64 is for checks, bf16 on the CPU rounds where a GPU would");
-  v.field("micro_batch_tokens", c.micro_batch_tokens,
-          "tokens that are in memory at a time; results do not depend on it beyond rounding");
-  v.field("arena_gib", c.arena_gib, "largest memory for activations");
-  v.field("log_every", c.log_every, "steps between two lines of metrics.jsonl");
-  v.field("eval_batches", c.eval_batches, "held-out batches evaluated at the end; 0: none");
-}
-
 void describe(base::ConfigVisitor& v, RunConfig& c) {
   v.field("preset", c.preset, "a published configuration to start from; empty: none");
   v.section("model", c.model, "the HSTU ranker");
   v.section("sparse", c.sparse, "embedding tables and their optimizer");
   v.section("optimizer", c.optimizer, "of the dense parameters, and both learning rates");
-  v.section("data", c.data, "random samples whose labels depend on their ids");
+  v.section("data", c.data, "where samples come from");
   v.section("train", c.train, "how the run goes");
-}
-
-void TrainConfig::validate() const {
-  require_at_least("train.steps", steps, 1);
-  require_at_least("train.seed", seed, 0);
-  constexpr int64_t kMostThreads = 1024;
-  if (threads < 0 || threads > kMostThreads) {
-    bad(fmt::format("train.threads must be between 0 and {}, not {}", kMostThreads, threads));
-  }
-  require_at_least("train.micro_batch_tokens", micro_batch_tokens, 1);
-  require_at_least("train.log_every", log_every, 1);
-  require_at_least("train.eval_batches", eval_batches, 0);
-  constexpr double kMostGib = 1 << 20;
-  if (!(arena_gib > 0 && arena_gib <= kMostGib)) {
-    bad(fmt::format("train.arena_gib must be between 0 and {}, not {}", kMostGib, arena_gib));
-  }
+  v.section("eval", c.eval, "when and on what to evaluate");
+  v.section("checkpoint", c.checkpoint, "when to save, and how much is kept");
+  v.section("mlperf", c.mlperf, "the MLPerf log");
+  v.section("trace", c.trace, "traces of named stages");
 }
 
 void RunConfig::validate() const {
@@ -129,10 +104,35 @@ void RunConfig::validate() const {
   optimizer.validate();
   data.validate();
   train.validate();
+  eval.validate();
+  checkpoint.validate();
+  mlperf.validate();
+  trace.validate();
   check_tables(*this);
   check_task_bits(*this);
-  check_lengths(*this);
   random_schema(model, sparse);  // columns are named once
+  if (data.is_random()) {
+    check_random(*this);
+  } else {
+    history_budget(*this);
+  }
+}
+
+int64_t history_budget(const RunConfig& config) {
+  const model::ModelConfig& m = config.model;
+  if (m.labels != model::LabelKind::kCandidates) {
+    bad("samples of a store have one labelled candidate: set model.labels = \"candidates\"");
+  }
+  const int64_t events =
+      (m.max_seq_len - m.contextual_tokens() - kStoreCandidates) / m.tokens_per_event();
+  if (events < 1) {
+    bad(fmt::format(
+        "model.max_seq_len = {} leaves no token for a history beside {} contextual and {} "
+        "candidate tokens",
+        m.max_seq_len, m.contextual_tokens(), kStoreCandidates));
+  }
+  const int64_t asked = config.data.gather.max_history;
+  return asked > 0 ? std::min(asked, events) : events;
 }
 
 RunConfig load_run_config(const base::ConfigSources& sources) {

@@ -4,28 +4,13 @@
 #include <string>
 
 #include "base/config.h"
-#include "data/random_batches.h"
 #include "model/config.h"
 #include "sparse/tables.h"
-#include "tensor/exec.h"
+#include "tensor/device.h"
+#include "train/checkpoint_config.h"
+#include "train/train_config.h"
 
 namespace segue::train {
-
-/// How a run goes; what is trained stands in the other sections.
-struct TrainConfig {
-  int64_t steps = 200;
-  int64_t seed = 1;
-  int64_t threads = 0;
-  std::string device = "auto";
-  Precision precision = Precision::kF32;
-  int64_t micro_batch_tokens = 65536;
-  double arena_gib = 16;
-  int64_t log_every = 10;
-  int64_t eval_batches = 20;
-
-  void validate() const;  // Error(kConfig)
-};
-void describe(base::ConfigVisitor& v, TrainConfig& c);
 
 /// Everything that determines a run: the file given to `segue train`, and what the run folder
 /// keeps.
@@ -34,14 +19,22 @@ struct RunConfig {
   model::ModelConfig model;
   sparse::TablesConfig sparse;
   model::OptimizerConfig optimizer;
-  data::RandomDataConfig data;
+  DataConfig data;
   TrainConfig train;
+  EvalConfig eval;
+  CheckpointConfig checkpoint;
+  MlperfConfig mlperf;
+  TraceConfig trace;
 
   /// Each section, and what only shows between sections: features against tables, lengths of the
   /// data against the model, task bits against what the labels can hold. Error(kConfig).
   void validate() const;
 };
 void describe(base::ConfigVisitor& v, RunConfig& c);
+
+/// Most events of a history from a store that fit the model; Error(kConfig) when none does.
+int64_t history_budget(const RunConfig& config);
+inline constexpr int64_t kStoreCandidates = 1;
 
 /// Reads and validates. A preset gives the starting values, whatever else the sources say is laid
 /// over it.

@@ -40,34 +40,34 @@ TEST(RunConfigTest, FeatureWithoutAnyNearTableListsThem) {
 }
 
 TEST(RunConfigTest, HistoriesThatDoNotFitSayWhatToChange) {
-  const std::string text = error_text([](RunConfig& c) { c.data.lengths.high = 30; });
+  const std::string text = error_text([](RunConfig& c) { c.data.random.lengths.high = 30; });
   EXPECT_TRUE(
       base::contains(text, "32 tokens (29 events of 1 token(s), 3 contextual and candidate"));
-  EXPECT_TRUE(base::contains(text, "data.lengths.high"));
+  EXPECT_TRUE(base::contains(text, "data.random.lengths.high"));
   EXPECT_TRUE(base::contains(text, "raise model.max_seq_len to 32"));
 }
 
 TEST(RunConfigTest, InterleavedEventsTakeTwoTokens) {
   RunConfig c = tiny_config();
   c.model.tokens = model::TokenKind::kInterleaved;
-  c.data.lengths.high = 11;
+  c.data.random.lengths.high = 11;
   EXPECT_NO_THROW(c.validate());  // 2 + 2 * 10 + 1 = 23
-  c.data.lengths.high = 12;
+  c.data.random.lengths.high = 12;
   EXPECT_THROW(c.validate(), Error);
 }
 
 TEST(RunConfigTest, HistoriesWithoutBoundAreAnError) {
   const std::string text = error_text([](RunConfig& c) {
-    c.data.lengths = {data::DistributionKind::kLognormal, 1, 0, 8, 4};
+    c.data.random.lengths = {data::DistributionKind::kLognormal, 1, 0, 8, 4};
   });
-  EXPECT_TRUE(base::contains(text, "set data.lengths.high"));
+  EXPECT_TRUE(base::contains(text, "set data.random.lengths.high"));
 }
 
 TEST(RunConfigTest, TaskBitThatNoActionHas) {
   const std::string text = error_text([](RunConfig& c) {
     c.model.tokens = model::TokenKind::kInterleaved;
     c.model.labels = model::LabelKind::kEveryItem;
-    c.data.lengths.high = 5;
+    c.data.random.lengths.high = 5;
     c.model.tasks[1].bit = 64;
   });
   EXPECT_TRUE(base::contains(text, "task `like` asks for bit 64"));
@@ -80,7 +80,7 @@ TEST(RunConfigTest, ColumnUsedTwice) {
 }
 
 TEST(RunConfigTest, SectionsAreValidated) {
-  EXPECT_TRUE(base::contains(error_text([](RunConfig& c) { c.train.steps = 0; }), "train.steps"));
+  EXPECT_TRUE(base::contains(error_text([](RunConfig& c) { c.train.steps = -1; }), "train.steps"));
   EXPECT_TRUE(
       base::contains(error_text([](RunConfig& c) { c.train.arena_gib = 0; }), "train.arena_gib"));
   EXPECT_TRUE(base::contains(error_text([](RunConfig& c) { c.model.heads = 0; }), "model.heads"));
@@ -121,8 +121,8 @@ TEST(RunConfigTest, UnknownPresetNamesTheKnownOnes) {
 }
 
 TEST(RunConfigTest, ShippedConfigsAreValid) {
-  for (const char* path :
-       {"configs/demo.toml", "configs/gated-interleaved.toml", "configs/yambda-5b.toml"}) {
+  for (const char* path : {"configs/demo.toml", "configs/random.toml",
+                           "configs/gated-interleaved.toml", "configs/yambda-5b.toml"}) {
     EXPECT_NO_THROW(load_run_config(file(path))) << path;
   }
 }

@@ -1,20 +1,21 @@
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <string>
 
 #include "base/json_line.h"
-#include "train/run_config.h"
 
 namespace segue::train {
 
-/// What a run leaves behind: config.toml (resolved, complete before the first step) and
-/// metrics.jsonl (one object per line, handed to the system as soon as it is known).
+/// What a run leaves behind: config.toml (resolved, complete before the first step), metrics.jsonl
+/// (one object per line, handed to the system as soon as it is known), and what other writers put
+/// beside them. One process at a time.
 class RunFolder {
  public:
-  /// Makes the folder and touches nothing in it. One that already holds the metrics of a run is
-  /// Error(kInvalidArgument) unless `overwrite`.
-  RunFolder(std::string path, bool overwrite);
+  /// Makes the folder and takes its lock; touches nothing else. Error(kInvalidArgument) while
+  /// another process holds it.
+  explicit RunFolder(std::string path);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
@@ -22,14 +23,27 @@ class RunFolder {
   const std::string& path() const { return path_; }
   std::string config_path() const { return path_ + "/config.toml"; }
   std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
+  std::string checkpoints_path() const { return path_ + "/checkpoints"; }
+  std::string mlperf_path() const { return path_ + "/mlperf.log"; }
+  std::string trace_path() const { return path_ + "/trace"; }
 
-  /// The run begins: replaces what an overwritten run left.
-  void start(const RunConfig& config);
+  bool holds_run() const;
+
+  /// A new run begins: removes what an earlier one left.
+  void start(const std::string& config_toml);
+  /// The run goes on; metrics behind `metrics_bytes` belong to steps that will be done again.
+  void resume(const std::string& config_toml, int64_t metrics_bytes);
+
   void append_metrics(const base::JsonLine& line);  // Error(kIo) when it did not get out
+  int64_t metrics_bytes() const { return metrics_bytes_; }
 
  private:
+  void open_metrics(const char* mode);
+
   std::string path_;
+  int lock_ = -1;
   std::FILE* metrics_ = nullptr;
+  int64_t metrics_bytes_ = 0;
 };
 
 }  // namespace segue::train

@@ -41,19 +41,19 @@ inline RunConfig tiny_config() {
   c.optimizer.lr = 1e-3;
   c.optimizer.sparse_lr = 0.05;
   c.data.batch_size = 24;
-  c.data.lengths.low = 0;
-  c.data.lengths.high = 20;
-  c.data.signal = 3;
+  c.data.random.lengths.low = 0;
+  c.data.random.lengths.high = 20;
+  c.data.random.signal = 3;
   c.train.steps = 6;
   c.train.log_every = 2;
-  c.train.eval_batches = 2;
+  c.eval.max_batches = 2;
   c.train.arena_gib = 0.5;
   c.train.device = "cpu";
   return c;
 }
 
 inline data::RandomBatches random_batches(const RunConfig& c) {
-  return data::RandomBatches(random_schema(c.model, c.sparse), c.data,
+  return data::RandomBatches(random_schema(c.model, c.sparse), c.data.random_config(),
                              static_cast<uint64_t>(c.train.seed));
 }
 

@@ -53,7 +53,7 @@ TEST(TrainerTest, AnyNumberOfThreadsGivesEqualBits) {
 }
 
 TEST(TrainerTest, AModelLargeEnoughToBeSharedByThreadsGivesEqualBits) {
-  RunConfig c = load_file("configs/demo.toml");
+  RunConfig c = load_file("configs/random.toml");
   c.data.batch_size = 128;
   std::vector<std::vector<double>> losses;
   for (const int threads : {1, 2, 3}) {
@@ -188,12 +188,20 @@ TEST(TrainerTest, EmptyBatchIsLegal) {
 TEST(TrainerTest, EvaluationChangesNothing) {
   const RunConfig c = tiny_config();
   Trainer trainer(c, Device::cpu());
-  std::vector<Batch> batches(3);
-  for (int64_t i = 0; i < 3; ++i) random_batches(c).fill(100 + i, batches[static_cast<size_t>(i)]);
+  constexpr int64_t kBatches = 3;
   const std::vector<float> parameters = copy_of(trainer.ranker().parameters().values());
   const std::vector<float> items = copy_of(trainer.tables().weights(sparse::TableId{0}));
-  const Evaluation first = trainer.evaluate(batches);
-  const Evaluation second = trainer.evaluate(batches);
+  const auto evaluate = [&] {
+    Evaluator evaluator(c.model.tasks);
+    Batch batch;
+    for (int64_t i = 0; i < kBatches; ++i) {
+      random_batches(c).fill(100 + i, batch);
+      evaluator.add(trainer.predict(batch));
+    }
+    return evaluator.result();
+  };
+  const Evaluation first = evaluate();
+  const Evaluation second = evaluate();
   EXPECT_EQ(first.loss, second.loss);
   EXPECT_EQ(first.auc(), second.auc());
   EXPECT_EQ(first.samples, 3 * c.data.batch_size);
@@ -206,17 +214,22 @@ TEST(TrainerTest, EvaluationChangesNothing) {
   EXPECT_EQ(copy_of(trainer.tables().weights(sparse::TableId{0})), items);
 }
 
-TEST(TrainerTest, AucIsCountedSinceTheStartAndSinceTheWindowBegan) {
-  const RunConfig c = tiny_config();
+TEST(TrainerTest, CountsPredictionsSinceTheStartAndInTheWindow) {
+  RunConfig c = tiny_config();
+  c.train.metric_window = c.data.batch_size;
   Trainer trainer(c, Device::cpu());
+  const data::RandomBatches data = random_batches(c);
   Batch batch;
-  random_batches(c).fill(1, batch);
+  data.fill(1, batch);
   trainer.step(batch);
-  EXPECT_EQ(trainer.running_auc(0), trainer.window_auc(0));
-  EXPECT_NE(trainer.running_auc(0), 0.5);
-  trainer.start_window();
-  EXPECT_EQ(trainer.window_auc(0), 0.5);
-  EXPECT_NE(trainer.running_auc(0), 0.5);
+  // One batch fills the window: both see the same labels, one of them in bins.
+  EXPECT_NEAR(trainer.lifetime().value(0), trainer.window().quality(0).auc, 1e-2);
+  EXPECT_NE(trainer.lifetime().value(0), 0.5);
+  const double first = trainer.window().quality(0).auc;
+  data.fill(2, batch);
+  trainer.step(batch);
+  EXPECT_NE(trainer.window().quality(0).auc, first);
+  EXPECT_EQ(trainer.window().labels_seen(), 2 * c.data.batch_size);
 }
 
 // ---- trouble ----

@@ -2,6 +2,7 @@
 
 #include "data/parquet/parquet_reader.h"
 #include "data/parquet/parquet_sessions.h"
+#include "data/parquet/parquet_table.h"
 
 namespace segue::data {
 namespace {
@@ -15,6 +16,9 @@ class ArrowParquet final : public ParquetSupport {
   }
   bool is_text(const std::string& path, const std::string& column) const override {
     return is_text_column(path, column);
+  }
+  void write_table(const std::string& path, std::span<const TableColumn> columns) const override {
+    write_parquet_table(path, columns);
   }
   std::unique_ptr<SessionWriter> write_sessions(StoreStage& stage) const override {
     return make_session_writer(stage);

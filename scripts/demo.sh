@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# The whole way on a small made-up log: synth -> prep -> train -> eval -> report. Results go to the
+# folder given as the second argument. Ends with one line and exit code 0 only if the model has learnt:
+# at least 60 % of the way from 0.5 to the best possible AUC, and at least a third of the way from the
+# best simple rule to it.
+set -euo pipefail
+segue=$1 folder=$2
+config=$(dirname "$0")/../configs/demo.toml
+
+rm -rf "$folder"
+mkdir -p "$folder"
+format=parquet
+[[ $("$segue" version) == *Parquet* ]] || format=csv
+"$segue" synth --out "$folder/raw" --format $format
+"$segue" prep --raw "$folder/raw" --out "$folder/store" --history 256 --min-history 32
+"$segue" train "$config" --run "$folder/run" --set data.store="$folder/store"
+"$segue" eval "$folder/run" --truth "$folder/raw" --json >"$folder/eval.json"
+"$segue" report "$folder/run" --out "$folder/report.html"
+
+# {"evaluation": {..., "auc": 0.7}, ..., "yardsticks": {"item": {"auc": 0.58}, ..., "oracle": {"auc": 0.83}}}
+number() { grep -o "$1" "$folder/eval.json" | head -n 1 | grep -o '[0-9.]*$'; }
+yard() { number "\"$1\": {\"auc\": [0-9.]*"; }
+awk -v auc="$(number '"auc": [0-9.]*')" -v oracle="$(yard oracle)" -v item="$(yard item)" \
+  -v user="$(yard user)" -v both="$(yard user-artist)" 'BEGIN {
+    best = item > user ? item : user; if (both > best) best = both
+    share = (auc - 0.5) / (oracle - 0.5); gap = (auc - best) / (oracle - best)
+    printf "demo: AUC %.4f, oracle %.4f, best baseline %.4f, share %.3f\n", auc, oracle, best, share
+    if (share < 0.6 || gap < 1 / 3) {
+      printf "demo: expected a share of 0.6 and a third of the gap to the baseline (%.3f)\n", gap
+      exit 1
+    }
+  }'

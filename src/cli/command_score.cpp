@@ -1,0 +1,202 @@
+#include <limits>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json_line.h"
+#include "base/progress.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "cli/parquet.h"
+#include "data/table_reader.h"
+#include "train/metrics.h"
+#include "train/scoring.h"
+
+namespace segue::cli {
+namespace {
+
+struct ScoreArguments {
+  std::string path, out, pairs;
+  std::vector<std::string> sets;
+  std::optional<int64_t> window;
+};
+
+using Columns = std::vector<data::TableColumn>;
+
+std::string csv_text(const Columns& columns) {
+  std::string text;
+  for (const data::TableColumn& c : columns) text += (text.empty() ? "" : ",") + c.name;
+  text += '\n';
+  for (size_t row = 0; row < columns.front().size(); ++row) {
+    for (size_t c = 0; c < columns.size(); ++c) {
+      if (c > 0) text += ',';
+      text += columns[c].is_real() ? fmt::format("{}", columns[c].reals[row])
+                                   : std::to_string(columns[c].integers[row]);
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+std::string jsonl_text(const Columns& columns) {
+  std::string text;
+  for (size_t row = 0; row < columns.front().size(); ++row) {
+    base::JsonLine line;
+    for (const data::TableColumn& c : columns) {
+      if (c.is_real()) {
+        line.add(c.name, static_cast<double>(c.reals[row]));
+      } else {
+        line.add(c.name, c.integers[row]);
+      }
+    }
+    text += line.text() + "\n";
+  }
+  return text;
+}
+
+enum class Format { kCsv, kJsonl, kParquet };
+
+Format format_of(const std::string& path) {
+  if (path.ends_with(".csv")) return Format::kCsv;
+  if (path.ends_with(".jsonl")) return Format::kJsonl;
+  if (!path.ends_with(".parquet")) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("--out {}: scores are written as .csv, .jsonl or .parquet", path));
+  }
+  if (parquet() == nullptr) {
+    fail(ErrorCode::kUnsupported,
+         "this segue was built without Parquet; write .csv or .jsonl instead");
+  }
+  return Format::kParquet;
+}
+
+void write(const std::string& path, Format format, const Columns& columns) {
+  if (format == Format::kParquet) return parquet()->write_table(path, columns);
+  base::write_file(path, format == Format::kCsv ? csv_text(columns) : jsonl_text(columns));
+}
+
+/// Columns user and item, and time if the file has it; otherwise everything that happened counts.
+std::vector<data::Question> read_pairs(const std::string& path) {
+  data::TableOptions options;
+  options.parquet = parquet();
+  std::vector<data::ColumnRequest> requests = {{"user"}, {"item"}, {"time"}};
+  std::unique_ptr<data::TableReader> reader;
+  try {
+    reader = data::open_table(path, requests, options);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfig) throw;
+    requests.pop_back();
+    reader = data::open_table(path, requests, options);
+  }
+  const bool with_time = requests.size() == 3;
+  std::vector<data::Question> questions;
+  data::RawBlock block;
+  while (reader->read(block)) {
+    for (size_t row = 0; row < block.rows; ++row) {
+      for (size_t c = 0; c < requests.size(); ++c) {
+        if (block.columns[c].is_valid(row)) continue;
+        fail(ErrorCode::kCorrupt,
+             fmt::format("{}: row {} has no {}", path,
+                         block.first_row + static_cast<int64_t>(row) + 1, requests[c].name));
+      }
+      data::Question q;
+      q.user = block.columns[0].integers[row];
+      q.item = block.columns[1].integers[row];
+      q.time = with_time ? block.columns[2].integers[row] : std::numeric_limits<int64_t>::max();
+      questions.push_back(q);
+    }
+  }
+  return questions;
+}
+
+/// "After the last event" becomes a time that has an hour of day.
+void settle_times(const data::EventStore& store, std::vector<data::Question>& questions) {
+  for (data::Question& q : questions) {
+    if (q.time != std::numeric_limits<int64_t>::max()) continue;
+    const auto u = static_cast<size_t>(q.user);
+    const bool known = q.user >= 0 && u < store.user_end().size() && store.user_end()[u] > 0;
+    q.time = known ? store.timestamps()[static_cast<size_t>(store.user_end()[u] - 1)] + 1 : 0;
+  }
+}
+
+void score(const ScoreArguments& arguments) {
+  const Format format = format_of(arguments.out);
+  train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
+  if (model.config.data.is_random()) {
+    fail(ErrorCode::kInvalidArgument,
+         "the run was trained on random samples; give a store with --set data.store=PATH");
+  }
+  const train::StoreScorer scorer(model.config);
+  const data::EventStore& store = scorer.store();
+  const std::vector<model::TaskConfig>& tasks = model.config.model.tasks;
+  Columns columns = {{"user", {}, {}}, {"item", {}, {}}, {"time", {}, {}}};
+  const size_t first_score = arguments.pairs.empty() ? 4 : 3;
+  if (arguments.pairs.empty()) columns.push_back({"label", {}, {}});
+  for (const model::TaskConfig& task : tasks) columns.push_back({task.name, {}, {}});
+
+  size_t total = 0;
+  base::Progress progress("score", 0, "samples");
+  const auto take = [&](const model::Pass& pass) {
+    for (size_t k = 0; k < tasks.size(); ++k) {
+      const std::span<const float> p = train::of_task(pass.predictions, k, pass.num_labels);
+      std::vector<float>& scores = columns[first_score + k].reals;
+      scores.insert(scores.end(), p.begin(), p.end());
+    }
+    if (first_score == 4) {
+      for (const float label : train::of_task(pass.labels, 0, pass.num_labels)) {
+        columns[3].integers.push_back(static_cast<int64_t>(label));
+      }
+    }
+    total += static_cast<size_t>(pass.num_labels);
+    progress.update(static_cast<int64_t>(total));
+  };
+  const auto put = [&](int64_t user, int64_t item, int64_t time) {
+    columns[0].integers.push_back(user);
+    columns[1].integers.push_back(item);
+    columns[2].integers.push_back(time);
+  };
+  if (arguments.pairs.empty()) {
+    const std::vector<int64_t> positions =
+        arguments.window ? scorer.window(*arguments.window) : scorer.held_out();
+    for (const int64_t p : positions) {
+      const auto at = static_cast<size_t>(p);
+      put(store.users()[at], store.items()[at], store.timestamps()[at]);
+    }
+    scorer.score(*model.trainer, positions, take);
+  } else {
+    std::vector<data::Question> questions = read_pairs(arguments.pairs);
+    settle_times(store, questions);
+    for (const data::Question& q : questions) put(q.user, q.item, q.time);
+    scorer.score(*model.trainer, questions, take);
+  }
+  write(arguments.out, format, columns);
+  print(fmt::format("{}: {} scores by {}\n", arguments.out, total, model.checkpoint));
+}
+
+}  // namespace
+
+void add_score(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("score", "Predictions of a trained model, for a window or for pairs.");
+  const auto arguments = std::make_shared<ScoreArguments>();
+  command->add_option("path", arguments->path, "run or checkpoint")->required();
+  add_sets(*command, arguments->sets);
+  command->add_option("--out", arguments->out, "file to write: .csv, .jsonl or .parquet")
+      ->required();
+  CLI::Option* pairs = command->add_option(
+      "--pairs", arguments->pairs,
+      "CSV or Parquet file with columns user and item, and time if histories are to end there");
+  command
+      ->add_option("--window", arguments->window,
+                   "number of the window (default: what the run holds out)")
+      ->excludes(pairs);
+  command->callback([arguments] { score(*arguments); });
+}
+
+}  // namespace segue::cli

@@ -1,0 +1,20 @@
+#pragma once
+
+#include "data/table_reader.h"
+
+#if SEGUE_HAS_ARROW
+#include "data/parquet/parquet.h"
+#endif
+
+namespace segue::cli {
+
+/// Null in a build without Arrow.
+inline const data::ParquetSupport* parquet() {
+#if SEGUE_HAS_ARROW
+  return &data::parquet_support();
+#else
+  return nullptr;
+#endif
+}
+
+}  // namespace segue::cli

@@ -1,0 +1,269 @@
+// `segue train` and what follows it, on a small store: killed, resumed, scored.
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "base/time.h"
+#include "cli/parquet.h"
+#include "cli/test_util.h"
+
+namespace segue::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using base::contains;
+
+constexpr const char* kConfig = R"(
+[model]
+dim = 16
+heads = 2
+qk_dim = 8
+v_dim = 8
+layers = 2
+hidden = 16
+item_hidden = 16
+head_hidden = 16
+max_seq_len = 24
+position_buckets = 32
+time_buckets = 32
+item = { history = "item_id", candidate = "item_candidate_id", table = "item" }
+additional = [
+  { history = "artist_id", candidate = "item_candidate_artist_id", table = "artist" },
+]
+contextual = [{ name = "uid", table = "user" }, { name = "user_x_artist", table = "cross" }]
+tasks = [{ name = "listen_plus", bit = 1 }]
+[sparse]
+dim = 8
+tables = [
+  { name = "item", rows = 1501 },
+  { name = "artist", rows = 200 },
+  { name = "user", rows = 400 },
+  { name = "cross", rows = 500 },
+]
+[optimizer]
+lr = 2e-3
+sparse_lr = 0.05
+[data]
+batch_size = 64
+[data.stream]
+min_history = 20
+shuffle_fraction = 1.0
+[train]
+log_every = 5
+arena_gib = 0.5
+[eval]
+every_windows = 4
+[checkpoint]
+every_steps = 7
+keep_last = 2
+)";
+
+class TrainCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = base::temp_path("train");
+    fs::create_directories(folder_);
+    base::write_file(folder_ + "/config.toml", kConfig);
+    const Outcome o =
+        run({"synth", "--out", store(), "--users", "120", "--days", "12", "--items", "1500",
+             "--events-per-user", "90", "--history", "60", "--min-history", "20"});
+    ASSERT_EQ(o.code, kExitOk) << o.err;
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  std::string store() const { return folder_ + "/store"; }
+  std::vector<std::string> arguments(const std::string& run_name,
+                                     std::vector<std::string> more = {}) const {
+    std::vector<std::string> all = {"train", folder_ + "/config.toml", "--run",
+                                    folder_ + "/" + run_name, "--set", "data.store=" + store()};
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  /// Losses, metrics and counts; not times, rates or memory.
+  std::vector<std::string> lasting(const std::string& run_name) const {
+    std::istringstream text(base::read_file(folder_ + "/" + run_name + "/metrics.jsonl"));
+    std::vector<std::string> lines;
+    for (std::string line; std::getline(text, line);) {
+      std::string kept;
+      for (const char* key :
+           {"event", "step", "window", "samples", "loss", "loss_window", "auc", "auc_window",
+            "auc_lifetime", "normalized_entropy", "grad_norm", "loss_z", "grad_norm_z",
+            "eval_samples", "samples_window", "tokens_window", "status"}) {
+        const size_t at = line.find(std::string("\"") + key + "\": ");
+        if (at == std::string::npos) continue;
+        kept += line.substr(at, line.find_first_of(",}", at) - at) + " ";
+      }
+      lines.push_back(kept);
+    }
+    return lines;
+  }
+  /// Newest checkpoint, by file; the manifest has times in it.
+  std::map<std::string, std::string> final_arrays(const std::string& run_name) const {
+    std::string newest;
+    int64_t step = -1;
+    for (const auto& e : fs::directory_iterator(folder_ + "/" + run_name + "/checkpoints")) {
+      const std::string name = e.path().filename().string();
+      if (!name.starts_with("step-")) continue;
+      if (const int64_t s = std::stoll(name.substr(5)); s > step) {
+        step = s;
+        newest = e.path().string();
+      }
+    }
+    std::map<std::string, std::string> files;
+    for (const auto& e : fs::directory_iterator(newest)) {
+      const std::string name = e.path().filename().string();
+      if (name != "manifest.json") files[std::to_string(step) + name] = base::read_file(e.path());
+    }
+    return files;
+  }
+
+  /// Kills a run again and again until it is done, then compares with one that was left alone.
+  void survive(int kills, uint64_t seed) {
+    const base::Stopwatch watch;
+    ASSERT_EQ(run_process(arguments("straight")).code, 0);
+    const double seconds = watch.seconds();
+    std::mt19937_64 random(seed);
+    int killed = 0;
+    for (int i = 0; i < kills; ++i) {
+      Process process(arguments("broken"));
+      const double share = static_cast<double>(random() % 1000) / 1000;
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds * 0.5 * share));
+      process.kill();
+      killed += process.wait().signal == SIGKILL;
+    }
+    EXPECT_GT(killed, kills / 4);
+    const Outcome last = run_process(arguments("broken"));
+    ASSERT_EQ(last.code, 0) << last.err;
+    EXPECT_EQ(lasting("broken"), lasting("straight"));
+    EXPECT_TRUE(final_arrays("broken") == final_arrays("straight"));
+  }
+
+  std::string folder_;
+};
+
+TEST_F(TrainCommand, KilledRunsEndInTheSameBits) { survive(3, 7); }
+
+using SlowTrainCommand = TrainCommand;
+TEST_F(SlowTrainCommand, TwentyFiveKillsEndInTheSameBits) { survive(25, 11); }
+
+TEST_F(TrainCommand, SigtermSavesAndExitsWithZero) {
+  Process process(arguments("run", {"--set", "checkpoint.every_steps=0"}));
+  while (!base::exists(folder_ + "/run/metrics.jsonl") ||
+         base::read_file(folder_ + "/run/metrics.jsonl").empty()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  process.kill(SIGTERM);
+  const Outcome o = process.wait();
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(contains(o.err, "asked to stop") || contains(o.err, "done:"));
+  const Outcome resumed = run_process({"train", "--run", folder_ + "/run"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_TRUE(contains(resumed.err, "done:") || contains(resumed.err, "is finished"));
+}
+
+TEST_F(TrainCommand, MlperfLogOfAResumedRunIsWhole) {
+  const std::vector<std::string> more = {"--set", "mlperf.log=true", "--set",
+                                         "train.watchdog_seconds=0"};
+  Process process(arguments("run", more));
+  while (!base::exists(folder_ + "/run/checkpoints/step-14")) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  process.kill();
+  process.wait();
+  ASSERT_EQ(run_process(arguments("run", more)).code, 0);
+  const std::string log = base::read_file(folder_ + "/run/mlperf.log");
+  for (const char* key : {"init_start", "init_stop", "run_start", "run_stop", "train_samples",
+                          "eval_samples", "global_batch_size"}) {
+    const std::string quoted = std::string("\"key\": \"") + key + "\"";
+    const size_t first = log.find(quoted);
+    EXPECT_NE(first, std::string::npos) << key;
+    EXPECT_EQ(log.find(quoted, first + 1), std::string::npos) << key << " is there twice";
+  }
+}
+
+TEST_F(TrainCommand, EvalAgreesWithTheRun) {
+  ASSERT_EQ(run(arguments("run")).code, 0);
+  const std::vector<std::string> lines = lasting("run");
+  const Outcome o = run({"eval", folder_ + "/run", "--baselines", "--json"});
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::string& last_eval = lines[lines.size() - 2];
+  const size_t at = last_eval.find("\"auc\": ");
+  ASSERT_NE(at, std::string::npos);
+  const double of_run = std::stod(last_eval.substr(at + 7));
+  const double of_eval = std::stod(o.out.substr(o.out.find("\"auc\": ") + 7));
+  EXPECT_NEAR(of_eval, of_run, 1e-6);
+  EXPECT_TRUE(contains(o.out, "\"oracle\""));
+  EXPECT_EQ(run({"eval", folder_ + "/run", "--window", "999"}).code, kExitOutOfRange);
+  EXPECT_EQ(run({"eval", folder_ + "/store"}).code, kExitFile);
+}
+
+TEST_F(TrainCommand, ScoresAWindowAndPairs) {
+  ASSERT_EQ(run(arguments("run", {"--steps", "5"})).code, 0);
+  const std::string csv = folder_ + "/scores.csv";
+  Outcome o = run({"score", folder_ + "/run", "--out", csv});
+  ASSERT_EQ(o.code, 0) << o.err;
+  std::istringstream lines(base::read_file(csv));
+  std::string header, first;
+  std::getline(lines, header);
+  std::getline(lines, first);
+  EXPECT_EQ(header, "user,item,time,label,listen_plus");
+  // The same question as a pair gives the same answer.
+  std::vector<std::string> cells;
+  std::istringstream cell_text(first);
+  for (std::string c; std::getline(cell_text, c, ',');) cells.push_back(c);
+  ASSERT_EQ(cells.size(), 5u);
+  base::write_file(folder_ + "/pairs.csv",
+                   "user,item,time\n" + cells[0] + "," + cells[1] + "," + cells[2] + "\n");
+  const std::string jsonl = folder_ + "/pairs.jsonl";
+  o = run({"score", folder_ + "/run", "--pairs", folder_ + "/pairs.csv", "--out", jsonl});
+  ASSERT_EQ(o.code, 0) << o.err;
+  const std::string line = base::read_file(jsonl);
+  EXPECT_TRUE(contains(line, "\"user\": " + cells[0]));
+  EXPECT_NEAR(std::stod(line.substr(line.find("listen_plus") + 14)), std::stod(cells[4]), 1e-5);
+
+  base::write_file(folder_ + "/pairs.csv", "user,item\n" + cells[0] + ",3\n");
+  EXPECT_EQ(run({"score", folder_ + "/run", "--pairs", folder_ + "/pairs.csv", "--out", jsonl}).code,
+            0);
+  base::write_file(folder_ + "/pairs.csv", "user,item\n999999,3\n");
+  o = run({"score", folder_ + "/run", "--pairs", folder_ + "/pairs.csv", "--out", jsonl});
+  EXPECT_EQ(o.code, kExitOutOfRange);
+  EXPECT_TRUE(contains(o.err, "999999"));
+  EXPECT_EQ(run({"score", folder_ + "/run", "--out", folder_ + "/x.txt"}).code, kExitUsage);
+  if (parquet() != nullptr) {
+    o = run({"score", folder_ + "/run", "--out", folder_ + "/scores.parquet"});
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_GT(fs::file_size(folder_ + "/scores.parquet"), 100u);
+  }
+}
+
+TEST_F(TrainCommand, BadStoresAndConfigsAreSaid) {
+  Outcome o = run(arguments("a", {"--set", "data.store=/nowhere"}));
+  EXPECT_EQ(o.code, kExitFile) << o.err;
+  o = run(arguments("b", {"--set", "model.contextual.0.name=usr"}));
+  EXPECT_EQ(o.code, kExitUsage) << o.err;
+  EXPECT_TRUE(contains(o.err, "usr"));
+  o = run(arguments("c", {"--set", "model.max_seq_len=3"}));
+  EXPECT_EQ(o.code, kExitUsage) << o.err;
+  EXPECT_TRUE(contains(o.err, "leaves no token"));
+  o = run(arguments("d", {"--set", "eval.every_steps=3"}));
+  EXPECT_EQ(o.code, kExitUsage) << o.err;
+  EXPECT_TRUE(contains(o.err, "only one of"));
+  EXPECT_FALSE(base::exists(folder_ + "/c/config.toml"));
+  o = run({"train", "--run", folder_ + "/nothing"});
+  EXPECT_EQ(o.code, kExitFile) << o.err;
+  EXPECT_EQ(run({"train"}).code, kExitUsage);
+}
+
+}  // namespace
+}  // namespace segue::cli

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/ranker.h"
+#include "ops/metrics.h"
+#include "train/checkpoint_shards.h"
+
+namespace segue::train {
+
+/// Quality of the predictions of one task.
+struct TaskQuality {
+  std::string name;
+  bool binary = true;
+  double loss = 0;  // mean per label, times the task's weight
+  double auc = 0.5, normalized_entropy = 0, accuracy = 0, calibration = 0;  // binary tasks only
+};
+/// Means over the binary tasks; 0.5 and 0 without any.
+double mean_auc(std::span<const TaskQuality> tasks);
+double mean_normalized_entropy(std::span<const TaskQuality> tasks);
+
+/// Predictions on samples that were not trained on.
+struct Evaluation {
+  double loss = 0;
+  std::vector<TaskQuality> tasks;
+  int64_t samples = 0, labels = 0;
+
+  double auc() const { return mean_auc(tasks); }
+  double normalized_entropy() const { return mean_normalized_entropy(tasks); }
+};
+
+/// Collects one evaluation. AUC is exact over every label, so it keeps all predictions: 8 bytes per
+/// label and task.
+class Evaluator {
+ public:
+  explicit Evaluator(std::span<const model::TaskConfig> tasks);
+  void add(const model::Pass& pass);
+  Evaluation result() const;
+  std::span<const float> predictions(size_t task) const { return predictions_[task]; }
+  std::span<const float> labels(size_t task) const { return labels_[task]; }
+
+ private:
+  std::vector<model::TaskConfig> tasks_;
+  std::vector<double> loss_sums_;
+  std::vector<std::vector<float>> predictions_, labels_;  // per task
+  std::vector<ops::NormalizedEntropy> entropy_;
+  int64_t samples_ = 0, num_labels_ = 0;
+};
+
+/// AUC over everything seen, per task, in bins: bounded and mergeable, so it can be saved.
+class LifetimeAuc {
+ public:
+  explicit LifetimeAuc(std::span<const model::TaskConfig> tasks);
+  void add(size_t task, std::span<const float> predictions, std::span<const float> labels);
+  double value(size_t task) const { return auc_[task].value(); }
+  double mean() const;  // over the binary tasks
+  std::vector<CheckpointArray> arrays(const std::string& prefix) const;
+
+ private:
+  std::vector<model::TaskConfig> tasks_;
+  std::vector<ops::BinnedAuc> auc_;
+};
+
+/// Metrics over the last `capacity` labels of training, exact. A ring of fixed size, so that it can
+/// be saved.
+class WindowMetrics {
+ public:
+  WindowMetrics(std::span<const model::TaskConfig> tasks, int64_t capacity);
+  void add(const model::Pass& pass);
+  TaskQuality quality(size_t task) const;  // without the loss
+  std::vector<CheckpointArray> arrays(const std::string& prefix) const;
+  int64_t labels_seen() const { return seen_; }
+  void restore_seen(int64_t seen) { seen_ = seen; }
+
+ private:
+  std::vector<model::TaskConfig> tasks_;
+  int64_t capacity_ = 0, seen_ = 0;                       // labels so far
+  std::vector<std::vector<float>> predictions_, labels_;  // per task [capacity]
+};
+
+/// Part `task` of a [tasks][labels] array.
+std::span<const float> of_task(const std::vector<float>& values, size_t task, int64_t labels);
+
+}  // namespace segue::train

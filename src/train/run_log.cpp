@@ -1,0 +1,227 @@
+#include "train/run_log.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "base/file.h"
+#include "base/log.h"
+#include "base/stage.h"
+#include "model/flops.h"
+
+namespace segue::train {
+namespace {
+
+double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
+
+int64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss * 1024;
+}
+
+void add(Interval& sum, const Interval& part) {
+  sum.steps += part.steps;
+  sum.samples += part.samples;
+  sum.tokens += part.tokens;
+  sum.loss += part.loss;
+  sum.padded_flops += part.padded_flops;
+  sum.jagged_flops += part.jagged_flops;
+  sum.seconds += part.seconds;
+  sum.wait_seconds += part.wait_seconds;
+  sum.lengths.resize(std::max(sum.lengths.size(), part.lengths.size()));
+  for (size_t i = 0; i < part.lengths.size(); ++i) sum.lengths[i] += part.lengths[i];
+}
+
+std::vector<int64_t> histogram(std::span<const int64_t> offsets, int64_t width) {
+  std::vector<int64_t> bins(kLengthBins);
+  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
+    const int64_t tokens = offsets[b + 1] - offsets[b];
+    ++bins[static_cast<size_t>(std::min(tokens / width, kLengthBins - 1))];
+  }
+  return bins;
+}
+
+base::JsonLine quality_line(const TaskQuality& q) {
+  base::JsonLine line;
+  line.add("loss", q.loss);
+  if (q.binary) {
+    line.add("auc", q.auc).add("normalized_entropy", q.normalized_entropy);
+    line.add("accuracy", q.accuracy).add("calibration", q.calibration);
+  }
+  return line;
+}
+
+}  // namespace
+
+int64_t length_bin_width(const model::ModelConfig& model) {
+  return model.max_seq_len / kLengthBins + 1;  // a full sample falls into the last bin
+}
+
+RunLog::RunLog(const RunConfig& config, RunFolder& folder, const RunState& state,
+               int64_t total_samples)
+    : config_(config),
+      folder_(folder),
+      tensorboard_(folder.path(), state.step),
+      trace_{config.trace.steps, config.trace.active},
+      progress_("train", total_samples, "samples", state.samples),
+      padded_flops_(model::dense_formula_flops(config.model)),
+      peak_flops_(config.train.peak_tflops * 1e12) {}
+
+void RunLog::before_step(int64_t step) {
+  if (!trace_.starts_at(step)) return;
+  base::start_stage_recording();
+  recording_ = true;
+}
+
+void RunLog::after_step(int64_t step) {
+  if (!recording_ || !trace_.ends_after(step)) return;
+  recording_ = false;
+  base::make_folders(folder_.trace_path());
+  report::write_trace(folder_.trace_path() + "/" + trace_.file_name(step),
+                      base::stop_stage_recording(), base::log_rank());
+}
+
+void RunLog::count(const StepStats& stats, const data::Delivery& delivery, RunState& state) {
+  Interval step;
+  step.steps = 1;
+  step.samples = stats.samples;
+  step.tokens = stats.tokens;
+  step.loss = stats.loss;
+  step.padded_flops = padded_flops_ * static_cast<double>(stats.samples);
+  step.jagged_flops = stats.model_flops;
+  step.seconds = stats.seconds + delivery.wait_seconds;
+  step.wait_seconds = delivery.wait_seconds;
+  step.lengths = histogram(stats.token_offsets, length_bin_width(config_.model));
+  add(state.interval, step);
+  add(all_, step);
+
+  loss_z_ = state.loss_score.add(stats.loss);
+  gradient_z_ = state.gradient_score.add(stats.gradient_norm);
+  const double limit = config_.train.warn_z_score;
+  if (limit > 0 && (std::abs(loss_z_) > limit || gradient_z_ > limit)) {
+    base::log_warning(fmt::format(
+        "step {}: loss {:.4g} is {:+.1f}, gradient norm {:.4g} {:+.1f} deviations off its mean of "
+        "late",
+        stats.step, stats.loss, loss_z_, stats.gradient_norm, gradient_z_));
+  }
+  progress_.update(state.samples, fmt::format("step {}  window {}  loss {:.4f}  AUC {:.4f}",
+                                              stats.step, delivery.position.window,
+                                              has_line_ ? last_loss_ : stats.loss, last_auc_));
+}
+
+void RunLog::add_rates(const Interval& i, base::JsonLine& line) const {
+  line.add("samples_per_s", per_second(static_cast<double>(i.samples), i.seconds));
+  line.add("tokens_per_s", per_second(static_cast<double>(i.tokens), i.seconds));
+  line.add("gflops_padded", per_second(i.padded_flops, i.seconds) / 1e9);
+  line.add("gflops_jagged", per_second(i.jagged_flops, i.seconds) / 1e9);
+  if (peak_flops_ > 0) {
+    line.add("mfu_padded", per_second(i.padded_flops, i.seconds) / peak_flops_);
+    line.add("mfu_jagged", per_second(i.jagged_flops, i.seconds) / peak_flops_);
+  }
+}
+
+void RunLog::scalar(const char* tag, double value, const RunState& state) {
+  tensorboard_.scalar(tag, state.step, value);
+}
+
+void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState& state) {
+  const Interval& interval = state.interval;
+  const double mean_loss =
+      interval.loss / static_cast<double>(std::max<int64_t>(1, interval.steps));
+  std::vector<TaskQuality> qualities;
+  base::JsonLine tasks;
+  for (size_t k = 0; k < config_.model.tasks.size(); ++k) {
+    TaskQuality q = trainer.window().quality(k);
+    q.loss = stats.task_losses[k];
+    base::JsonLine task;
+    task.add("loss", q.loss);
+    if (q.binary) {
+      task.add("auc", trainer.lifetime().value(k)).add("auc_window", q.auc);
+      task.add("normalized_entropy", q.normalized_entropy);
+      task.add("accuracy", q.accuracy).add("calibration", q.calibration);
+    }
+    tasks.add(q.name, task);
+    qualities.push_back(std::move(q));
+  }
+  last_auc_ = mean_auc(qualities);
+
+  base::JsonLine line;
+  line.add("event", "train").add("step", state.step).add("window", state.window);
+  line.add("samples", state.samples).add("loss", stats.loss).add("loss_window", mean_loss);
+  line.add("tasks", tasks).add("auc", trainer.lifetime().mean()).add("auc_window", last_auc_);
+  line.add("normalized_entropy", mean_normalized_entropy(qualities));
+  line.add("lr", stats.rates.dense).add("sparse_lr", stats.rates.sparse);
+  line.add("grad_norm", stats.gradient_norm);
+  line.add("loss_z", loss_z_).add("grad_norm_z", gradient_z_).add("skipped_steps", state.skipped);
+  line.add("samples_window", interval.samples).add("tokens_window", interval.tokens);
+  line.add("length_bin", length_bin_width(config_.model))
+      .add("lengths", std::span<const int64_t>(interval.lengths));
+  add_rates(interval, line);
+  base::JsonLine stages;
+  for (const base::StageSeconds& s : base::take_stage_seconds()) stages.add(s.name, s.seconds);
+  line.add("stages", stages).add("loader_wait_s", interval.wait_seconds);
+  line.add("memory_peak_bytes", peak_resident_bytes()).add("wall_s", state.wall_seconds);
+  folder_.append_metrics(line);
+
+  scalar("train/loss", mean_loss, state);
+  scalar("train/auc_window", last_auc_, state);
+  scalar("train/auc_lifetime", trainer.lifetime().mean(), state);
+  scalar("train/grad_norm", stats.gradient_norm, state);
+  scalar("train/lr", stats.rates.dense, state);
+  scalar("speed/samples_per_s", per_second(static_cast<double>(interval.samples), interval.seconds),
+         state);
+  scalar("speed/tokens_per_s", per_second(static_cast<double>(interval.tokens), interval.seconds),
+         state);
+  tensorboard_.flush();
+
+  if (!has_line_) first_loss_ = mean_loss;
+  last_loss_ = mean_loss;
+  has_line_ = true;
+  state.interval = {};
+}
+
+void RunLog::eval_line(const Evaluation& e, double lifetime_auc, std::optional<double> oracle,
+                       double seconds, const RunState& state) {
+  base::JsonLine tasks;
+  for (const TaskQuality& q : e.tasks) tasks.add(q.name, quality_line(q));
+  base::JsonLine line;
+  line.add("event", "eval").add("step", state.step).add("window", state.eval_window);
+  line.add("samples", state.samples).add("eval_samples", e.samples).add("loss", e.loss);
+  line.add("tasks", tasks).add("auc", e.auc());
+  line.add("normalized_entropy", e.normalized_entropy()).add("auc_lifetime", lifetime_auc);
+  if (oracle) line.add("oracle_auc", *oracle);
+  line.add("seconds", seconds);
+  line.add("samples_per_s", per_second(static_cast<double>(e.samples), seconds));
+  line.add("wall_s", state.wall_seconds);
+  folder_.append_metrics(line);
+
+  scalar("eval/auc", e.auc(), state);
+  scalar("eval/auc_lifetime", lifetime_auc, state);
+  scalar("eval/normalized_entropy", e.normalized_entropy(), state);
+  scalar("eval/loss", e.loss, state);
+  tensorboard_.flush();
+}
+
+void RunLog::end_line(const RunState& state, const char* status) {
+  base::JsonLine line;
+  line.add("event", "end").add("step", state.step).add("samples", state.samples);
+  line.add("status", status).add("wall_s", state.wall_seconds);
+  folder_.append_metrics(line);
+}
+
+void RunLog::finish() {
+  progress_.finish(fmt::format("loss {:.4f}  AUC {:.4f}", last_loss_, last_auc_));
+}
+
+double RunLog::samples_per_s() const {
+  return per_second(static_cast<double>(all_.samples), all_.seconds);
+}
+double RunLog::tokens_per_s() const {
+  return per_second(static_cast<double>(all_.tokens), all_.seconds);
+}
+double RunLog::jagged_flops_per_s() const { return per_second(all_.jagged_flops, all_.seconds); }
+
+}  // namespace segue::train

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/json_line.h"
+#include "base/progress.h"
+#include "report/tensorboard.h"
+#include "report/trace.h"
+#include "train/metrics.h"
+#include "train/run_config.h"
+#include "train/run_folder.h"
+#include "train/run_state.h"
+#include "train/trainer.h"
+
+namespace segue::train {
+
+/// What a run tells while it goes: lines of metrics.jsonl, TensorBoard scalars, traces, the
+/// progress line. Every figure is computed once and goes to all of them.
+class RunLog {
+ public:
+  /// `total_samples` is where the run ends, 0 if that is not known.
+  RunLog(const RunConfig& config, RunFolder& folder, const RunState& state, int64_t total_samples);
+
+  /// Around every step.
+  void before_step(int64_t step);
+  void after_step(int64_t step);
+
+  /// Counts a finished step into the interval and moves the progress line.
+  void count(const StepStats& stats, const data::Delivery& delivery, RunState& state);
+  /// One line for the steps since the last one; the interval begins anew.
+  void train_line(const StepStats& stats, const Trainer& trainer, RunState& state);
+  void eval_line(const Evaluation& evaluation, double lifetime_auc, std::optional<double> oracle,
+                 double seconds, const RunState& state);
+  void end_line(const RunState& state, const char* status);
+  void finish();  // of the progress line
+
+  double first_loss() const { return first_loss_; }  // mean over the first interval of this process
+  double last_loss() const { return last_loss_; }
+  double samples_per_s() const;  // of this process's steps
+  double tokens_per_s() const;
+  double jagged_flops_per_s() const;
+
+ private:
+  void add_rates(const Interval& interval, base::JsonLine& line) const;
+  void scalar(const char* tag, double value, const RunState& state);
+
+  const RunConfig& config_;
+  RunFolder& folder_;
+  report::TensorboardWriter tensorboard_;
+  report::TracePlan trace_;
+  bool recording_ = false;
+  base::Progress progress_;
+  Interval all_;             // of this process
+  double padded_flops_ = 0;  // of one sample
+  double peak_flops_ = 0;    // 0: not known
+  double first_loss_ = 0, last_loss_ = 0, last_auc_ = 0.5;
+  double loss_z_ = 0, gradient_z_ = 0;
+  bool has_line_ = false;
+};
+
+/// Bins of the histogram of tokens per sample: bin i holds [i * width, (i + 1) * width).
+inline constexpr int64_t kLengthBins = 16;
+int64_t length_bin_width(const model::ModelConfig& model);
+
+}  // namespace segue::train

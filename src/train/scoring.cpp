@@ -1,0 +1,121 @@
+#include "train/scoring.h"
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/parallel.h"
+#include "base/stage.h"
+#include "data/inspect.h"
+#include "train/checkpoint.h"
+#include "train/run_state.h"
+#include "train/source.h"
+
+namespace segue::train {
+namespace {
+
+Checkpoint open_checkpoint(const std::string& path) {
+  if (base::exists(path + "/" + kCheckpointManifest)) return Checkpoint(path);
+  const std::string of_run = path + "/checkpoints";
+  NewestCheckpoint newest = newest_checkpoint(base::exists(of_run) ? of_run : path);
+  if (newest.checkpoint) return std::move(*newest.checkpoint);
+  if (!newest.damaged.empty()) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("no checkpoint in {} is whole:\n{}", path, fmt::join(newest.damaged, "\n")));
+  }
+  fail(ErrorCode::kNotFound,
+       fmt::format("{}: no checkpoint; give the folder of a run or of one checkpoint", path));
+}
+
+/// The arrays that predictions depend on; what else a checkpoint holds is read into nothing.
+void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
+  std::vector<CheckpointArray> wanted = trainer.arrays();
+  std::vector<std::vector<std::byte>> unused;
+  for (const Checkpoint::Array& saved : checkpoint.arrays()) {
+    const bool known = std::ranges::any_of(wanted, [&](const CheckpointArray& a) {
+      return a.file == saved.file && a.name == saved.name;
+    });
+    if (known) continue;
+    if (saved.file != "metrics") continue;  // read() will say what does not fit
+    const int64_t elements =
+        std::accumulate(saved.shape.begin(), saved.shape.end(), int64_t{1}, std::multiplies<>());
+    unused.emplace_back(static_cast<size_t>(saved.bytes()));
+    const DType dtype = saved.dtype == "F64" ? DType::kF64 : DType::kF32;
+    wanted.push_back(
+        {saved.file, saved.name, Tensor(unused.back().data(), dtype, Device::cpu(), {elements})});
+  }
+  checkpoint.read(wanted, trainer.stream());
+}
+
+}  // namespace
+
+TrainedModel open_model(const std::string& path, const std::vector<std::string>& sets) {
+  const base::Stage stage("open model");
+  const Checkpoint checkpoint = open_checkpoint(path);
+  const RunState state = run_state_from_json(checkpoint.state_json());
+  base::ConfigSources sources;
+  sources.file = checkpoint.path();
+  sources.text = state.config;
+  sources.sets = sets;
+  TrainedModel model;
+  model.config = load_run_config(sources);
+  model.step = checkpoint.step();
+  model.checkpoint = checkpoint.path();
+  base::set_num_threads(static_cast<int>(model.config.train.threads));
+  model.trainer = std::make_unique<Trainer>(model.config, choose_device(model.config.train.device));
+  read_model(checkpoint, *model.trainer);
+  return model;
+}
+
+StoreScorer::StoreScorer(const RunConfig& config)
+    : batch_size_(config.data.batch_size),
+      store_(config.data.store, samples_for(config, data::schema_for(config.data.store).samples()),
+             config.data.index),
+      gatherer_(store_, gather_config(config, store_)),
+      stream_(store_, config.data.stream_config()) {}
+
+std::vector<int64_t> StoreScorer::held_out() const {
+  return stream_.eval_positions(stream_.end_window() - 1);
+}
+
+std::vector<int64_t> StoreScorer::window(int64_t number) const {
+  if (number < 0 || number >= num_windows()) {
+    fail(ErrorCode::kOutOfRange,
+         fmt::format("{} has windows 0 to {}, not {}", store_.folder(), num_windows() - 1, number));
+  }
+  std::vector<int64_t> positions;
+  stream_.windows().read(number, positions);
+  return positions;
+}
+
+void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,
+                        const Each& each) const {
+  Batch batch;
+  std::vector<int64_t> numbers;
+  for (size_t first = 0; first < positions.size(); first += static_cast<size_t>(batch_size_)) {
+    const size_t count = std::min(static_cast<size_t>(batch_size_), positions.size() - first);
+    numbers.resize(count);
+    std::iota(numbers.begin(), numbers.end(), 0);
+    gatherer_.fill(positions.subspan(first, count), numbers, batch);
+    batch.global_samples = static_cast<int64_t>(count);
+    each(trainer.predict(batch));
+  }
+}
+
+void StoreScorer::score(Trainer& trainer, std::span<const data::Question> questions,
+                        const Each& each) const {
+  Batch batch;
+  for (size_t first = 0; first < questions.size(); first += static_cast<size_t>(batch_size_)) {
+    const size_t count = std::min(static_cast<size_t>(batch_size_), questions.size() - first);
+    gatherer_.fill(questions.subspan(first, count), batch);
+    batch.global_samples = static_cast<int64_t>(count);
+    each(trainer.predict(batch));
+  }
+}
+
+}  // namespace segue::train

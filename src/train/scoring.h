@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "data/event_store.h"
+#include "data/gather.h"
+#include "data/stream.h"
+#include "train/run_config.h"
+#include "train/trainer.h"
+
+namespace segue::train {
+
+/// A trained model: the config of its run and the state of one of its checkpoints.
+struct TrainedModel {
+  RunConfig config;
+  std::unique_ptr<Trainer> trainer;
+  int64_t step = 0;
+  std::string checkpoint;  // path
+};
+
+/// `path` is a checkpoint, or a run, of which the newest good checkpoint is taken. `sets` are
+/// overrides such as "data.store=PATH"; the model itself cannot change.
+TrainedModel open_model(const std::string& path, const std::vector<std::string>& sets = {});
+
+/// Samples of an event store for a trained model.
+class StoreScorer {
+ public:
+  explicit StoreScorer(const RunConfig& config);
+
+  const data::EventStore& store() const { return store_; }
+  int64_t num_windows() const { return stream_.windows().num_windows(); }
+
+  // Anchors by event position.
+  std::vector<int64_t> held_out() const;              // what the run evaluates on at its end
+  std::vector<int64_t> window(int64_t number) const;  // Error(kOutOfRange) if there is none
+
+  /// Calls `each` with the predictions of every batch, in order; batches are cut as in training.
+  using Each = std::function<void(const model::Pass& pass)>;
+  void score(Trainer& trainer, std::span<const int64_t> positions, const Each& each) const;
+  void score(Trainer& trainer, std::span<const data::Question> questions, const Each& each) const;
+
+ private:
+  int64_t batch_size_ = 0;
+  data::EventStore store_;
+  data::Gatherer gatherer_;
+  data::SampleStream stream_;
+};
+
+}  // namespace segue::train

@@ -1,0 +1,227 @@
+#include "train/source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/stage.h"
+#include "data/baselines.h"
+#include "data/event_store.h"
+#include "data/inspect.h"
+#include "data/random_batches.h"
+#include "ops/metrics.h"
+#include "train/oracle.h"
+#include "train/random_schema.h"
+
+namespace segue::train {
+namespace {
+
+using data::Delivery;
+using data::StreamPosition;
+
+/// Number of the first held-out random batch: training steps never get there.
+constexpr int64_t kHeldOutStep = int64_t{1} << 40;
+constexpr int64_t kRandomEvalBatches = 20;
+
+class RandomSource final : public Source {
+ public:
+  explicit RandomSource(const RunConfig& config)
+      : model_(config.model),
+        batch_size_(config.data.batch_size),
+        eval_batches_(config.eval.max_batches > 0 ? config.eval.max_batches : kRandomEvalBatches),
+        batches_(random_schema(config.model, config.sparse), config.data.random_config(),
+                 static_cast<uint64_t>(config.train.seed)) {
+    if (config.train.steps > 0) return;
+    fail(ErrorCode::kConfig,
+         "random samples have no end: set train.steps (--steps), or data.store to train on a log");
+  }
+
+  StreamPosition first() const override { return {}; }
+  void start(StreamPosition from) override { position_ = from; }
+  StreamPosition end() const override { return {std::numeric_limits<int64_t>::max(), 0}; }
+  std::optional<Delivery> next(Batch& batch) override {
+    batches_.fill(position_.batch + 1, batch);
+    return Delivery{.position = {0, position_.batch++}};
+  }
+
+  void prefetch_evaluation(int64_t) override {}
+  void start_evaluation(int64_t) override { evaluated_ = 0; }
+  bool next_evaluation(Batch& batch) override {
+    if (evaluated_ == eval_batches_) return false;
+    batches_.fill(kHeldOutStep + evaluated_++, batch);
+    return true;
+  }
+
+  int64_t train_samples() const override { return 0; }
+  int64_t train_windows() const override { return 0; }
+  int64_t eval_samples() const override { return eval_batches_ * batch_size_; }
+  std::optional<double> oracle_auc() override {
+    std::vector<Batch> held_out(static_cast<size_t>(eval_batches_));
+    for (size_t i = 0; i < held_out.size(); ++i) {
+      batches_.fill(kHeldOutStep + static_cast<int64_t>(i), held_out[i]);
+    }
+    return train::oracle_auc(batches_, model_, held_out);
+  }
+
+ private:
+  const model::ModelConfig model_;
+  int64_t batch_size_ = 0, eval_batches_ = 0, evaluated_ = 0;
+  data::RandomBatches batches_;
+  StreamPosition position_;
+};
+
+data::LoaderConfig loader_config(const RunConfig& config, Device device) {
+  data::LoaderConfig loader = config.data.loader;
+  loader.pinned = device.is_cuda();
+  return loader;
+}
+
+class StoreSource final : public Source {
+ public:
+  StoreSource(const RunConfig& config, Device device)
+      : store_(config.data.store,
+               samples_for(config, data::schema_for(config.data.store).samples()),
+               config.data.index),
+        gatherer_(store_, gather_config(config, store_)),
+        stream_(store_, config.data.stream_config()),
+        loader_(gatherer_, loader_config(config, device)),
+        eval_loader_(gatherer_, loader_config(config, device)),
+        max_eval_batches_(config.eval.max_batches) {}
+
+  StreamPosition first() const override { return stream_.start(); }
+  void start(StreamPosition from) override { loader_.start(data::training(stream_, from)); }
+  StreamPosition end() const override { return {stream_.end_window(), 0}; }
+  std::optional<Delivery> next(Batch& batch) override { return loader_.next(batch); }
+
+  void prefetch_evaluation(int64_t after) override {
+    eval_loader_.start(data::evaluation(stream_, after));
+    prefetched_ = after;
+  }
+  void start_evaluation(int64_t after) override {
+    if (prefetched_ != after) prefetch_evaluation(after);
+    prefetched_.reset();
+    evaluated_ = after;
+  }
+  bool next_evaluation(Batch& batch) override {
+    if (max_eval_batches_ > 0 && eval_loader_.batches_delivered() >= max_eval_batches_) {
+      return false;
+    }
+    return eval_loader_.next(batch).has_value();
+  }
+
+  int64_t train_samples() const override { return stream_.total_train_anchors(); }
+  int64_t train_windows() const override { return stream_.end_window() - stream_.first_window(); }
+  int64_t eval_samples() const override {
+    return stream_.config().eval == data::EvalMode::kFixed
+               ? static_cast<int64_t>(stream_.eval_positions().size())
+               : 0;
+  }
+
+  /// Synthetic logs come with their truth. Without the whole window the figure would not compare.
+  std::optional<double> oracle_auc() override {
+    if (max_eval_batches_ > 0 || store_.schema().label_pool.empty()) return std::nullopt;
+    if (!truth_) truth_ = data::read_truth(store_);
+    if (truth_->empty()) return std::nullopt;
+    const std::vector<data::PoolConfig>& pools = store_.schema().pools;
+    const auto pool = std::ranges::find(pools, store_.schema().label_pool, &data::PoolConfig::name);
+    const std::span<const uint8_t> label =
+        store_.in_pool(static_cast<size_t>(pool - pools.begin()));
+    std::vector<float> predictions, labels;
+    for (const int64_t position : stream_.eval_positions(evaluated_)) {
+      const auto i = static_cast<size_t>(position);
+      if (std::isnan((*truth_)[i])) return std::nullopt;
+      predictions.push_back((*truth_)[i]);
+      labels.push_back(label[i] != 0 ? 1.f : 0.f);
+    }
+    return ops::exact_auc(predictions, labels);
+  }
+
+ private:
+  data::EventStore store_;
+  data::Gatherer gatherer_;
+  data::SampleStream stream_;
+  data::Loader loader_, eval_loader_;
+  int64_t max_eval_batches_ = 0;
+  std::optional<int64_t> prefetched_;
+  int64_t evaluated_ = -1;
+  std::optional<std::vector<float>> truth_;  // per event; empty: not known
+};
+
+/// Columns of gathered samples; see Gatherer.
+std::vector<std::string> columns_of(const data::SampleSchema& schema) {
+  std::vector<std::string> names = {"uid",
+                                    "dummy_query_time",
+                                    "item_id",
+                                    "action_weight",
+                                    "action_timestamp",
+                                    "item_candidate_id",
+                                    "item_query_time",
+                                    "item_action_weight"};
+  for (const data::CrossConfig& cross : schema.crosses) names.push_back(cross.name);
+  for (const data::AttributeConfig& attribute : schema.attributes) {
+    names.push_back(attribute.name);
+    names.push_back("item_candidate_" + attribute.name);
+  }
+  return names;
+}
+
+void require_column(std::span<const std::string> names, const char* key, const std::string& name) {
+  if (std::ranges::find(names, name) != names.end()) return;
+  const std::string nearest = base::nearest_name(name, names);
+  fail(ErrorCode::kConfig,
+       fmt::format("{} reads column `{}`, which samples of the store do not have; {}", key, name,
+                   nearest.empty() ? fmt::format("they have: {}", fmt::join(names, ", "))
+                                   : fmt::format("did you mean `{}`?", nearest)));
+}
+
+}  // namespace
+
+data::GatherConfig gather_config(const RunConfig& config, const data::EventStore& store) {
+  data::GatherConfig gather = config.data.gather;
+  if (gather.history_length == 0) gather.history_length = store.history_length();
+  gather.max_history = history_budget(config);
+  return gather;
+}
+
+data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema) {
+  const model::ModelConfig& m = config.model;
+  const std::vector<std::string> names = columns_of(schema);
+  require_column(names, "model.item.history", m.item.history);
+  require_column(names, "model.item.candidate", m.item.candidate);
+  for (const model::SequenceFeature& f : m.additional) {
+    require_column(names, "model.additional.history", f.history);
+    require_column(names, "model.additional.candidate", f.candidate);
+  }
+  for (const model::ContextualFeature& f : m.contextual) {
+    require_column(names, "model.contextual.name", f.name);
+  }
+  require_column(names, "model.action.history", m.action.history);
+  require_column(names, "model.history_timestamp", m.history_timestamp);
+  require_column(names, "model.candidate_timestamp", m.candidate_timestamp);
+  require_column(names, "model.candidate_label", m.candidate_label);
+  // A hash may be cut to any size; the table that is looked up decides.
+  for (data::CrossConfig& cross : schema.crosses) {
+    for (const model::ContextualFeature& f : m.contextual) {
+      if (f.name != cross.name) continue;
+      const auto table =
+          std::ranges::find(config.sparse.tables, f.table, &sparse::TableConfig::name);
+      if (table != config.sparse.tables.end()) cross.rows = table->rows;
+    }
+  }
+  return schema;
+}
+
+std::unique_ptr<Source> make_source(const RunConfig& config, Device device) {
+  const base::Stage stage("open data");
+  if (config.data.is_random()) return std::make_unique<RandomSource>(config);
+  return std::make_unique<StoreSource>(config, device);
+}
+
+}  // namespace segue::train

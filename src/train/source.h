@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "batch/batch.h"
+#include "data/loader.h"
+#include "train/run_config.h"
+
+namespace segue::train {
+
+/// Where the loop gets its batches: an event store in time order, or random samples. Positions name
+/// batches, so that a run can begin anywhere; the same position always gives the same batch.
+class Source {
+ public:
+  virtual ~Source() = default;
+
+  virtual data::StreamPosition first() const = 0;
+  /// The batch at `from` comes next.
+  virtual void start(data::StreamPosition from) = 0;
+  /// Behind the last batch.
+  virtual data::StreamPosition end() const = 0;
+  /// Nothing at the end. `batch` is exchanged: its memory is used again.
+  virtual std::optional<data::Delivery> next(Batch& batch) = 0;
+
+  /// Samples to evaluate on after (or while) training window `after`. prefetch_evaluation() says
+  /// early that start_evaluation() will ask for them.
+  virtual void prefetch_evaluation(int64_t after) = 0;
+  virtual void start_evaluation(int64_t after) = 0;
+  virtual bool next_evaluation(Batch& batch) = 0;
+
+  /// Training samples from the first to the last window, wherever a run was resumed; 0: no end.
+  virtual int64_t train_samples() const = 0;
+  virtual int64_t train_windows() const = 0;  // 0: no windows
+  /// Samples of one evaluation; 0: not known before.
+  virtual int64_t eval_samples() const = 0;
+  /// AUC of the true probabilities of the last evaluation's labels, where they are known.
+  virtual std::optional<double> oracle_auc() { return std::nullopt; }
+};
+
+/// As `config.data` says. Opens the store, and makes its indexes when they are missing. Batches
+/// from a store lie in memory that `device` can read in the background.
+std::unique_ptr<Source> make_source(const RunConfig& config, Device device);
+
+/// How histories are gathered for the model: as the config says, cut to what the model takes.
+data::GatherConfig gather_config(const RunConfig& config, const data::EventStore& store);
+
+/// What the model asks of a store, checked by name before the first step: every feature has a
+/// column, crosses fit their tables. Returns the store's sample schema with crosses cut to the
+/// tables' rows.
+data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema);
+
+}  // namespace segue::train

@@ -1,0 +1,158 @@
+#include "train/train_config.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace segue::train {
+namespace {
+
+[[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
+
+void require_at_least(const char* key, int64_t value, int64_t least) {
+  if (value < least) bad(fmt::format("{} must be at least {}, not {}", key, least, value));
+}
+
+void require_between(const char* key, double value, double least, double most) {
+  if (value >= least && value <= most) return;  // not NaN either
+  bad(fmt::format("{} must be between {} and {}, not {}", key, least, most, value));
+}
+
+}  // namespace
+
+void describe(base::ConfigVisitor& v, DataConfig& c) {
+  v.field("store", c.store, "event store made by `segue prep` or `segue synth`; empty: random");
+  v.field("index", c.index,
+          "folder for what is derived from a read-only store; empty: in the store");
+  v.field("batch_size", c.batch_size, "samples of one rank in one step");
+  v.section("gather", c.gather, "histories of samples from a store");
+  v.section("stream", c.stream, "order of samples from a store, and what is held out");
+  v.section("loader", c.loader, "threads that fill batches from a store");
+  v.section("random", c.random, "random samples whose labels depend on their ids");
+}
+
+void describe(base::ConfigVisitor& v, TrainConfig& c) {
+  v.field("steps", c.steps, "optimizer steps at most; 0: to the end of the store");
+  v.field("seed", c.seed, "of initial values, dropout and random data");
+  v.field("threads", c.threads, "CPU threads; 0: OMP_NUM_THREADS, else all cores");
+  v.field("device", c.device, "auto, cpu, cuda or cuda:N");
+  v.choice("precision", c.precision, {"f32", "f64", "bf16"},
+           "of activations; f64 is for checks, bf16 on the CPU rounds where a GPU would");
+  v.field("micro_batch_tokens", c.micro_batch_tokens,
+          "tokens that are in memory at a time; results do not depend on it beyond rounding");
+  v.field("arena_gib", c.arena_gib, "largest memory for activations");
+  v.field("log_every", c.log_every, "steps between two lines of metrics.jsonl");
+  v.field("metric_window", c.metric_window, "labels that the window metrics of training look back");
+  v.choice(
+      "non_finite", c.non_finite, {"stop", "skip"},
+      "when a loss or gradient is not finite: end the run, or leave the batch out and count it");
+  v.field("max_skipped", c.max_skipped, "batches left out in one run before it stops after all");
+  v.field("warn_z_score", c.warn_z_score,
+          "warn when loss or gradient norm is this many deviations off its recent mean; 0: never");
+  v.field("watchdog_seconds", c.watchdog_seconds,
+          "say where each thread is when no step ends for so long; 0: never");
+  v.field("peak_tflops", c.peak_tflops,
+          "of the device, for utilisation; 0: what is known of it, if anything");
+}
+
+void describe(base::ConfigVisitor& v, EvalConfig& c) {
+  v.field("every_windows", c.every_windows, "evaluate after every so manyth window; 0: no");
+  v.field("every_share", c.every_share,
+          "evaluate each time this share of the training samples has passed; 0: no");
+  v.field("every_steps", c.every_steps, "evaluate after so many steps; 0: no");
+  v.choice("rounding", c.rounding, {"nearest", "up"},
+           "of every_share to steps: the compliance rule's, or the reference's");
+  v.choice("first", c.first, {"share", "mlperf"},
+           "where evaluation begins: after skip_share, or where the compliance rule says");
+  v.field("skip_share", c.skip_share, "scheduled evaluations before this share are left out");
+  v.field("at_end", c.at_end, "evaluate when training ends");
+  v.field("max_batches", c.max_batches, "batches of one evaluation; 0: all (random samples: 20)");
+  v.field("target_auc", c.target_auc, "stop when an evaluation reaches this AUC; 0: never");
+}
+
+void describe(base::ConfigVisitor& v, MlperfConfig& c) {
+  v.field("log", c.log, "write mlperf.log into the run folder");
+  v.field("benchmark", c.benchmark, "submission_benchmark");
+  v.field("division", c.division, "closed or open");
+  v.field("org", c.org, "submission_org");
+  v.field("platform", c.platform, "submission_platform");
+  v.field("status", c.status, "onprem, cloud or research");
+}
+
+void describe(base::ConfigVisitor& v, TraceConfig& c) {
+  v.field("steps", c.steps, "steps at which a trace begins");
+  v.field("active", c.active, "steps in a trace");
+}
+
+data::StreamConfig DataConfig::stream_config() const {
+  data::StreamConfig config = stream;
+  config.batch_size = batch_size;
+  return config;
+}
+
+data::RandomDataConfig DataConfig::random_config() const {
+  data::RandomDataConfig config = random;
+  config.batch_size = batch_size;
+  return config;
+}
+
+void DataConfig::validate() const {
+  require_at_least("data.batch_size", batch_size, 1);
+  require_at_least("data.gather.history_length", gather.history_length, 0);
+  if (gather.history_length > 0) gather.validate();
+  stream_config().validate();
+  loader.validate();
+  random_config().validate();
+}
+
+void TrainConfig::validate() const {
+  require_at_least("train.steps", steps, 0);
+  require_at_least("train.seed", seed, 0);
+  constexpr int64_t kMostThreads = 1024;
+  if (threads < 0 || threads > kMostThreads) {
+    bad(fmt::format("train.threads must be between 0 and {}, not {}", kMostThreads, threads));
+  }
+  require_at_least("train.micro_batch_tokens", micro_batch_tokens, 1);
+  require_at_least("train.log_every", log_every, 1);
+  require_at_least("train.metric_window", metric_window, 1);
+  require_at_least("train.max_skipped", max_skipped, 0);
+  require_between("train.warn_z_score", warn_z_score, 0, 1e9);
+  require_between("train.watchdog_seconds", watchdog_seconds, 0, 1e9);
+  require_between("train.peak_tflops", peak_tflops, 0, 1e9);
+  constexpr double kMostGib = 1 << 20;
+  if (!(arena_gib > 0 && arena_gib <= kMostGib)) {
+    bad(fmt::format("train.arena_gib must be between 0 and {}, not {}", kMostGib, arena_gib));
+  }
+}
+
+void EvalConfig::validate() const {
+  require_at_least("eval.every_windows", every_windows, 0);
+  require_at_least("eval.every_steps", every_steps, 0);
+  require_at_least("eval.max_batches", max_batches, 0);
+  require_between("eval.every_share", every_share, 0, 1);
+  require_between("eval.skip_share", skip_share, 0, 1);
+  require_between("eval.target_auc", target_auc, 0, 1);
+  if ((every_windows > 0) + (every_steps > 0) + (every_share > 0) > 1) {
+    bad("only one of eval.every_windows, eval.every_share and eval.every_steps may be above 0");
+  }
+}
+
+void MlperfConfig::validate() const {
+  if (!log) return;
+  if (division != "closed" && division != "open") {
+    bad(fmt::format("mlperf.division must be closed or open, not `{}`", division));
+  }
+  for (const auto& [key, value] : {std::pair("benchmark", &benchmark), std::pair("org", &org),
+                                   std::pair("platform", &platform)}) {
+    if (value->empty()) bad(fmt::format("mlperf.{} must not be empty", key));
+  }
+}
+
+void TraceConfig::validate() const {
+  require_at_least("trace.active", active, 1);
+  for (const int64_t step : steps) require_at_least("trace.steps", step, 1);
+}
+
+}  // namespace segue::train

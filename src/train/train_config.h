@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+#include "data/gather.h"
+#include "data/loader.h"
+#include "data/random_batches.h"
+#include "data/stream.h"
+#include "tensor/exec.h"
+
+namespace segue::train {
+
+/// Where samples come from: an event store in time order, or random ones.
+struct DataConfig {
+  std::string store;  // empty: random samples
+  std::string index;  // where to keep what is derived from a read-only store
+  int64_t batch_size = 64;
+  data::GatherConfig gather{.history_length = 0};
+  data::StreamConfig stream;
+  data::LoaderConfig loader;
+  data::RandomDataConfig random;
+
+  bool is_random() const { return store.empty(); }
+  data::StreamConfig stream_config() const;  // with the batch size
+  data::RandomDataConfig random_config() const;
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, DataConfig& c);
+
+enum class NonFinite { kStop, kSkip };
+
+/// How a run goes; what is trained stands in the other sections.
+struct TrainConfig {
+  int64_t steps = 0;
+  int64_t seed = 1;
+  int64_t threads = 0;
+  std::string device = "auto";
+  Precision precision = Precision::kF32;
+  int64_t micro_batch_tokens = 65536;
+  double arena_gib = 16;
+  int64_t log_every = 10;
+  int64_t metric_window = 2500;
+  NonFinite non_finite = NonFinite::kStop;
+  int64_t max_skipped = 100;
+  double warn_z_score = 8;
+  double watchdog_seconds = 300;
+  double peak_tflops = 0;
+
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, TrainConfig& c);
+
+enum class EvalRounding { kNearest, kUp };
+enum class FirstEval { kShare, kMlperf };
+
+/// When to evaluate. At most one cadence is on; one evaluation always ends a run that was not
+/// stopped before.
+struct EvalConfig {
+  int64_t every_windows = 0;
+  double every_share = 0;
+  int64_t every_steps = 0;
+  EvalRounding rounding = EvalRounding::kNearest;
+  FirstEval first = FirstEval::kShare;
+  double skip_share = 0;
+  bool at_end = true;
+  int64_t max_batches = 0;
+  double target_auc = 0;
+
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, EvalConfig& c);
+
+/// What the MLPerf log says about the submission; the rest of it comes from the other sections.
+struct MlperfConfig {
+  bool log = false;
+  std::string benchmark = "dlrmv4";
+  std::string division = "open";
+  std::string org = "segue";
+  std::string platform = "unnamed";
+  std::string status = "research";
+
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, MlperfConfig& c);
+
+/// Traces of named stages: steps [s, s + active) for every listed step s.
+struct TraceConfig {
+  std::vector<int64_t> steps;
+  int64_t active = 5;
+
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, TraceConfig& c);
+
+}  // namespace segue::train
