@@ -47,8 +47,8 @@ void parse_and_run(int argc, const char* const* argv) {
   app.require_subcommand(1);
   add_train(app);
   add_bench(app);
-  add_checkpoint(app);
   add_config(app);
+  add_checkpoint(app);
   add_inspect(app);
   add_prep(app);
   add_synth(app);

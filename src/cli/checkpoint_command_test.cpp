@@ -64,13 +64,13 @@ TEST(CliCheckpointTest, LsShowsAllAndMarksDamagedManifests) {
     EXPECT_TRUE(contains(o.out, "step-20\n"));
   }
   const Outcome json = run({"ls", path + "/checkpoints/step-20", "--json"});
-  EXPECT_TRUE(contains(json.out, R"("step":20)"));
-  EXPECT_TRUE(contains(json.out, R"("saved":"20)"));
+  EXPECT_TRUE(contains(json.out, R"("step": 20)"));
+  EXPECT_TRUE(contains(json.out, R"("saved": "20)"));
   spoil(path + "/checkpoints/step-20/manifest.json");
   const Outcome damaged = run({"ls", path});
   EXPECT_EQ(damaged.code, 0);
   EXPECT_TRUE(contains(damaged.out, "damaged: "));
-  EXPECT_TRUE(contains(run({"ls", path, "--json"}).out, R"("error":")"));
+  EXPECT_TRUE(contains(run({"ls", path, "--json"}).out, R"("error": ")"));
 }
 
 TEST(CliCheckpointTest, VerifyNamesTheDamagedFileAndExitsWith4) {

@@ -27,7 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kCopyGrain = 4 << 20;
+constexpr int64_t kCopyGrain = 16 << 20;
 constexpr int64_t kAlignment = 64;
 constexpr double kGib = 1 << 30;
 
