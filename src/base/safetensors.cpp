@@ -167,6 +167,25 @@ std::optional<std::vector<Out>> convert_integers(std::string_view dtype,
   return std::nullopt;
 }
 
+/// Bytes of each item. Error(kInvalidArgument) for what the format cannot hold.
+std::vector<size_t> checked_bytes(const std::string& path, std::span<const SafetensorsItem> items) {
+  std::vector<size_t> bytes;
+  std::set<std::string_view> names;
+  for (const SafetensorsItem& item : items) {
+    const size_t element_bytes = dtype_bytes(item.dtype);
+    const std::optional<int64_t> total = tensor_bytes(item.shape, element_bytes);
+    if (element_bytes == 0 || !total || item.name == kMetadata || !names.insert(item.name).second) {
+      fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("{}: tensor `{}` has an unknown dtype, an impossible shape or a name already "
+                      "taken (dtype {}, {} dimensions)",
+                      path, item.name, item.dtype, item.shape.size()));
+    }
+    bytes.push_back(static_cast<size_t>(*total));
+  }
+  return bytes;
+}
+
 }  // namespace
 
 int64_t SafetensorsEntry::elements() const { return tensor_bytes(shape, 1).value_or(0); }
@@ -283,32 +302,20 @@ const SafetensorsEntry& SafetensorsFile::get(std::string_view name) const {
                    nearest.empty() ? "" : fmt::format("; did you mean `{}`?", nearest)));
 }
 
-void write_safetensors(const std::string& path, std::span<const SafetensorsItem> items,
-                       const std::map<std::string, std::string, std::less<>>& metadata) {
-  std::vector<size_t> bytes;
-  std::set<std::string_view> names;
-  for (const SafetensorsItem& item : items) {
-    const size_t element_bytes = dtype_bytes(item.dtype);
-    const std::optional<int64_t> total = tensor_bytes(item.shape, element_bytes);
-    if (element_bytes == 0 || !total || item.name == kMetadata || !names.insert(item.name).second) {
-      fail(
-          ErrorCode::kInvalidArgument,
-          fmt::format("{}: tensor `{}` has an unknown dtype, an impossible shape or a name already "
-                      "taken (dtype {}, {} dimensions)",
-                      path, item.name, item.dtype, item.shape.size()));
-    }
-    SEGUE_ASSERT(item.data != nullptr || *total == 0, "a tensor without data");
-    bytes.push_back(static_cast<size_t>(*total));
-  }
-
-  std::vector<size_t> data_order(items.size());
-  std::iota(data_order.begin(), data_order.end(), size_t{0});
-  std::stable_sort(data_order.begin(), data_order.end(), [&items](size_t a, size_t b) {
-    return dtype_bytes(items[a].dtype) > dtype_bytes(items[b].dtype);
-  });
+SafetensorsLayout safetensors_layout(
+    const std::string& path, std::span<const SafetensorsItem> items,
+    const std::map<std::string, std::string, std::less<>>& metadata) {
+  const std::vector<size_t> bytes = checked_bytes(path, items);
+  SafetensorsLayout layout;
+  layout.data_order.resize(items.size());
+  std::iota(layout.data_order.begin(), layout.data_order.end(), size_t{0});
+  std::stable_sort(layout.data_order.begin(), layout.data_order.end(),
+                   [&items](size_t a, size_t b) {
+                     return dtype_bytes(items[a].dtype) > dtype_bytes(items[b].dtype);
+                   });
   std::vector<size_t> begin(items.size());
   size_t position = 0;
-  for (const size_t i : data_order) {
+  for (const size_t i : layout.data_order) {
     begin[i] = position;
     position += bytes[i];
   }
@@ -328,11 +335,21 @@ void write_safetensors(const std::string& path, std::span<const SafetensorsItem>
   }
   text.append((8 - text.size() % 8) % 8, ' ');
   const uint64_t header_bytes = text.size();
+  layout.header.assign(reinterpret_cast<const char*>(&header_bytes), sizeof(header_bytes));
+  layout.header += text;
+  return layout;
+}
 
+void write_safetensors(const std::string& path, std::span<const SafetensorsItem> items,
+                       const std::map<std::string, std::string, std::less<>>& metadata) {
+  const std::vector<size_t> bytes = checked_bytes(path, items);
+  const SafetensorsLayout layout = safetensors_layout(path, items, metadata);
   AtomicFile file(path);
-  file.write(&header_bytes, sizeof(header_bytes));
-  file.write(text);
-  for (const size_t i : data_order) file.write(items[i].data, bytes[i]);
+  file.write(layout.header);
+  for (const size_t i : layout.data_order) {
+    SEGUE_ASSERT(items[i].data != nullptr || bytes[i] == 0, "a tensor without data");
+    file.write(items[i].data, bytes[i]);
+  }
   file.commit();
 }
 

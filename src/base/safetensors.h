@@ -67,9 +67,20 @@ struct SafetensorsItem {
   const void* data = nullptr;
 };
 
+/// What a file begins with, and the order in which the data of the items follows it.
+struct SafetensorsLayout {
+  std::string header;  // length field included
+  std::vector<size_t> data_order;
+};
+/// The header lists the items in the given order; data of wider types comes first, so that every
+/// tensor is aligned for its type. `data` of the items is not looked at. Error(kInvalidArgument),
+/// with `path` for the message, when two have one name or an item cannot be.
+SafetensorsLayout safetensors_layout(
+    const std::string& path, std::span<const SafetensorsItem> items,
+    const std::map<std::string, std::string, std::less<>>& metadata = {});
+
 /// Writes a temporary file beside `path`, fsyncs, renames: a reader sees the old file or the new
-/// one. The header lists the items in the given order; data of wider types comes first, so that
-/// every tensor is aligned for its type.
+/// one. Laid out as above.
 void write_safetensors(const std::string& path, std::span<const SafetensorsItem> items,
                        const std::map<std::string, std::string, std::less<>>& metadata = {});
 

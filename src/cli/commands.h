@@ -13,6 +13,7 @@ namespace segue::cli {
 // work is done in its callback.
 void add_train(CLI::App& app);
 void add_bench(CLI::App& app);
+void add_checkpoint(CLI::App& app);
 void add_config(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_prep(CLI::App& app);

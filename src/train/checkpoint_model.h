@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "model/parameters.h"
+#include "sparse/tables.h"
+#include "train/checkpoint.h"
+
+namespace segue::train {
+
+/// Everything that training changes in model and tables: "dense" has `param/<name>`,
+/// `adam_m/<name>` and `adam_v/<name>`, "tables" has `weight/<table>` and `state/<table>`.
+std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
+                                          const sparse::Tables& tables);
+
+/// Writes the weights alone, under the names that the reference gives them, as one plain
+/// safetensors file: dense parameters, and the embedding tables if `tables`. Appears by rename
+/// when complete; a file that is there is replaced.
+struct Exported {
+  int64_t tensors = 0, bytes = 0;
+};
+Exported export_weights(const Checkpoint& checkpoint, const std::string& path, bool tables);
+
+}  // namespace segue::train

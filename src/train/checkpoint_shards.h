@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/safetensors.h"
+#include "data/file_io.h"
+#include "tensor/buffer.h"
+#include "tensor/tensor.h"
+
+namespace segue::train {
+
+/// One array of a checkpoint: a contiguous view of live memory on any device. `file` says which
+/// file it goes into: "dense", "tables", "metrics"; small letters and _.
+struct CheckpointArray {
+  std::string file;
+  std::string name;
+  Tensor value;
+};
+
+/// The word of the safetensors format.
+const char* safetensors_dtype(DType dtype);
+
+inline constexpr int64_t kShardBytes = int64_t{4} << 30;
+
+/// One file in the making: its tensors, and which bytes of which array each of them is.
+struct Shard {
+  struct Piece {
+    size_t array = 0;
+    int64_t offset = 0, bytes = 0;
+  };
+  std::string file_name;
+  std::vector<base::SafetensorsItem> items;  // without data
+  std::vector<Piece> pieces;
+};
+
+/// Cuts the arrays into files of at most `shard_bytes`, a function of names and shapes alone. A
+/// file that is enough for all arrays of its kind is `<file>.safetensors`, more of them are
+/// `<file>-00000.safetensors` and so on. An array larger than a shard is cut by rows (and at least
+/// one row); the part that begins at row r is called `<name>.rows-<r>`. Error(kInvalidArgument) for
+/// a name that already looks like that.
+std::vector<Shard> plan_shards(std::span<const CheckpointArray> arrays, int64_t shard_bytes);
+
+/// "tables" for "tables.safetensors" and "tables-00007.safetensors"; nullopt for other names.
+std::optional<std::string> kind_of_shard(std::string_view file_name);
+
+/// Name and first row of a part; nullopt for the name of a whole array.
+struct RowsPart {
+  std::string name;
+  int64_t first_row = 0;
+};
+std::optional<RowsPart> rows_part(std::string_view tensor_name);
+
+/// Writes one safetensors file from memory anywhere and hashes on the way. The caller gives the
+/// data in the order of the layout. Error(kIo) with the path and the reason.
+class ShardWriter {
+ public:
+  ShardWriter(const std::string& path, std::string_view header);
+  /// `stream` orders the copies from a GPU; unused for host memory.
+  void write(const void* data, Device device, int64_t bytes, const Stream* stream);
+  data::FileRecord finish();  // durable; the record has no name yet
+
+ private:
+  data::OutputFile file_;
+  base::Xxh64Stream hash_;
+  int64_t bytes_ = 0;
+  Buffer bounce_;  // host memory for data of a GPU
+};
+
+}  // namespace segue::train
