@@ -52,6 +52,7 @@ void parse_and_run(int argc, const char* const* argv) {
   add_score(app);
   add_checkpoint(app);
   add_inspect(app);
+  add_mllog(app);
   add_prep(app);
   add_synth(app);
   add_version(app);

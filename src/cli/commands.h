@@ -16,6 +16,7 @@ void add_bench(CLI::App& app);
 void add_checkpoint(CLI::App& app);
 void add_config(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_mllog(CLI::App& app);
 void add_prep(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_version(CLI::App& app);

@@ -1,0 +1,171 @@
+#include "report/mllog_reader.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+
+namespace segue::report {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string utf8_of_latin1(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x80) {
+      out += c;
+    } else {
+      out += static_cast<char>(0xC0 | (byte >> 6));
+      out += static_cast<char>(0x80 | (byte & 0x3F));
+    }
+  }
+  return out;
+}
+
+/// Python writes and reads NaN and Infinity, which JSON does not have; here they become null.
+std::string without_nan(const std::string& json) {
+  std::string out;
+  bool in_text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    if (json[i] == '"') in_text = !in_text;
+    if (in_text && json[i] == '\\' && i + 1 < json.size()) out += json[i++];
+    size_t skip = 0;
+    if (!in_text) {
+      for (const std::string_view word : {"NaN", "-Infinity", "Infinity"}) {
+        if (json.compare(i, word.size(), word) == 0) skip = word.size();
+      }
+    }
+    if (skip == 0) {
+      out += json[i];
+    } else {
+      out += "null";
+      i += skip - 1;
+    }
+  }
+  return out;
+}
+
+MllogValue value_of(const Json& json) {
+  if (json.is_null()) return std::monostate{};
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX) return json.get<double>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number()) return json.get<double>();
+  if (json.is_string()) return json.get<std::string>();
+  return MllogRaw{json.dump()};
+}
+
+std::optional<double> time_of(const Json& json) {
+  if (json.is_number()) return json.get<double>();
+  if (!json.is_string()) return std::nullopt;
+  const std::string text = json.get<std::string>();
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+/// What is wrong with the object; empty: nothing.
+std::string missing_in(const Json& json) {
+  if (!json.is_object()) return "the event is no JSON object";
+  for (const char* field : {"time_ms", "key", "value", "metadata"}) {
+    if (!json.contains(field)) return fmt::format("the event has no `{}`", field);
+  }
+  if (!json["key"].is_string()) return "`key` is no text";
+  if (!time_of(json["time_ms"])) return "`time_ms` is no number";
+  return "";
+}
+
+/// Python's strip() of a latin-1 line takes these away, too.
+std::string_view without_trailing_space(std::string_view line) {
+  const size_t last = line.find_last_not_of(" \t\v\f\x1c\x1d\x1e\x1f\x85\xa0");
+  return line.substr(0, last + 1);
+}
+
+}  // namespace
+
+const MllogValue* MllogEvent::find(std::string_view name) const {
+  if (!metadata) return nullptr;
+  for (const auto& entry : *metadata) {
+    if (entry.first == name) return &entry.second;
+  }
+  return nullptr;
+}
+
+std::vector<MllogLine> split_mllog(std::string_view text) {
+  std::vector<MllogLine> lines;
+  MllogPlace place;
+  while (!text.empty()) {
+    ++place.line;
+    const size_t end = std::min(text.find_first_of("\r\n"), text.size());
+    const std::string_view line = text.substr(0, end);
+    const size_t token = line.rfind(kMllogToken);
+    if (token != line.npos) {
+      const std::string_view json = line.substr(token + kMllogToken.size());
+      lines.push_back({place, utf8_of_latin1(without_trailing_space(json))});
+      ++place.number;
+    }
+    text.remove_prefix(end);
+    if (!text.empty()) text.remove_prefix(text.starts_with("\r\n") ? 2 : 1);
+  }
+  return lines;
+}
+
+void parse_mllog_line(const MllogLine& line, MllogFile& file) {
+  const Json json = Json::parse(without_nan(line.json), nullptr, false);
+  const std::string trouble = json.is_discarded()
+                                  ? "what follows the token is no JSON, "
+                                    "perhaps a line that was cut or mixed with another"
+                                  : missing_in(json);
+  if (!trouble.empty()) {
+    file.problems.push_back({line.place, trouble});
+    return;
+  }
+  MllogEvent event;
+  event.place = line.place;
+  event.time_ms = *time_of(json["time_ms"]);
+  event.key = json["key"].get<std::string>();
+  event.value = value_of(json["value"]);
+  if (json["metadata"].is_object()) {
+    event.metadata.emplace();
+    for (const auto& [name, value] : json["metadata"].items()) {
+      event.metadata->emplace_back(name, value_of(value));
+    }
+  }
+  file.events.push_back(std::move(event));
+}
+
+MllogFile read_mllog(const std::string& path) {
+  MllogFile file;
+  for (const MllogLine& line : split_mllog(base::read_file(path))) parse_mllog_line(line, file);
+  return file;
+}
+
+bool is_whole_mllog_line(std::string_view line) {
+  MllogFile file;
+  for (const MllogLine& part : split_mllog(line)) parse_mllog_line(part, file);
+  return !file.events.empty() && file.problems.empty();
+}
+
+std::optional<double> as_number(const MllogValue& value) {
+  if (const bool* flag = std::get_if<bool>(&value)) return *flag ? 1 : 0;
+  if (const int64_t* count = std::get_if<int64_t>(&value)) return static_cast<double>(*count);
+  if (const double* real = std::get_if<double>(&value)) return *real;
+  return std::nullopt;
+}
+
+bool same_value(const MllogValue& a, const MllogValue& b) {
+  if (a == b) return true;
+  const std::optional<double> left = as_number(a), right = as_number(b);
+  const bool both_counts = std::holds_alternative<int64_t>(a) && std::holds_alternative<int64_t>(b);
+  return left && right && !both_counts && *left == *right;
+}
+
+}  // namespace segue::report

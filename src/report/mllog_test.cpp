@@ -1,0 +1,123 @@
+#include "report/mllog.h"
+
+#include <cmath>
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "report/mllog_reader.h"
+#include "report/mllog_test_util.h"
+
+namespace segue::report {
+namespace {
+
+using base::contains;
+using Mode = MllogWriter::Mode;
+
+TEST(MllogText, IsWhatPythonWrites) {
+  EXPECT_EQ(mllog_text(0.0), "0.0");
+  EXPECT_EQ(mllog_text(-0.0), "-0.0");
+  EXPECT_EQ(mllog_text(1.0), "1.0");
+  EXPECT_EQ(mllog_text(1e-6), "1e-06");
+  EXPECT_EQ(mllog_text(1.5e-8), "1.5e-08");
+  EXPECT_EQ(mllog_text(0.0001), "0.0001");
+  EXPECT_EQ(mllog_text(0.00012), "0.00012");
+  EXPECT_EQ(mllog_text(0.95), "0.95");
+  EXPECT_EQ(mllog_text(-12.25), "-12.25");
+  EXPECT_EQ(mllog_text(123456.0), "123456.0");
+  EXPECT_EQ(mllog_text(1e15), "1000000000000000.0");
+  EXPECT_EQ(mllog_text(1e16), "1e+16");
+  EXPECT_EQ(mllog_text(1e300), "1e+300");
+  EXPECT_EQ(mllog_text(0.02503187406471541), "0.02503187406471541");
+  EXPECT_EQ(mllog_text(std::nan("")), "null");
+  EXPECT_EQ(mllog_text(INFINITY), "null");
+  EXPECT_EQ(mllog_text({}), "null");
+  EXPECT_EQ(mllog_text(true), "true");
+  EXPECT_EQ(mllog_text(int64_t{-3}), "-3");
+  EXPECT_EQ(mllog_text(std::string("a\"\n\xC3\xA9\xF0\x9F\x98\x80")),
+            R"("a\"\n\u00e9\ud83d\ude00")");
+}
+
+TEST(MllogWriter, WritesTheLineOfMlperf) {
+  const std::string path = base::temp_path("log");
+  MllogWriter writer(path, Mode::kTruncate);
+  const int line = __LINE__ + 1;
+  writer.start("init_start");
+  writer.event("seed", int64_t{5}, {{"a", 0.5}, {"lineno", int64_t{7}}});
+  writer.end("init_stop");
+  const auto lines = lines_of(base::read_file(path));
+  ASSERT_EQ(lines.size(), 3u);
+  const size_t time = lines[0].find("1");  // milliseconds since 1970 start with it until 2033
+  const std::string ms = lines[0].substr(time, 13);
+  EXPECT_EQ(lines[0],
+            ":::MLLOG {\"namespace\": \"\", \"time_ms\": " + ms +
+                ", \"event_type\": \"INTERVAL_START\", \"key\": \"init_start\", \"value\": "
+                "null, \"metadata\": {\"file\": \"src/report/mllog_test.cpp\", \"lineno\": " +
+                std::to_string(line) + "}}");
+  EXPECT_TRUE(contains(lines[1], R"("event_type": "POINT_IN_TIME", "key": "seed", "value": 5, )"
+                                 R"("metadata": {"file": "src/report/mllog_test.cpp", )"
+                                 R"("lineno": 7, "a": 0.5}})"));
+  EXPECT_TRUE(contains(lines[2], R"("event_type": "INTERVAL_END", "key": "init_stop")"));
+}
+
+TEST(MllogWriter, AppendsOrTruncates) {
+  const std::string path = base::temp_path("log");
+  for (int i = 0; i < 2; ++i) MllogWriter(path, Mode::kAppend).event("seed", int64_t{i});
+  EXPECT_EQ(read_mllog(path).events.size(), 2u);
+  MllogWriter(path, Mode::kTruncate).event("seed", int64_t{9});
+  EXPECT_EQ(read_mllog(path).events.size(), 1u);
+}
+
+TEST(MllogWriter, AFragmentAtTheEndDoesNotSpoilTheLog) {
+  const std::string path = base::temp_path("log");
+  MllogWriter(path, Mode::kTruncate).event("seed", int64_t{1});
+  const std::string whole = base::read_file(path);
+  for (size_t cut = 0; cut <= whole.size(); ++cut) {
+    base::put_file(path, whole + whole.substr(0, cut));
+    MllogWriter(path, Mode::kAppend).event("seed", int64_t{2});
+    const MllogFile file = read_mllog(path);
+    EXPECT_TRUE(file.problems.empty()) << cut;
+    // The second is there once only its line end is missing.
+    EXPECT_EQ(file.events.size(), cut + 1 >= whole.size() ? 3u : 2u) << cut;
+    EXPECT_TRUE(same_value(file.events.back().value, int64_t{2}));
+  }
+}
+
+TEST(MllogWriter, RefusesWordsThatOtherToolsLookFor) {
+  MllogWriter writer(base::temp_path("log"), Mode::kTruncate);
+  const auto error = base::error_of([&] { writer.event("note", std::string("my run_stop")); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(contains(error->what(), "run_stop"));
+  EXPECT_TRUE(base::error_of([&] { writer.event("x", {}, {{"eval_accuracy", 0.5}}); }));
+  writer.event("eval_accuracy", 0.5);
+}
+
+TEST(MllogWriter, SaysWhichFileCannotBeWritten) {
+  const auto error =
+      base::error_of([] { MllogWriter(base::temp_path("none") + "/log", Mode::kAppend); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kIo);
+  EXPECT_TRUE(contains(error->what(), "/log"));
+  const auto full = base::error_of([] { MllogWriter("/dev/full", Mode::kTruncate).event("seed"); });
+  ASSERT_TRUE(full);
+  EXPECT_EQ(full->code(), ErrorCode::kIo);
+}
+
+TEST(MllogReader, KnowsWhereEventsStand) {
+  const std::string event = R"({"time_ms": 1, "key": "k", "value": NaN, "metadata": {"a": "NaN"}})";
+  const std::string text = "hello\n[0] :::MLLOG x:::MLLOG " + event + "\r\n:::MLLOG {\n";
+  MllogFile file;
+  for (const MllogLine& line : split_mllog(text)) parse_mllog_line(line, file);
+  ASSERT_EQ(file.events.size(), 1u);
+  EXPECT_EQ(file.events[0].place.line, 2);
+  EXPECT_EQ(file.events[0].place.number, 0);
+  EXPECT_EQ(*file.events[0].find("a"), MllogValue(std::string("NaN")));
+  ASSERT_EQ(file.problems.size(), 1u);
+  EXPECT_EQ(file.problems[0].place.line, 3);
+  EXPECT_EQ(file.problems[0].place.number, 1);
+}
+
+}  // namespace
+}  // namespace segue::report
