@@ -15,6 +15,7 @@ void add_bench(CLI::App& app);
 void add_config(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_prep(CLI::App& app);
+void add_report(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_version(CLI::App& app);
 

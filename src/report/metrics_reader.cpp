@@ -44,7 +44,7 @@ TrainPoint train_point(const json& line) {
   p.tokens_per_s = number(line, "tokens_per_s");
   p.mfu_jagged = number(line, "mfu_jagged");
   p.mfu_padded = number(line, "mfu_padded");
-  p.loader_wait_s = number(line, "loader_wait_s");
+  p.loader_wait = number(line, "loader_wait_s") * p.samples_per_s / number(line, "samples_window");
   p.memory_peak_bytes = number(line, "memory_peak_bytes");
   if (const auto stages = line.find("stages"); stages != line.end() && stages->is_object()) {
     for (const auto& [name, seconds] : stages->items()) {

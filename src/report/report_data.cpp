@@ -41,7 +41,7 @@ constexpr Column<TrainPoint> kTrainColumns[] = {
     {"tokens_per_s", &TrainPoint::tokens_per_s},
     {"mfu_jagged", &TrainPoint::mfu_jagged},
     {"mfu_padded", &TrainPoint::mfu_padded},
-    {"loader_wait_s", &TrainPoint::loader_wait_s},
+    {"loader_wait", &TrainPoint::loader_wait},
 };
 constexpr Column<EvalPoint> kEvalColumns[] = {
     {"auc", &EvalPoint::auc},
