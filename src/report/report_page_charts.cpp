@@ -251,10 +251,13 @@ class Frame {
     this.tip.replaceChildren(head, ...this.spec.rows(i).map(r =>
       el('div', {}, el('i', { style: `background:${r.color}` }), el('span', {}, r.label), el('b', {}, r.text))));
     this.tip.hidden = false;
-    const width = this.tip.offsetWidth, room = this.plot.clientWidth;
+    // Beside the cursor; on a narrow screen, where it would hide the curves, below the chart.
+    const room = this.plot.clientWidth, narrow = room < 480;
+    this.tip.classList.toggle('below', narrow);
+    const width = this.tip.offsetWidth;
     const left = x + 14 + width <= room ? x + 14 : x - 14 - width;
-    this.tip.style.left = Math.max(0, Math.min(left, room - width)) + 'px';
-    this.tip.style.top = '8px';
+    this.tip.style.left = narrow ? '0' : Math.max(0, Math.min(left, room - width)) + 'px';
+    this.tip.style.top = narrow ? this.root.clientHeight - 22 + 'px' : '8px';
   }
   hide() {
     this.at = -1;

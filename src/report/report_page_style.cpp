@@ -98,6 +98,8 @@ svg .brush { fill: var(--shade); }
 .line.ref { stroke: var(--soft); stroke-dasharray: 2 4; stroke-width: 1.5; }
 .tip { position: absolute; top: 0; left: 0; pointer-events: none; z-index: 2; padding: 7px 10px; font-size: 14px; line-height: 1.4;
   background: var(--card); border: 1px solid var(--rule); border-radius: 8px; box-shadow: 0 4px 18px rgb(0 0 0 / 18%); max-width: 92%; }
+.tip.below { width: 100%; max-width: none; }
+.tip.below span { white-space: normal; overflow-wrap: anywhere; }
 .tip[hidden] { display: none; }
 .tip div { display: flex; gap: 8px; align-items: center; }
 .tip span { flex: 1; min-width: 0; overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
