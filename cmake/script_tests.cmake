@@ -8,4 +8,18 @@ if(TARGET segue_train_test)
   add_test(NAME scripts.checkpoint
     COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/checkpoint_test.sh $<TARGET_FILE:segue_train_test>)
   set_tests_properties(scripts.checkpoint PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
+# TensorBoard, when python3 has it, reads what our writer wrote.
+if(TARGET segue_report)
+  add_executable(segue_tensorboard_sample ${CMAKE_SOURCE_DIR}/tests/scripts/tensorboard_sample.cpp)
+  target_link_libraries(segue_tensorboard_sample PRIVATE segue_report)
+  add_test(NAME scripts.tensorboard COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/tensorboard_test.sh
+    $<TARGET_FILE:segue_tensorboard_sample>)
+  set_tests_properties(scripts.tensorboard PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77 LABELS slow)
+endif()
+
+# Chromium, where there is one, draws the HTML report.
+if(TARGET segue AND TARGET segue_report)
+  add_test(NAME scripts.report COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/report_test.sh
+    $<TARGET_FILE:segue>)
+  set_tests_properties(scripts.report PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS slow)
 endif()

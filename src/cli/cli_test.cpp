@@ -283,6 +283,33 @@ TEST(CliTest, InspectKnowsTwoKindsOfFile) {
 
 // ---- bench ----
 
+TEST(CliTest, ReportWritesAPageIntoTheRunFolder) {
+  const std::string folder = base::temp_path("run");
+  base::make_folders(folder);
+  base::put_file(folder + "/metrics.jsonl",
+                 "{\"event\":\"train\",\"step\":1,\"loss\":0.5}\nbroken\n"
+                 "{\"event\":\"train\",\"step\":2,\"loss\":0.4}\n");
+  const Outcome one = run({"report", folder});
+  EXPECT_EQ(one.code, 0) << one.err;
+  EXPECT_EQ(one.out, folder + "/report.html\n");
+  EXPECT_TRUE(contains(one.err, "metrics.jsonl:2: not a JSON object"));
+  EXPECT_TRUE(contains(base::read_file(folder + "/report.html"), "<!doctype html>"));
+
+  const std::string page = base::temp_path("both.html");
+  const Outcome two = run({"report", folder, folder, "--out", page, "--title", "Two & two"});
+  EXPECT_EQ(two.code, 0) << two.err;
+  EXPECT_TRUE(contains(base::read_file(page), "<title>Two &amp; two</title>"));
+}
+
+TEST(CliTest, ReportErrors) {
+  expect_error(run({"report", "/no/such/run"}), kExitFile, {"/no/such/run", "no such run folder"});
+  const std::string folder = base::temp_path("run");
+  base::make_folders(folder);
+  expect_error(run({"report", folder}), kExitFile, {"no metrics.jsonl"});
+  base::put_file(folder + "/metrics.jsonl", "");
+  expect_error(run({"report", folder}), kExitCorrupt, {"no train or eval line"});
+}
+
 TEST(CliTest, BenchPrintsJson) {
   const Outcome o = run({"bench", "attention", "--json", "--repeat", "1", "--warm-up", "0",
                          "--sequences", "2", "--length", "8", "--threads", "1"});

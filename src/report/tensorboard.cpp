@@ -1,0 +1,176 @@
+#include "report/tensorboard.h"
+
+#include <array>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/time.h"
+
+namespace segue::report {
+namespace {
+
+// Castagnoli polynomial, reflected; one step per byte is plenty for a few scalars per second.
+constexpr std::array<uint32_t, 256> kCrcTable = [] {
+  std::array<uint32_t, 256> table{};
+  for (uint32_t i = 0; i < table.size(); ++i) {
+    uint32_t crc = i;
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1u) != 0 ? 0x82f63b78u : 0u);
+    table[i] = crc;
+  }
+  return table;
+}();
+
+template <class Unsigned>
+void put_little_endian(std::string& out, Unsigned value) {
+  for (size_t i = 0; i < sizeof value; ++i) out += static_cast<char>((value >> (8 * i)) & 0xffu);
+}
+
+uint32_t masked_crc(std::string_view bytes) {
+  return std::rotr(detail::crc32c(bytes), 15) + 0xa282ead8u;
+}
+
+// Protobuf wire format: a field is (number << 3 | wire type) and then its value.
+enum WireType : uint64_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+void put_varint(std::string& out, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7f) | 0x80);
+  out += static_cast<char>(value);
+}
+void put_key(std::string& out, uint64_t field, WireType type) {
+  put_varint(out, field << 3 | type);
+}
+void put_double(std::string& out, uint64_t field, double value) {
+  put_key(out, field, kFixed64);
+  put_little_endian(out, std::bit_cast<uint64_t>(value));
+}
+void put_float(std::string& out, uint64_t field, float value) {
+  put_key(out, field, kFixed32);
+  put_little_endian(out, std::bit_cast<uint32_t>(value));
+}
+void put_integer(std::string& out, uint64_t field, int64_t value) {
+  put_key(out, field, kVarint);
+  put_varint(out, static_cast<uint64_t>(value));
+}
+void put_bytes(std::string& out, uint64_t field, std::string_view bytes) {
+  put_key(out, field, kBytes);
+  put_varint(out, bytes.size());
+  out += bytes;
+}
+
+// Field numbers of tensorflow.Event, Summary, Summary.Value and SessionLog.
+constexpr uint64_t kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5,
+                   kEventSessionLog = 7, kSummaryValue = 1, kValueTag = 1, kValueSimple = 2,
+                   kSessionStatus = 1;
+constexpr int64_t kSessionStart = 1;
+
+double wall_time_now() { return static_cast<double>(base::unix_time_ms()) / 1000.0; }
+
+std::string host_name() {
+  char name[256] = {};
+  return ::gethostname(name, sizeof name - 1) == 0 && name[0] != 0 ? name : "localhost";
+}
+
+/// Several writers of one process in the same second get different <n>.
+std::FILE* open_new(const std::string& folder, std::string& path) {
+  const std::string stem = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder,
+                                       base::unix_time_ms() / 1000, host_name(), ::getpid());
+  for (int n = 0;; ++n) {
+    path = fmt::format("{}.{}", stem, n);
+    const int descriptor =
+        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+    if (descriptor >= 0) {
+      if (std::FILE* file = ::fdopen(descriptor, "ab")) return file;
+      ::close(descriptor);
+    } else if (errno == EEXIST) {
+      continue;
+    }
+    fail(ErrorCode::kIo, fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
+  }
+}
+
+}  // namespace
+
+namespace detail {
+
+uint32_t crc32c(std::string_view bytes) {
+  uint32_t crc = ~0u;
+  for (const char c : bytes) {
+    crc = (crc >> 8) ^ kCrcTable[(crc ^ static_cast<unsigned char>(c)) & 0xffu];
+  }
+  return ~crc;
+}
+
+std::string tf_record(std::string_view bytes) {
+  std::string out;
+  put_little_endian(out, static_cast<uint64_t>(bytes.size()));
+  put_little_endian(out, masked_crc(out));
+  out += bytes;
+  put_little_endian(out, masked_crc(bytes));
+  return out;
+}
+
+std::string version_event(double wall_time) {
+  std::string event;
+  put_double(event, kEventWallTime, wall_time);
+  put_bytes(event, kEventFileVersion, "brain.Event:2");
+  return event;
+}
+
+std::string restart_event(double wall_time, int64_t step) {
+  std::string session, event;
+  put_integer(session, kSessionStatus, kSessionStart);
+  put_double(event, kEventWallTime, wall_time);
+  put_integer(event, kEventStep, step);
+  put_bytes(event, kEventSessionLog, session);
+  return event;
+}
+
+std::string scalar_event(double wall_time, int64_t step, std::string_view tag, float value) {
+  std::string entry, summary, event;
+  put_bytes(entry, kValueTag, tag);
+  put_float(entry, kValueSimple, value);
+  put_bytes(summary, kSummaryValue, entry);
+  put_double(event, kEventWallTime, wall_time);
+  put_integer(event, kEventStep, step);
+  put_bytes(event, kEventSummary, summary);
+  return event;
+}
+
+}  // namespace detail
+
+TensorboardWriter::TensorboardWriter(const std::string& folder, int64_t resumed_step) {
+  base::make_folders(folder);
+  file_ = open_new(folder, path_);
+  append(detail::version_event(wall_time_now()));
+  if (resumed_step > 0) append(detail::restart_event(wall_time_now(), resumed_step));
+  flush();
+}
+
+TensorboardWriter::~TensorboardWriter() {
+  // A destructor has nobody to tell; who wants to know calls flush().
+  (void)std::fwrite(buffer_.data(), 1, buffer_.size(), file_);
+  (void)std::fclose(file_);
+}
+
+void TensorboardWriter::scalar(std::string_view tag, int64_t step, double value) {
+  append(detail::scalar_event(wall_time_now(), step, tag, static_cast<float>(value)));
+}
+
+void TensorboardWriter::append(const std::string& record) { buffer_ += detail::tf_record(record); }
+
+void TensorboardWriter::flush() {
+  const bool written = std::fwrite(buffer_.data(), 1, buffer_.size(), file_) == buffer_.size();
+  buffer_.clear();
+  if (!written || std::fflush(file_) != 0) {
+    fail(ErrorCode::kIo, fmt::format("{}: cannot write: {}", path_, std::strerror(errno)));
+  }
+}
+
+}  // namespace segue::report

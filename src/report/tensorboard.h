@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace segue::report {
+
+/// Writes scalars as TensorBoard reads them: a file events.out.tfevents.<seconds>.<host>.<pid>.<n>
+/// in `folder`, which is made if need be. One writer serves one thread. After flush() every record
+/// is whole on its way to the disk: a crash later costs at most what came after, and readers stop
+/// at a torn record.
+class TensorboardWriter {
+ public:
+  /// A resumed run passes the step it goes on from: TensorBoard then forgets what the earlier
+  /// process wrote from that step on. Error(kIo) with the path when the file cannot be made.
+  explicit TensorboardWriter(const std::string& folder, int64_t resumed_step = 0);
+  ~TensorboardWriter();
+  TensorboardWriter(const TensorboardWriter&) = delete;
+  TensorboardWriter& operator=(const TensorboardWriter&) = delete;
+
+  /// TensorBoard stores single precision. Not-finite values are kept; it shows them as gaps.
+  void scalar(std::string_view tag, int64_t step, double value);
+  void flush();  // Error(kIo)
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void append(const std::string& record);
+
+  std::string path_;
+  std::string buffer_;
+  std::FILE* file_ = nullptr;
+};
+
+namespace detail {
+uint32_t crc32c(std::string_view bytes);
+/// length, its masked CRC, the bytes, their masked CRC.
+std::string tf_record(std::string_view bytes);
+std::string version_event(double wall_time);
+std::string restart_event(double wall_time, int64_t step);
+std::string scalar_event(double wall_time, int64_t step, std::string_view tag, float value);
+}  // namespace detail
+
+}  // namespace segue::report
