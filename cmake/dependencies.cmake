@@ -86,6 +86,5 @@ set(SEGUE_PRIVATE_base segue_tomlplusplus nlohmann_json::nlohmann_json segue_xxh
 set(SEGUE_PUBLIC_tensor ${segue_cudart})
 set(SEGUE_PRIVATE_ops segue_onednn ${segue_cublaslt})
 set(SEGUE_PRIVATE_data nlohmann_json::nlohmann_json)
-set(SEGUE_PRIVATE_report nlohmann_json::nlohmann_json)
 set(SEGUE_PRIVATE_report segue_tomlplusplus nlohmann_json::nlohmann_json)
 set(SEGUE_PUBLIC_cli CLI11::CLI11)

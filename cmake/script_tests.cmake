@@ -8,6 +8,8 @@ if(TARGET segue_train_test)
   add_test(NAME scripts.checkpoint
     COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/checkpoint_test.sh $<TARGET_FILE:segue_train_test>)
   set_tests_properties(scripts.checkpoint PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
+endif()
+
 # TensorBoard, when python3 has it, reads what our writer wrote.
 if(TARGET segue_report)
   add_executable(segue_tensorboard_sample ${CMAKE_SOURCE_DIR}/tests/scripts/tensorboard_sample.cpp)

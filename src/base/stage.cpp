@@ -28,7 +28,16 @@ struct Slot {
   };
   std::array<Mark, kMaxDepth> marks;
   std::atomic<size_t> depth{0};
-  std::vector<StageSeconds> totals;  // the owner's alone
+  std::vector<StageSeconds> totals;  // of outermost stages; the owner's alone
+
+  void add_total(const char* stage, double seconds) {
+    const auto total = std::ranges::find(totals, stage, &StageSeconds::name);
+    if (total == totals.end()) {
+      totals.push_back({stage, seconds});
+    } else {
+      total->seconds += seconds;
+    }
+  }
 
   std::mutex mutex;  // of what follows
   std::string name;
@@ -94,13 +103,7 @@ Stage::~Stage() {
   slot.depth.store(depth, std::memory_order_release);
   if (depth >= kMaxDepth) return;
   const char* const name = slot.marks[depth].name.load(std::memory_order_relaxed);
-  const double seconds = static_cast<double>(end_ns - start_ns_) * 1e-9;
-  const auto total = std::ranges::find(slot.totals, name, &StageSeconds::name);
-  if (total == slot.totals.end()) {
-    slot.totals.push_back({name, seconds});
-  } else {
-    total->seconds += seconds;
-  }
+  if (depth == 0) slot.add_total(name, static_cast<double>(end_ns - start_ns_) * 1e-9);
   const Registry& all = registry();
   if (!all.recording.load(std::memory_order_acquire)) return;
   const int64_t origin = all.recording_start_ns.load(std::memory_order_relaxed);

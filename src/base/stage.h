@@ -33,8 +33,8 @@ struct ThreadState {
 };
 std::vector<ThreadState> thread_states();
 
-/// Time this thread spent in each stage, inner ones included, since the last call; in the order in
-/// which stages first ended.
+/// Time this thread spent in each outermost stage since the last call, in the order in which they
+/// first ended: parts that add up.
 struct StageSeconds {
   const char* name = nullptr;
   double seconds = 0;

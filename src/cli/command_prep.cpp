@@ -12,10 +12,11 @@
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/parquet.h"
 #include "data/prep.h"
 #include "data/store_verify.h"
 #if SEGUE_HAS_ARROW
-#include "data/parquet/parquet.h"
+
 #endif
 
 namespace segue::cli {

@@ -85,8 +85,9 @@ class TrainCommand : public testing::Test {
   std::string store() const { return folder_ + "/store"; }
   std::vector<std::string> arguments(const std::string& run_name,
                                      std::vector<std::string> more = {}) const {
-    std::vector<std::string> all = {"train", folder_ + "/config.toml", "--run",
-                                    folder_ + "/" + run_name, "--set", "data.store=" + store()};
+    std::vector<std::string> all = {"train", folder_ + "/config.toml",
+                                    "--run", folder_ + "/" + run_name,
+                                    "--set", "data.store=" + store()};
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
@@ -233,8 +234,8 @@ TEST_F(TrainCommand, ScoresAWindowAndPairs) {
   EXPECT_NEAR(std::stod(line.substr(line.find("listen_plus") + 14)), std::stod(cells[4]), 1e-5);
 
   base::write_file(folder_ + "/pairs.csv", "user,item\n" + cells[0] + ",3\n");
-  EXPECT_EQ(run({"score", folder_ + "/run", "--pairs", folder_ + "/pairs.csv", "--out", jsonl}).code,
-            0);
+  EXPECT_EQ(
+      run({"score", folder_ + "/run", "--pairs", folder_ + "/pairs.csv", "--out", jsonl}).code, 0);
   base::write_file(folder_ + "/pairs.csv", "user,item\n999999,3\n");
   o = run({"score", folder_ + "/run", "--pairs", folder_ + "/pairs.csv", "--out", jsonl});
   EXPECT_EQ(o.code, kExitOutOfRange);
