@@ -280,6 +280,35 @@ TEST(CheckpointTest, ReadRefusesAnotherStateAndTouchesNothing) {
   EXPECT_TRUE(contains(message([](auto& a) { a.push_back(a[0]); }), "`param/w` is not in it"));
 }
 
+TEST(GpuCheckpointTest, ArraysOfAGpuComeBack) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no CUDA device";
+  constexpr int64_t kValues = 20 << 20;  // more than one chunk of the writer
+  const Device gpu = Device::cuda(0);
+  const Stream stream(gpu);
+  const Buffer there(gpu, kValues * 4, Purpose::kScratch),
+      back(gpu, kValues * 4, Purpose::kScratch);
+  std::vector<int32_t> values(kValues), found(kValues);
+  for (int64_t i = 0; i < kValues; ++i)
+    values[static_cast<size_t>(i)] = static_cast<int32_t>(i * 7);
+  copy_bytes(there.data(), gpu, values.data(), Device::cpu(), kValues * 4, &stream);
+  for (const double copy_gib : {8.0, 0.0}) {
+    CheckpointConfig config;
+    config.copy_gib = copy_gib;
+    const std::string folder = temp_path(fmt::format("run{}", copy_gib));
+    const auto arrays = [&](const Buffer& memory) {
+      return std::vector<CheckpointArray>{
+          {"tables", "a", Tensor(memory.data(), DType::kI32, gpu, {kValues / 4, 4})}};
+    };
+    CheckpointWriter writer(folder, config);
+    writer.save(1, arrays(there), "{}", &stream);
+    ASSERT_TRUE(writer.wait().ok());
+    Checkpoint(checkpoint_path(folder, 1)).read(arrays(back), &stream);
+    copy_bytes(found.data(), Device::cpu(), back.data(), gpu, kValues * 4, &stream);
+    stream.synchronize();
+    EXPECT_EQ(found, values);
+  }
+}
+
 // ---- a real model ----
 
 TEST(CheckpointModelTest, ModelAndTablesComeBackInAllBits) {
