@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
+#include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -29,8 +29,9 @@ std::string utf8_of_latin1(std::string_view text) {
   return out;
 }
 
-/// Python writes and reads NaN and Infinity, which JSON does not have; here they become null.
-std::string without_nan(const std::string& json) {
+/// Python writes and reads NaN and Infinity, which JSON does not have. They become texts that begin
+/// with a zero byte, and value_of() makes numbers of them.
+std::string with_marked_nan(const std::string& json) {
   std::string out;
   bool in_text = false;
   for (size_t i = 0; i < json.size(); ++i) {
@@ -45,11 +46,18 @@ std::string without_nan(const std::string& json) {
     if (skip == 0) {
       out += json[i];
     } else {
-      out += "null";
+      out += "\"\\u0000" + json.substr(i, skip) + "\"";
       i += skip - 1;
     }
   }
   return out;
+}
+
+MllogValue text_or_nan(std::string text) {
+  if (!text.starts_with('\0')) return text;
+  if (text.ends_with("NaN")) return std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  return text[1] == '-' ? -infinity : infinity;
 }
 
 MllogValue value_of(const Json& json) {
@@ -58,7 +66,7 @@ MllogValue value_of(const Json& json) {
   if (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX) return json.get<double>();
   if (json.is_number_integer()) return json.get<int64_t>();
   if (json.is_number()) return json.get<double>();
-  if (json.is_string()) return json.get<std::string>();
+  if (json.is_string()) return text_or_nan(json.get<std::string>());
   return MllogRaw{json.dump()};
 }
 
@@ -119,7 +127,7 @@ std::vector<MllogLine> split_mllog(std::string_view text) {
 }
 
 void parse_mllog_line(const MllogLine& line, MllogFile& file) {
-  const Json json = Json::parse(without_nan(line.json), nullptr, false);
+  const Json json = Json::parse(with_marked_nan(line.json), nullptr, false);
   const std::string trouble = json.is_discarded()
                                   ? "what follows the token is no JSON, "
                                     "perhaps a line that was cut or mixed with another"

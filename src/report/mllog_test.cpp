@@ -114,6 +114,9 @@ TEST(MllogReader, KnowsWhereEventsStand) {
   EXPECT_EQ(file.events[0].place.line, 2);
   EXPECT_EQ(file.events[0].place.number, 0);
   EXPECT_EQ(*file.events[0].find("a"), MllogValue(std::string("NaN")));
+  EXPECT_TRUE(std::isnan(std::get<double>(file.events[0].value)));
+  parse_mllog_line({{}, R"({"time_ms": 1, "key": "k", "value": -Infinity, "metadata": {}})"}, file);
+  EXPECT_EQ(file.events[1].value, MllogValue(-INFINITY));
   ASSERT_EQ(file.problems.size(), 1u);
   EXPECT_EQ(file.problems[0].place.line, 3);
   EXPECT_EQ(file.problems[0].place.number, 1);
