@@ -100,7 +100,7 @@ TEST(CliTest, UnknownOptionsAreErrors) {
   expect_error(run({"train", "configs/random.toml", "--epochs", "3"}), kExitUsage,
                {"--epochs", "segue train --help"});
   expect_error(run({"--verbose"}), kExitUsage, {"--verbose"});
-  expect_error(run({"train"}), kExitUsage, {"config"});
+  expect_error(run({"train"}), kExitUsage, {"CONFIG", "--run"});
   expect_error(run({"inspect", "a.npy", "b.npy"}), kExitUsage, {"b.npy"});
   expect_error(run({"bench", "gemm", "--repeat", "many"}), kExitUsage, {"many"});
 }
@@ -186,7 +186,7 @@ TEST(CliTest, BadDevices) {
 
 // ---- train ----
 
-TEST(CliTest, TrainLeavesARunAndRefusesToReplaceIt) {
+TEST(CliTest, TrainLeavesARunAndRefusesToChangeIt) {
   const std::string path = write("tiny.toml", kTiny);
   const std::string folder = base::temp_path("run");
   std::filesystem::remove_all(folder);
@@ -196,7 +196,9 @@ TEST(CliTest, TrainLeavesARunAndRefusesToReplaceIt) {
   EXPECT_TRUE(contains(o.err, "held-out AUC"));
   EXPECT_TRUE(contains(base::read_file(folder + "/config.toml"), "steps = 2"));
   EXPECT_TRUE(contains(base::read_file(folder + "/metrics.jsonl"), "\"step\": 2"));
-  expect_error(run({"train", path, "--run", folder}), kExitUsage, {folder, "--overwrite"});
+  expect_error(run({"train", path, "--run", folder}), kExitUsage,
+               {"train.steps: was 2, now 3", "--allow-config-change", "--overwrite"});
+  EXPECT_EQ(run({"train", "--run", folder}).code, 0);  // as the run itself says: nothing left
   EXPECT_EQ(run({"train", path, "--run", folder, "--overwrite"}).code, 0);
   std::filesystem::remove_all(folder);
 }

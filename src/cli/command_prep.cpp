@@ -15,9 +15,6 @@
 #include "cli/parquet.h"
 #include "data/prep.h"
 #include "data/store_verify.h"
-#if SEGUE_HAS_ARROW
-
-#endif
 
 namespace segue::cli {
 namespace {

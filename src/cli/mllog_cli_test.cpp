@@ -60,6 +60,16 @@ TEST(MllogCommand, LintExitsByVerdict) {
   Outcome o = run({"lint", path, "--werror"});
   EXPECT_EQ(o.code, kExitOk) << o.out << o.err;
   EXPECT_TRUE(contains(o.out, "passed: 42 events, ruleset 6.1.0, closed dlrmv4"));
+  o = run({"lint", path, "--werror", "--ruleset", "6.1.0-release"});
+  EXPECT_EQ(o.code, kExitOk) << o.out << o.err;
+  std::string without = base::read_file(path);
+  const size_t at = without.find("lowest_numerical_precision_in_attn");
+  const size_t begin = without.rfind('\n', at) + 1;
+  without.erase(begin, without.find('\n', at) + 1 - begin);
+  base::write_file(path + ".older", without);
+  o = run({"lint", path + ".older"});
+  EXPECT_EQ(o.code, kExitOk) << o.out << o.err;
+  EXPECT_TRUE(contains(o.out, "want more: lowest_numerical_precision_in_attn"));
   o = run({"lint", path, "--json"});
   EXPECT_TRUE(contains(o.out, "{\"verdict\":\"passed\""));
   write_log(path, "hstu");

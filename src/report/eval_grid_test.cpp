@@ -24,7 +24,7 @@ TEST(EvalGrid, IsTheOneOfTheRules) {
     EXPECT_EQ(nearest.interval_samples, row.steps_nearest * row.batch);
     EXPECT_EQ(nearest.threshold_samples, row.threshold);
     EXPECT_EQ(nearest.first_eval_samples, row.first_nearest);
-    const EvalGrid up = dlrmv4_eval_grid(row.batch);
+    const EvalGrid up = dlrmv4_eval_grid(row.batch, EvalRounding::kUp);
     EXPECT_EQ(up.interval_steps, row.steps_up);
     EXPECT_EQ(up.first_eval_samples, row.block * row.steps_up * row.batch) << row.batch;
   }

@@ -60,7 +60,7 @@ TEST(MllogLint, CompleteLogsPass) {
     EXPECT_TRUE(passes(good_log(batch))) << batch;
     EXPECT_TRUE(passes(good_log(batch, 1, "open"))) << batch;
     const auto draft = good_log(batch, 2, "closed", EvalRounding::kNearest);
-    EXPECT_EQ(lint_text_of(text_of(draft), {.ruleset = "6.1.0-draft", .werror = true}).verdict,
+    EXPECT_EQ(lint_text_of(text_of(draft), {.ruleset = "6.1.0", .werror = true}).verdict,
               LintVerdict::kPassed);
     EXPECT_EQ(passes(draft), batch > 4096) << batch;  // the grids differ
   }
@@ -144,7 +144,7 @@ TEST(MllogLint, LearningRateStaysNearTheReference) {
   expect_finding(with_rate("1.6e-06"), "opt_base_learning_rate", "lie in");
   expect_finding(with_value(good, "opt_sparse_base_learning_rate", "1.1e-06"),
                  "opt_sparse_base_learning_rate", "must equal");
-  EXPECT_EQ(lint_text_of(text_of(with_rate("1.6e-06")), {.ruleset = "6.1.0-draft"}).verdict,
+  EXPECT_EQ(lint_text_of(text_of(with_rate("1.6e-06")), {.ruleset = "6.1.0"}).verdict,
             LintVerdict::kPassed);
 }
 
@@ -256,7 +256,8 @@ TEST(MllogLint, WhatAResumedRunMayRepeat) {
     ASSERT_EQ(report.warnings.size(), 1u) << key;
     EXPECT_TRUE(contains(report.warnings[0].text, "2 times"));
     expect_finding(repeated(good, key), key, "2 times", true);
-    const LintReport quiet = lint_text_of(text_of(repeated(good, key)), {.quiet = true});
+    const LintReport quiet =
+        lint_text_of(text_of(repeated(good, key)), {.ruleset = "6.1.0-release", .quiet = true});
     EXPECT_TRUE(quiet.warnings.empty());
     Lines other = repeated(good, key);
     other[line_of(other, key)] =
@@ -294,7 +295,8 @@ TEST(MllogLint, DlrmDcnv2OfTheEarlierRound) {
 
 TEST(MllogLint, JsonSaysTheSame) {
   const std::string json = lint_json(lint_lines(without(good_log(8192), "opt_name")));
-  EXPECT_TRUE(contains(json, R"({"verdict":"failed","ruleset":"6.1.0","division":"closed",)"));
+  EXPECT_TRUE(
+      contains(json, R"({"verdict":"failed","ruleset":"6.1.0-release","division":"closed",)"));
   EXPECT_TRUE(contains(json, R"("findings":[{"key":"opt_name","text":"it must occur)"));
 }
 

@@ -12,7 +12,7 @@ using enum Require;
 using enum Test;
 using Words = std::vector<std::string_view>;
 
-/// 6.0.0 and the draft of 6.1.0 leave it open whether precision and parallelism are disclosed.
+/// 6.0.0 and 6.1.0 as proposed leave it open whether precision and parallelism are disclosed.
 enum class Disclosure { kMayBe, kMustBe };
 
 Condition one_of(Words words) { return {kOneOf, 0, std::move(words)}; }
@@ -194,9 +194,9 @@ std::vector<Ruleset> all_rulesets() {
   const Words of_610 = {"flux1",       "llama31_8b",      "llama2_70b_lora",
                         "gpt_oss_20b", "deepseekv3_671b", "qwen35_397b_grpo"};
   std::vector<Ruleset> sets;
-  sets.push_back(ruleset("6.1.0", Disclosure::kMustBe,
+  sets.push_back(ruleset("6.1.0-release", Disclosure::kMustBe,
                          {"dlrmv4", closed_dlrmv4(false), open_dlrmv4(false)}, of_610));
-  sets.push_back(ruleset("6.1.0-draft", Disclosure::kMayBe,
+  sets.push_back(ruleset("6.1.0", Disclosure::kMayBe,
                          {"dlrmv4", closed_dlrmv4(true), open_dlrmv4(true)}, of_610));
   sets.back().rounding = EvalRounding::kNearest;
   sets.push_back(ruleset("6.0.0", Disclosure::kMayBe,

@@ -98,6 +98,9 @@ struct Ruleset {
 
 /// Error(kInvalidArgument) if there is none of that name.
 const Ruleset& mllog_ruleset(std::string_view name);
+/// DLRMv4's rules as they were proposed; what the released package (4.1.68) made of them is
+/// kReleasedRuleset.
 inline constexpr std::string_view kDefaultRuleset = "6.1.0";
+inline constexpr std::string_view kReleasedRuleset = "6.1.0-release";
 
 }  // namespace segue::report

@@ -83,14 +83,15 @@ inline std::vector<std::string> good_log(int64_t batch, int64_t evals = 3,
   return lines_of(base::read_file(path));
 }
 
-inline LintReport lint_text_of(const std::string& text, const LintOptions& options = {}) {
+inline LintReport lint_text_of(const std::string& text,
+                               const LintOptions& options = {.ruleset = "6.1.0-release"}) {
   MllogFile file;
   for (const MllogLine& line : split_mllog(text)) parse_mllog_line(line, file);
   return lint_mllog(file, options);
 }
 
 inline LintReport lint_lines(const std::vector<std::string>& lines, bool werror = true) {
-  return lint_text_of(text_of(lines), {.werror = werror});
+  return lint_text_of(text_of(lines), {.ruleset = "6.1.0-release", .werror = werror});
 }
 
 /// Index of the first line with this key.

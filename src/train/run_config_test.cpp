@@ -22,7 +22,7 @@ std::string error_text(const std::function<void(RunConfig&)>& change) {
 }
 
 base::ConfigSources file(const std::string& path, std::vector<std::string> sets = {}) {
-  return {path, std::move(sets), false};
+  return {.file = path, .sets = std::move(sets), .use_environment = false};
 }
 
 TEST(RunConfigTest, TinyConfigIsValid) { EXPECT_NO_THROW(tiny_config().validate()); }
