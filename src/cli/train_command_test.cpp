@@ -1,5 +1,6 @@
 // `segue train` and what follows it, on a small store: killed, resumed, scored.
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
@@ -191,6 +192,34 @@ TEST_F(TrainCommand, MlperfLogOfAResumedRunIsWhole) {
     EXPECT_NE(first, std::string::npos) << key;
     EXPECT_EQ(log.find(quoted, first + 1), std::string::npos) << key << " is there twice";
   }
+}
+
+// No file may grow beyond the limit, as on a full disk: metrics and logs are small, checkpoints
+// not.
+TEST_F(TrainCommand, AFullDiskCostsACheckpointNotTheRun) {
+  const std::vector<std::string> more = {"--steps", "10", "--allow-config-change", "train.steps"};
+  ASSERT_EQ(run_process(arguments("run", more)).code, 0);
+  std::vector<std::string> longer = arguments("run", more);
+  std::ranges::replace(longer, std::string("10"), std::string("20"));
+  Process full(longer, [] {
+    std::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{200'000, 200'000};
+    return ::setrlimit(RLIMIT_FSIZE, &limit) == 0;
+  });
+  const Outcome o = full.wait();
+  EXPECT_EQ(o.code, kExitFile) << o.err;
+  EXPECT_TRUE(contains(o.err, "training goes on"));     // step 14
+  EXPECT_TRUE(contains(o.err, "the last checkpoint"));  // step 20 has to be there
+  EXPECT_EQ(run({"checkpoint", "verify", folder_ + "/run"}).code, 0);
+  const Outcome again = run_process(longer);
+  EXPECT_EQ(again.code, 0) << again.err;
+  EXPECT_TRUE(contains(again.err, "step 10"));
+
+  ASSERT_EQ(run_process(arguments("straight", {"--steps", "10"})).code, 0);
+  std::vector<std::string> straight = longer;
+  straight[3] = folder_ + "/straight";
+  ASSERT_EQ(run_process(straight).code, 0);
+  EXPECT_TRUE(final_arrays("run") == final_arrays("straight"));
 }
 
 TEST_F(TrainCommand, EvalAgreesWithTheRun) {

@@ -327,6 +327,8 @@ class Loop {
 
   /// The last checkpoint of a process has to be there before it ends.
   void save_and_wait() {
+    static_cast<void>(writer_->wait());
+    report_save_failure(writer_->take_failure());  // of the one before
     save();
     const Status status = writer_->wait();
     if (!status.ok()) fail(ErrorCode::kIo, "the last checkpoint: " + status.message());
@@ -373,6 +375,10 @@ class Loop {
     if (summary_.held_out) quality = fmt::format(" held-out AUC {:.4f}", summary_.held_out->auc());
     if (summary_.oracle_auc) quality += fmt::format(" (oracle {:.4f})", *summary_.oracle_auc);
     if (!quality.empty()) quality += ",";
+    base::log_info(fmt::format("saving kept training waiting for {:.2f} s, {:.2f} % of {:.1f} s",
+                               summary_.checkpoint_stall_seconds,
+                               100 * summary_.checkpoint_stall_seconds / summary_.seconds,
+                               summary_.seconds));
     base::log_info(
         fmt::format("{}: {} steps, loss {:.4f} -> {:.4f},{} {} samples/s, {:.1f} model GFLOP/s",
                     state_.finished ? "done" : "so far", summary_.steps, summary_.first_loss,
