@@ -14,7 +14,7 @@
 #include "data/log_schema.h"
 #include "data/synth_output.h"
 #if SEGUE_HAS_ARROW
-#include "data/parquet/parquet_synth.h"
+#include "data/parquet/parquet_writers.h"
 #endif
 
 namespace segue::cli {

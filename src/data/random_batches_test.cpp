@@ -353,10 +353,10 @@ TEST(RandomBatchesTest, ReadsFromConfig) {
   RandomDataConfig config;
   base::ConfigSources sources;
   sources.use_environment = false;
-  sources.sets = {"batch_size=8", "lengths.kind=lognormal", "lengths.mean=100", "ids.alpha=1.05"};
+  sources.sets = {"signal=3.5", "lengths.kind=lognormal", "lengths.mean=100", "ids.alpha=1.05"};
   base::load_config(config, sources);
   config.validate();
-  EXPECT_EQ(config.batch_size, 8);
+  EXPECT_EQ(config.signal, 3.5);
   EXPECT_EQ(config.lengths.kind, DistributionKind::kLognormal);
   EXPECT_EQ(config.ids.alpha, 1.05);
 }

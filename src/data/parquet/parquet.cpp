@@ -2,7 +2,7 @@
 
 #include "data/parquet/parquet_reader.h"
 #include "data/parquet/parquet_sessions.h"
-#include "data/parquet/parquet_table.h"
+#include "data/parquet/parquet_writers.h"
 
 namespace segue::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/parquet/parquet_synth.h"
+#include "data/parquet/parquet_writers.h"
 
 #include <map>
 #include <string>

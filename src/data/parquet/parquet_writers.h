@@ -1,9 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 
 #include "data/synth_output.h"
+#include "data/table_reader.h"
 
 namespace segue::data {
 
@@ -11,5 +13,8 @@ namespace segue::data {
 /// data set: `segue prep` takes one for the other.
 std::unique_ptr<RawLogWriter> make_parquet_log_writer(const std::string& folder,
                                                       const std::string& size_name);
+
+/// See ParquetSupport::write_table.
+void write_parquet_table(const std::string& path, std::span<const TableColumn> columns);
 
 }  // namespace segue::data
