@@ -197,7 +197,7 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Rows&, const Token
     selected = exec.activation({labels, config_.dim});
     ops::gather_rows(exec, x, labelled, selected);
   }
-  u.post = postprocessor_->forward(exec, selected, tokens.label_timestamps);
+  u.post = postprocessor_->forward(exec, selected, host_view(std::span(tokens.label_timestamps)));
   u.user = u.post.y;
   if (options.probe) options.probe("postprocessed", u.user);
   return u;
@@ -278,9 +278,9 @@ void Ranker::loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, 
         weight.ptr<T>()[i] = 1;
       }
     });
-    pass.task_losses[k] += ops::loss_forward_backward(
-        wide, task.kind, logits, label, weight, task.weight / denominator,
-        item.dlogits.column(static_cast<int64_t>(k)), prediction);
+    ops::loss_forward_backward(wide, task.kind, logits, label, weight, task.weight / denominator,
+                               item.dlogits.column(static_cast<int64_t>(k)), prediction,
+                               host_view(std::span(pass.task_losses).subspan(k, 1)));
     dispatch_real(label.dtype, [&]<class T>(T) {
       for (int64_t i = 0; i < labels; ++i) {
         const size_t to = at + static_cast<size_t>(i);

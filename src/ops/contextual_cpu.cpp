@@ -128,21 +128,22 @@ void action_encode_backward(const Exec& exec, const Tensor& dy, const Tensor& co
   });
 }
 
-void cyclic_time_features(const Exec& exec, const CyclicParams& p,
-                          std::span<const int64_t> timestamps, const Tensor& out) {
+void cyclic_time_features(const Exec& exec, const CyclicParams& p, const Tensor& timestamps,
+                          const Tensor& out) {
   require_cpu(exec, "cyclic_time_features");
   const size_t periods = p.unit_seconds.size();
   SEGUE_ASSERT(p.units_per_period.size() == periods, "cyclic_time_features: periods");
-  SEGUE_ASSERT(out.size(0) == static_cast<int64_t>(timestamps.size()) &&
-                   out.size(1) == 2 * static_cast<int64_t>(periods),
-               "cyclic_time_features: shape of the result");
+  SEGUE_ASSERT(
+      out.size(0) == timestamps.elements() && out.size(1) == 2 * static_cast<int64_t>(periods),
+      "cyclic_time_features: shape of the result");
   const auto pi = static_cast<float>(p.pi);
+  const int64_t* times = timestamps.ptr<int64_t>();
   dispatch_activation(exec, out.dtype, [&](auto zero_value, auto round) {
     using T = decltype(zero_value);
     constexpr int64_t kRowsPerTask = 1024;
     base::parallel_for(out.size(0), kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const auto seconds = static_cast<float>(timestamps[static_cast<size_t>(r)]);
+        const auto seconds = static_cast<float>(times[r]);
         T* row = out.row<T>(r);
         for (size_t i = 0; i < periods; ++i) {
           const auto count = static_cast<float>(p.units_per_period[i]);

@@ -112,6 +112,25 @@ void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
   });
 }
 
+void convert(const Exec& exec, const Tensor& from_tensor, const Tensor& to_tensor) {
+  require_cpu(exec, "convert");
+  const Tensor from = as_matrix(from_tensor), to = as_matrix(to_tensor);
+  SEGUE_ASSERT(from.size(0) == to.size(0) && from.size(1) == to.size(1), "convert: shapes differ");
+  const int64_t columns = to.size(1);
+  dispatch_real(from.dtype, [&](auto from_zero) {
+    dispatch_real(to.dtype, [&](auto to_zero) {
+      using To = decltype(to_zero);
+      for_rows(to.size(0), columns, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const auto* from_row = from.row<decltype(from_zero)>(r);
+          To* to_row = to.row<To>(r);
+          for (int64_t c = 0; c < columns; ++c) to_row[c] = static_cast<To>(from_row[c]);
+        }
+      });
+    });
+  });
+}
+
 void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y) {
   require_cpu(exec, "scale");
   dispatch_activation(exec, y.dtype, [&](auto zero_value, auto round) {

@@ -123,7 +123,9 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
     }
   }
   const auto finite = [&](const Tensor& t) {
-    return std::isfinite(ops::sum_of_squares(exec, t.reshape({t.elements()})));
+    double squares = 0;
+    ops::sum_of_squares(exec, t.reshape({t.elements()}), host_view(std::span(&squares, 1)));
+    return std::isfinite(squares);
   };
   if (!finite(ranker_.parameters().grads())) {
     for (const model::Parameter& p : ranker_.parameters().all()) {
