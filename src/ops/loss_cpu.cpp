@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/parallel.h"
+#include "ops/cuda_forms.h"
 
 namespace segue::ops {
 namespace {
@@ -32,6 +33,11 @@ void loss_forward_backward(const Exec& exec, TaskKind kind, const Tensor& logits
                            const Tensor& labels, const Tensor& weights, double factor,
                            const Tensor& dlogits, const Tensor& predictions,
                            const Tensor& loss_sum) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda())
+      return cuda::loss_forward_backward(exec, kind, logits, labels, weights, factor, dlogits,
+                                         predictions, loss_sum);
+  }
   require_cpu(exec, "loss_forward_backward");
   const int64_t n = logits.size(0);
   SEGUE_ASSERT(logits.rank == 1 && labels.elements() == n && (!weights || weights.elements() == n),

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/cuda_forms.h"
 #include "ops/row_loop.h"
 
 namespace segue::ops {
@@ -91,6 +92,10 @@ void update_row(const RowUpdateParams& p, const AdamStep<T>& adam, int64_t dim, 
 void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
                  const Tensor& gradient, const Tensor& m, const Tensor& v,
                  const Tensor& parameter) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda())
+      return cuda::adam_update(exec, p, gradient_scale, gradient, m, v, parameter);
+  }
   require_cpu(exec, "adam_update");
   const int64_t n = parameter.elements();
   SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
@@ -113,6 +118,9 @@ void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_s
 }
 
 void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::sum_of_squares(exec, x, out);
+  }
   require_cpu(exec, "sum_of_squares");
   constexpr int64_t kChunk = 16384;
   const int64_t n = x.elements();
@@ -132,6 +140,9 @@ void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
 
 void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
                 const Tensor& scale) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::clip_scale(exec, sum_of_squares, clip_norm, scale);
+  }
   require_cpu(exec, "clip_scale");
   constexpr double kClipEps = 1e-6;  // as PyTorch's clip_grad_norm_
   const double norm = std::sqrt(sum_of_squares.ptr<double>()[0]);
@@ -154,6 +165,9 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim) {
 
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
                     const Tensor& gradients, const Tensor& table, const Tensor& state) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::rowwise_update(exec, p, ids, gradients, table, state);
+  }
   require_cpu(exec, "rowwise_update");
   const int64_t n = ids.size(0), dim = table.size(1);
   const int64_t state_size = row_state_size(p.kind, dim);

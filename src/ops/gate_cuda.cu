@@ -1,0 +1,224 @@
+#include "ops/cuda_forms.h"
+#include "ops/norm_rows.cuh"
+
+namespace segue::ops::cuda {
+namespace {
+
+template <class T, class L, bool kConcat>
+__global__ void __launch_bounds__(kThreads)
+    gate_forward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
+                        Matrix<const T> a, Matrix<T> y) {
+  extern __shared__ __align__(16) float parameters[];
+  norm.stage(parameters);
+  const int width = norm.columns;
+  const BlockRows block(rows);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    L a_row, u_row;
+    a_row.load_row(a.row(r), width);
+    u_row.load_row(u.row(r), width);
+    T* to = y.row(r);
+    for (int group = 0; group < norm.groups; ++group) {
+      const NormSpan s = measure_group(norm, r, group, a_row);
+      L::for_each(width, [&](int i, int c) {
+        if (!s.has(c)) return;
+        float w[L::kW], b[L::kW], gated[L::kW];
+        load(parameters + c, w);
+        load(parameters + width + c, b);
+        for (int j = 0; j < L::kW; ++j) {
+          const float value = rounded<T>(Silu<T>(u_row.v[i][j]).value);
+          gated[j] = value * ((a_row.v[i][j] - s.mean) * s.rstd * w[j] + b[j]);
+          u_row.v[i][j] = value;
+        }
+        if constexpr (kConcat) {
+          dropout.apply(r, c, u_row.v[i]);
+          store(to + c, u_row.v[i]);
+          dropout.apply(r, 2 * width + c, gated);
+          store(to + 2 * width + c, gated);
+          float plain[L::kW];
+          for (int j = 0; j < L::kW; ++j) plain[j] = a_row.v[i][j];
+          dropout.apply(r, width + c, plain);
+          store(to + width + c, plain);
+        } else {
+          dropout.apply(r, c, gated);
+          store(to + c, gated);
+        }
+      });
+    }
+  }
+}
+
+// Two blocks on a multiprocessor: one loads while the other computes.
+template <class T, class L, bool kConcat>
+__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
+    gate_backward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
+                         Matrix<const T> a, Matrix<const T> dy, Matrix<T> du, Matrix<T> da,
+                         float* partials) {
+  extern __shared__ __align__(16) float shared[];
+  float* parameters = shared;
+  float* sums = shared + 2 * norm.columns;
+  norm.stage(parameters);
+  const int width = norm.columns;
+  L weight_sum{}, bias_sum{};
+  const BlockRows block(rows);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    L a_row, dn, add{};
+    a_row.load_row(a.row(r), width);
+    const T* from = dy.row(r);
+    dn.load_row(from + (kConcat ? 2 * width : 0), width);
+    if constexpr (kConcat) add.load_row(from + width, width);
+    const T* u_from = u.row(r);
+    T* du_to = du.row(r);
+    for (int group = 0; group < norm.groups; ++group) {
+      const NormSpan s = saved_group(norm, r, group);
+      L::for_each(width, [&](int i, int c) {
+        if (!s.has(c)) return;
+        float w[L::kW], b[L::kW], raw[L::kW], direct[L::kW] = {};
+        load(u_from + c, raw);
+        if constexpr (kConcat) load(from + c, direct);
+        load(parameters + c, w);
+        load(parameters + width + c, b);
+        if constexpr (kConcat) {
+          dropout.apply(r, c, direct);
+          dropout.apply(r, width + c, add.v[i]);
+        }
+        dropout.apply(r, (kConcat ? 2 * width : 0) + c, dn.v[i]);
+        for (int j = 0; j < L::kW; ++j) {
+          const Silu<T> silu(raw[j]);
+          const float g = (a_row.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
+          raw[j] = (direct[j] + dn.v[i][j] * g) * silu.derivative;
+          dn.v[i][j] *= rounded<T>(silu.value);
+        }
+        store(du_to + c, raw);
+      });
+    }
+    norm_backward_row(norm, r, parameters, a_row, dn, add, weight_sum, bias_sum);
+    add.store_row(da.row(r), width);
+  }
+  write_partials(width, weight_sum, bias_sum, sums, partials);
+}
+
+template <class T, int kW, bool kBackward>
+__global__ void __launch_bounds__(kThreads)
+    silu_kernel(int64_t rows, int columns, Matrix<const T> dy, Matrix<const T> x, Matrix<T> to) {
+  const BlockRows block(rows);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    for (int c = static_cast<int>(threadIdx.x % kWarp) * kW; c < columns; c += kWarp * kW) {
+      float value[kW], gradient[kW];
+      load(x.row(r) + c, value);
+      if constexpr (kBackward) load(dy.row(r) + c, gradient);
+      for (int j = 0; j < kW; ++j) {
+        const Silu<T> silu(value[j]);
+        value[j] = kBackward ? gradient[j] * silu.derivative : silu.value;
+      }
+      store(to.row(r) + c, value);
+    }
+  }
+}
+
+void check_matrix(const Tensor& t, int64_t rows, int64_t columns, DType dtype) {
+  SEGUE_ASSERT(t.rank == 2 && t.size(0) == rows && t.size(1) == columns && t.dtype == dtype,
+               "gate: matrices of one type and the right shape");
+}
+
+void check_gate(const GateParams& p, const Tensor& y) {
+  const int64_t rows = p.a.size(0), width = p.a.size(1);
+  check_matrix(p.u, rows, width, p.a.dtype);
+  check_matrix(y, rows, p.concat ? 3 * width : width, p.a.dtype);
+}
+
+template <bool kBackward>
+void silu_op(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& to) {
+  const int64_t rows = x.size(0), columns = x.size(1);
+  check_matrix(to, rows, columns, x.dtype);
+  if (kBackward) check_matrix(dy, rows, columns, x.dtype);
+  if (rows == 0 || columns == 0) return;
+  const cudaStream_t stream = stream_of(exec);
+  const auto launch = [&](auto zero_value, auto kernel) {
+    using T = decltype(zero_value);
+    kernel<<<row_blocks(rows), kThreads, 0, stream>>>(
+        rows, static_cast<int>(columns), input_of<T>(dy), input_of<T>(x), matrix_of<T>(to));
+    check_launch();
+  };
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    if (can_vectorize(columns, {dy, x, to})) {
+      launch(zero_value, silu_kernel<T, 8, kBackward>);
+    } else {
+      launch(zero_value, silu_kernel<T, 1, kBackward>);
+    }
+  });
+}
+
+}  // namespace
+
+void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats) {
+  check_gate(p, y);
+  const int64_t rows = p.a.size(0), width = p.a.size(1);
+  if (rows == 0 || width == 0) return;
+  const NormArgs norm(exec, p.norm, stats, rows, width);
+  const DropoutArgs dropout(exec, p.dropout);
+  const cudaStream_t stream = stream_of(exec);
+  const auto launch = [&](auto zero_value, auto kernel) {
+    using T = decltype(zero_value);
+    kernel<<<row_blocks(rows), kThreads, norm.parameter_bytes(), stream>>>(
+        norm, dropout, rows, input_of<T>(p.u), input_of<T>(p.a), matrix_of<T>(y));
+    check_launch();
+  };
+  const bool vectorize = can_vectorize(width, {p.u, p.a, y}) && norm.can_vectorize_groups();
+  dispatch_type(p.a.dtype, [&](auto zero_value) {
+    dispatch_lanes(width, vectorize, [&](auto lanes) {
+      using T = decltype(zero_value);
+      using L = decltype(lanes);
+      if (p.concat) {
+        launch(zero_value, gate_forward_kernel<T, L, true>);
+      } else {
+        launch(zero_value, gate_forward_kernel<T, L, false>);
+      }
+    });
+  });
+}
+
+void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
+                   const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias) {
+  check_gate(p, dy);
+  const int64_t rows = p.a.size(0), width = p.a.size(1);
+  check_matrix(du, rows, width, p.a.dtype);
+  check_matrix(da, rows, width, p.a.dtype);
+  if (rows == 0 || width == 0) return;
+  const NormArgs norm(exec, p.norm, stats, rows, width);
+  const DropoutArgs dropout(exec, p.dropout);
+  const cudaStream_t stream = stream_of(exec);
+  const Arena::Mark mark(*exec.arena);
+  const unsigned blocks = row_blocks(rows, kPartialBlocks);
+  const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, 2 * width});
+  const auto launch = [&](auto zero_value, auto kernel) {
+    using T = decltype(zero_value);
+    kernel<<<blocks, kThreads, 2 * norm.parameter_bytes(), stream>>>(
+        norm, dropout, rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy), matrix_of<T>(du),
+        matrix_of<T>(da), device_ptr<float>(partials));
+    check_launch();
+  };
+  const bool vectorize =
+      can_vectorize(width, {p.u, p.a, dy, du, da}) && norm.can_vectorize_groups();
+  dispatch_type(p.a.dtype, [&](auto zero_value) {
+    dispatch_lanes(width, vectorize, [&](auto lanes) {
+      using T = decltype(zero_value);
+      using L = decltype(lanes);
+      if (p.concat) {
+        launch(zero_value, gate_backward_kernel<T, L, true>);
+      } else {
+        launch(zero_value, gate_backward_kernel<T, L, false>);
+      }
+    });
+  });
+  fold_norm_gradients(stream, norm, partials, dweight, dbias);
+}
+
+void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
+  silu_op<false>(exec, {}, x, y);
+}
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+  silu_op<true>(exec, dy, x, dx);
+}
+
+}  // namespace segue::ops::cuda
