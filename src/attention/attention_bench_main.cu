@@ -14,7 +14,9 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
+#include "attention/cuda_plan.h"
 #include "attention/hstu_attention.h"
+#include "attention/sm90_kernels.h"
 #include "base/rng.h"
 
 namespace segue::attention {
@@ -121,6 +123,14 @@ class Bench {
     std::printf("%-26s forward %8.3f ms %6.1f TFLOP/s   backward %8.3f ms %6.1f TFLOP/s\n",
                 shape.name.c_str(), forward, flop / forward * 1e-9, backward,
                 2.5 * flop / backward * 1e-9);
+    const double keys = milliseconds([&] {
+      const Arena::Mark scratch(arena_);
+      const CudaPlan plan(exec_, p, 128);
+      hopper::backward_dkdv(exec_, p, grad_o.split_columns(kHeads), part(grads, 3), part(grads, 1),
+                            plan);
+    });
+    std::printf("%-26s   dk, dv %8.3f ms, %6.1f TFLOP/s of its 4 products\n", "", keys,
+                2 * flop / keys * 1e-9);
     std::fflush(stdout);
   }
 

@@ -2,6 +2,7 @@
 
 #include <cuda.h>
 
+#include "attention/cuda_plan.h"
 #include "attention/hstu_attention.h"
 
 /// The kernels for Hopper (sm_90a) and what their launches share. bf16, heads of 64 or 128 for both
@@ -14,6 +15,16 @@ bool supports(const Exec& exec, const HstuAttentionParams& p);
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv);
+
+/// The parts of backward: two kernels that each compute the scores, so that every sum is made by
+/// one thread in one order. `plan` has tiles of 128 rows.
+void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan);
+void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+                 const Tensor& dq, const CudaPlan& plan);
+
+/// Dynamic shared memory of a block.
+inline constexpr int kMaxSharedBytes = 232448;
 
 /// [rows, heads, dim] for load_tile in boxes of `box_rows` rows of one head. Rows from `rows` on
 /// read as zero.

@@ -60,8 +60,14 @@ CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows) {
   return map;
 }
 
-void backward(const Exec&, const HstuAttentionParams&, const Tensor&, const Tensor&, const Tensor&,
-              const Tensor&) {}
+void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+  constexpr int kTileRows = 128;
+  const CudaPlan plan(exec, p, kTileRows);
+  if (plan.tiles() == 0) return;
+  backward_dkdv(exec, p, grad_o, dk, dv, plan);
+  backward_dq(exec, p, grad_o, dq, plan);
+}
 
 void launch_kernel(const Exec& exec, const void* kernel, int tiles, int threads, int shared_bytes,
                    void** args) {

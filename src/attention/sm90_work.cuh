@@ -185,12 +185,14 @@ __device__ inline void mask_rows(const KernelMask& mask, const Tile& t, int row,
   }
 }
 
-/// The same for rows = keys and columns = queries.
-template <int kColumns, class Hide>
-__device__ inline void mask_columns(const KernelMask& mask, const Tile& t, int key, int query,
-                                    Hide&& hide) {
+/// For rows = keys and columns = queries: bit e of word w says that element 32 w + e stays.
+template <int kColumns>
+__device__ inline void keep_bits(uint32_t (&bits)[kColumns / 64], const KernelMask& mask,
+                                 const Tile& t, int key, int query) {
   const int lane = threadIdx.x & 31;
   const int first_key = key + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
+#pragma unroll
+  for (uint32_t& b : bits) b = 0;
 #pragma unroll
   for (int g = 0; g < kColumns / 8; ++g) {
 #pragma unroll
@@ -199,11 +201,30 @@ __device__ inline void mask_columns(const KernelMask& mask, const Tile& t, int k
       const KernelMask::Row r = mask.row(i, t.n, t.targets);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int j = first_key + 8 * half;
-        if (i >= t.n || !r.sees(i, j)) hide(4 * g + 2 * half + e);
+        const int at = 4 * g + 2 * half + e;
+        const bool keep = i < t.n && r.sees(i, first_key + 8 * half);
+        bits[at / 32] |= (keep ? 1u : 0u) << (at % 32);
       }
     }
   }
+}
+
+/// How queries [query, query + queries) see 64 keys from `key` on.
+enum class View { kNone, kSome, kAll };
+
+__device__ inline View view_of(const KernelMask& mask, const Tile& t, int query, int queries,
+                               int key) {
+  const int history_end = t.n - t.targets;
+  const int last = query + queries;
+  // Nearly all steps, at little cost.
+  if (mask.window == 0 && query >= mask.contextual_len && last <= t.n &&
+      key + 64 <= min(query, history_end)) {
+    return View::kAll;
+  }
+  const int end = min(last, t.n);
+  const KernelMask::Rows r = mask.rows(query, end, t.n, t.targets);
+  if (r.none_sees(key, key + 64, end)) return View::kNone;
+  return last <= t.n && r.all_see(key, key + 64) ? View::kAll : View::kSome;
 }
 
 #endif  // SEGUE_SM90A
