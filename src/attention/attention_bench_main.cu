@@ -123,18 +123,42 @@ class Bench {
     std::printf("%-26s forward %8.3f ms %6.1f TFLOP/s   backward %8.3f ms %6.1f TFLOP/s\n",
                 shape.name.c_str(), forward, flop / forward * 1e-9, backward,
                 2.5 * flop / backward * 1e-9);
-    const double keys = milliseconds([&] {
-      const Arena::Mark scratch(arena_);
-      const CudaPlan plan(exec_, p, 128);
-      hopper::backward_dkdv(exec_, p, grad_o.split_columns(kHeads), part(grads, 3), part(grads, 1),
-                            plan);
-    });
-    std::printf("%-26s   dk, dv %8.3f ms, %6.1f TFLOP/s of its 4 products\n", "", keys,
-                2 * flop / keys * 1e-9);
+    parts(p, grad_o.split_columns(kHeads), part(grads, 2), part(grads, 3), part(grads, 1), flop);
     std::fflush(stdout);
   }
 
  private:
+  void parts(const HstuAttentionParams& p, const Tensor& grad_o, const Tensor& dq, const Tensor& dk,
+             const Tensor& dv, double flop) {
+    const Arena::Mark mark(arena_);
+    const CudaPlan whole(exec_, p);
+    const Tensor spill = arena_.tensor(DType::kU8, {whole.spill_blocks() * kSpillBlockBytes});
+    const double keys = milliseconds([&] {
+      const Arena::Mark scratch(arena_);
+      hopper::backward_dkdv(exec_, p, grad_o, dk, dv, CudaPlan(exec_, p), 0, spill.data);
+    });
+    const double no_spill = milliseconds([&] {
+      const Arena::Mark scratch(arena_);
+      hopper::backward_dkdv(exec_, p, grad_o, dk, dv, CudaPlan(exec_, p), 0, nullptr);
+    });
+    const double queries = milliseconds([&] {
+      const Arena::Mark scratch(arena_);
+      hopper::backward_dq_spilled(exec_, p, dq, CudaPlan(exec_, p), 0, spill.data);
+    });
+    const double recompute = milliseconds([&] {
+      const Arena::Mark scratch(arena_);
+      hopper::backward_dq(exec_, p, grad_o, dq, CudaPlan(exec_, p));
+    });
+    std::printf(
+        "      dk, dv %7.3f ms (%5.1f), without spill %7.3f (%5.1f); dq of %5.2f GB %7.3f ms "
+        "(%4.2f "
+        "TB/s), recomputed %7.3f (%5.1f)\n",
+        keys, 2 * flop / keys * 1e-9, no_spill, 2 * flop / no_spill * 1e-9,
+        static_cast<double>(spill.bytes()) * 1e-9, queries,
+        static_cast<double>(spill.bytes()) / queries * 1e-9, recompute,
+        1.5 * flop / recompute * 1e-9);
+  }
+
   Tensor normal(std::initializer_list<int64_t> sizes, uint64_t seed) {
     const Tensor t = exec_.activation(sizes);
     fill_normal<<<1024, 256, 0, handle()>>>(static_cast<uint16_t*>(t.data), t.elements(), seed);

@@ -114,6 +114,19 @@ __device__ inline void load_tile(void* to, const CUtensorMap* map, uint64_t* bar
       : "memory");
 }
 
+/// Contiguous bytes that nobody reads again: they need not stay in the cache.
+__device__ inline void load_once(void* to, const void* from, int bytes, uint64_t* barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], policy;\n"
+      "}" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
 // ---- warpgroup matrix products ----
 
 __device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -280,6 +293,13 @@ __device__ inline void load_fragment(uint32_t (&a)[kSlices][4], const void* tile
   }
 }
 
+/// Transposes the 8 x 8 matrix of 2-byte elements that a warp holds in one register.
+__device__ inline uint32_t transpose_8x8(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 template <class T>
 __device__ inline uint32_t pack(float low, float high) {
   uint32_t r;
@@ -302,43 +322,47 @@ __device__ inline void to_fragment(uint32_t (&a)[kSlices][4], const float (&d)[k
   }
 }
 
-/// scale * d to rows of global memory: through this warp's 16 rows of a 64-row tile `staging`, then
-/// 16 bytes a lane. Rows from `rows` on (counted in the 64) are not written.
+/// scale * d to rows of global memory: panel by panel through this warp's 16 rows of a panel of 64
+/// rows (kStagingBytes), then 16 bytes a lane. Rows from `rows` on (counted in the 64) are not
+/// written.
+inline constexpr int kStagingBytes = 64 * kPanelRowBytes;
 template <class T, int kCount>
 __device__ inline void store_rows(const float (&d)[kCount], float scale, void* staging, T* to,
                                   int64_t stride, int rows) {
-  constexpr int kDim = kCount * 2;
-  constexpr int kLanesPerRow = kDim / 8;
   const int lane = threadIdx.x & 31;
   const int first = (threadIdx.x >> 5 & 3) * 16;
-  const uint32_t tile = shared_address(staging);
+  const uint32_t panel = shared_address(staging);
 #pragma unroll
-  for (int k = 0; k < kDim / 16; ++k) {
-    uint32_t r[4];
+  for (int half = 0; half < kCount / 32; ++half) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      uint32_t r[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = 32 * half + 8 * k + 2 * i;
+        r[i] = pack<T>(scale * d[at], scale * d[at + 1]);
+      }
+      const uint32_t at = chunk_address<64>(panel, first + (lane & 15), 2 * k + (lane >> 4));
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
+                   "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                   : "memory");
+    }
+    __syncwarp();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      r[i] = pack<T>(scale * d[8 * k + 2 * i], scale * d[8 * k + 2 * i + 1]);
+      const int row = first + 4 * i + lane / 8;
+      uint32_t r[4];
+      asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                   : "r"(chunk_address<64>(panel, row, lane % 8))
+                   : "memory");
+      if (row < rows) {
+        *reinterpret_cast<uint4*>(to + row * stride + half * 64 + lane % 8 * 8) =
+            make_uint4(r[0], r[1], r[2], r[3]);
+      }
     }
-    const uint32_t at = chunk_address<64>(tile, first + (lane & 15), 2 * k + (lane >> 4));
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
-                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-                 : "memory");
+    __syncwarp();
   }
-  __syncwarp();
-#pragma unroll
-  for (int i = 0; i < 16 * kLanesPerRow / 32; ++i) {
-    const int row = first + i * (32 / kLanesPerRow) + lane / kLanesPerRow;
-    const int chunk = lane % kLanesPerRow;
-    uint32_t r[4];
-    asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(chunk_address<64>(tile, row, chunk))
-                 : "memory");
-    if (row < rows) {
-      *reinterpret_cast<uint4*>(to + row * stride + chunk * 8) = make_uint4(r[0], r[1], r[2], r[3]);
-    }
-  }
-  __syncwarp();
 }
 
 __device__ inline float tanh_fast(float x) {

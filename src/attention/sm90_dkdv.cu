@@ -35,6 +35,7 @@ struct KeyArgs {
   void *dk, *dv;
   int64_t dk_row, dk_head, dv_row, dv_head;
   float half_alpha, dk_scale, dv_scale;
+  uint4* spill;  // score gradients for the kernel that makes dq of them
 };
 
 template <class T, int kHeadDim>
@@ -44,7 +45,7 @@ struct KeyShared {
   T v[2][kConsumers][64 * kHeadDim];
   T q[Shape::kStages][Shape::kQueries * kHeadDim];
   T grad_o[Shape::kStages][Shape::kQueries * kHeadDim];
-  int begin[Shape::kStages];  // first query of a stage
+  StepWord word[Shape::kStages];
   TileQueue queue;
   uint64_t kv_full[2], kv_empty[2];
   uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
@@ -54,11 +55,11 @@ struct KeyShared {
 #if SEGUE_SM90A
 
 template <class T, int kHeadDim>
-__device__ void fetch(KeyShared<T, kHeadDim>& sh, const CUtensorMap& q_map,
+__device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const CUtensorMap& q_map,
                       const CUtensorMap& k_map, const CUtensorMap& v_map,
                       const CUtensorMap& o_map) {
   using Shape = KeyShape<kHeadDim>;
-  const bool leader = (threadIdx.x & 31) == 0;
+  const int lane = threadIdx.x & 31;
   RingPosition<kTileSlots> at_tile;
   RingPosition<Shape::kStages> at;
   RingPosition<2> buffer;
@@ -66,7 +67,7 @@ __device__ void fetch(KeyShared<T, kHeadDim>& sh, const CUtensorMap& q_map,
     Steps steps;
     const Tile t = sh.queue.pop(at_tile, &steps);
     if (t.head < 0) break;
-    if (leader) {
+    if (lane == 0) {
       uint64_t* const kv_full = &sh.kv_full[buffer.stage];
       barrier_wait(&sh.kv_empty[buffer.stage], buffer.parity ^ 1);
       barrier_expect(kv_full, sizeof(sh.k[0]) + sizeof(sh.v[0]));
@@ -75,25 +76,31 @@ __device__ void fetch(KeyShared<T, kHeadDim>& sh, const CUtensorMap& q_map,
         load_tile(sh.k[buffer.stage][w], &k_map, kv_full, row, t.head);
         load_tile(sh.v[buffer.stage][w], &v_map, kv_full, row, t.head);
       }
-      for (int i = 0; i < t.count; ++i) {
-        const int begin = steps.at(i) * Shape::kQueries;
-        const int row = t.first_row + begin;
+    }
+    __syncwarp();
+    buffer.advance();
+    for (int i = 0; i < t.count; ++i) {
+      const int block = steps.at(i);
+      const int query = block * Shape::kQueries;
+      const View view = view_of(mask, t, query, Shape::kQueries, t.begin + 64 * lane);
+      const StepWord word = StepWord::gather(block, view, false, kConsumers);
+      if (lane == 0) {
+        const int row = t.first_row + query;
         barrier_wait(&sh.q_empty[at.stage], at.parity ^ 1);
-        sh.begin[at.stage] = begin;
+        sh.word[at.stage] = word;
         barrier_expect(&sh.q_full[at.stage], sizeof(sh.q[0]));
         load_tile(sh.q[at.stage], &q_map, &sh.q_full[at.stage], row, t.head);
         barrier_wait(&sh.o_empty[at.stage], at.parity ^ 1);
         barrier_expect(&sh.o_full[at.stage], sizeof(sh.grad_o[0]));
         load_tile(sh.grad_o[at.stage], &o_map, &sh.o_full[at.stage], row, t.head);
-        at.advance();
       }
+      __syncwarp();
+      at.advance();
     }
-    buffer.advance();
-    __syncwarp();
   }
 }
 
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, bool kSpill>
 __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int consumer) {
   using Shape = KeyShape<kHeadDim>;
   constexpr int kQueries = Shape::kQueries;
@@ -118,9 +125,10 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
 
     for (int left = t.count; left > 0; --left, at.advance()) {
       barrier_wait(&sh.q_full[at.stage], at.parity);
-      const int query = __shfl_sync(~0u, sh.begin[at.stage], 0);
-      const View view = key < t.n ? view_of(args.mask, t, query, kQueries, key) : View::kNone;
-      if (view == View::kNone) {
+      const StepWord word{__shfl_sync(~0u, sh.word[at.stage].bits, 0)};
+      const View view = word.view(consumer);
+      const int query = word.block() * kQueries;
+      if (view == kNone) {
         release(&sh.q_empty[at.stage]);
         barrier_wait(&sh.o_full[at.stage], at.parity);
         release(&sh.o_empty[at.stage]);
@@ -157,7 +165,7 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
           p[i / 8][i % 8 / 2] = pack<T>(value[0], value[1]);
         }
       };
-      if (view == View::kAll) {
+      if (view == kAll) {
         activate([](int) { return true; });
       } else {
         uint32_t bits[kQueries / 64];
@@ -173,6 +181,16 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
       for (int i = 0; i < kQueries / 2; ++i) dp[i] *= s[i];
       uint32_t ds[kQueries / 16][4];
       to_fragment<T>(ds, dp);
+      if constexpr (kSpill) {
+        // In the order of registers: the other kernel's warps read them the same way.
+        static_assert(kQueries == kSpillBlock);
+        uint4* const to = args.spill + spill_block(t, query, key) * (kSpillBlockBytes / 16) +
+                          threadIdx.x % kWarpgroup;
+#pragma unroll
+        for (int g = 0; g < 4; ++g) {
+          to[g * kWarpgroup] = make_uint4(ds[g][0], ds[g][1], ds[g][2], ds[g][3]);
+        }
+      }
       products_begin();
       multiply<T, kQueries / 16, true>(dk, ds, DownRows<kQueries>(sh.q[at.stage]));
       products_commit();
@@ -205,7 +223,7 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
 
 #endif
 
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, bool kSpill>
 __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     dkdv_kernel(const __grid_constant__ CUtensorMap q_map,
                 const __grid_constant__ CUtensorMap k_map,
@@ -234,26 +252,27 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
   if (threadIdx.x < kWarpgroup) {
     registers_lower<Shape::kFetchRegisters>();
     if (threadIdx.x < 32) {
-      fetch<T, kHeadDim>(sh, q_map, k_map, v_map, o_map);
+      fetch<T, kHeadDim>(sh, args.mask, q_map, k_map, v_map, o_map);
     } else if (threadIdx.x < 64) {
-      pick_tiles(sh.queue, args.work, kKeys, Order::kFirstTileFirst,
-                 [&](const Tile& t) { return query_steps(args.mask, t, kKeys, Shape::kQueries); });
+      pick_tiles<kKeys>(sh.queue, args.work, Order::kFirstTileFirst, [&](const Tile& t) {
+        return query_steps(args.mask, t, kKeys, Shape::kQueries);
+      });
     }
   } else {
     registers_raise<Shape::kComputeRegisters>();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpgroup), 0);
-    compute<T, kHeadDim>(sh, args, warpgroup - 1);
+    compute<T, kHeadDim, kSpill>(sh, args, warpgroup - 1);
   }
 #endif
 }
 
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, bool kSpill>
 void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o, const Tensor& dk,
-            const Tensor& dv, const CudaPlan& plan) {
+            const Tensor& dv, const CudaPlan& plan, int chunk, void* spill) {
   using Shape = KeyShape<kHeadDim>;
   using Shared = KeyShared<T, kHeadDim>;
   const int64_t rows = p.offsets.back();
-  const KeyArgs args{plan.work(0),
+  const KeyArgs args{plan.work(chunk, 0),
                      kernel_mask(p.mask),
                      dk.data,
                      dv.data,
@@ -263,21 +282,27 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
                      dv.stride(1),
                      static_cast<float>(p.alpha / 2),
                      static_cast<float>(p.scale * p.alpha / 2),
-                     static_cast<float>(p.scale)};
+                     static_cast<float>(p.scale),
+                     static_cast<uint4*>(spill)};
   constexpr int kBytes = sizeof(Shared) + 1024;
   static_assert(kBytes <= kMaxSharedBytes);
-  launch_persistent(exec, reinterpret_cast<const void*>(dkdv_kernel<T, kHeadDim>), plan.tiles(),
-                    (kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, Shape::kQueries),
-                    tile_map(p.k, rows, 64), tile_map(p.v, rows, 64),
-                    tile_map(grad_o, rows, Shape::kQueries), args);
+  launch_persistent(exec, reinterpret_cast<const void*>(dkdv_kernel<T, kHeadDim, kSpill>),
+                    args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
+                    tile_map(p.q, rows, Shape::kQueries), tile_map(p.k, rows, 64),
+                    tile_map(p.v, rows, 64), tile_map(grad_o, rows, Shape::kQueries), args);
 }
 
 }  // namespace
 
 void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan) {
-  if (p.q.size(2) == 128) return launch<__nv_bfloat16, 128>(exec, p, grad_o, dk, dv, plan);
-  launch<__nv_bfloat16, 64>(exec, p, grad_o, dk, dv, plan);
+                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk,
+                   void* spill) {
+  const auto run =
+      p.q.size(2) == 128
+          ? (spill != nullptr ? launch<__nv_bfloat16, 128, true>
+                              : launch<__nv_bfloat16, 128, false>)
+          : (spill != nullptr ? launch<__nv_bfloat16, 64, true> : launch<__nv_bfloat16, 64, false>);
+  run(exec, p, grad_o, dk, dv, plan, chunk, spill);
 }
 
 }  // namespace segue::attention::hopper

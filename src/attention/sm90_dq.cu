@@ -42,7 +42,7 @@ struct QueryShared {
   T grad_o[kConsumers][64 * kHeadDim];
   T k[Shape::kStages][Shape::kKeys * kHeadDim];
   T v[Shape::kStages][Shape::kKeys * kHeadDim];
-  T dq[kConsumers][64 * kHeadDim];
+  uint8_t dq[kConsumers][kStagingBytes];
   int begin[Shape::kStages];  // first key of a stage
   TileQueue queue;
   uint64_t q_full[kConsumers], q_empty[kConsumers];
@@ -109,6 +109,7 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
     const int last = min(first + 64, t.n);
     const KernelMask::Rows seen = first < last ? args.mask.rows(first, last, t.n, t.targets)
                                                : KernelMask::Rows{0, 0, 0, 0, t.n};
+    const bool causal = is_causal(args.mask, t, seen, first, last);
     uint32_t q[kHeadDim / 16][4];
     uint32_t grad_o[kHeadDim / 16][4];
     barrier_wait(&sh.q_full[consumer], q_parity);
@@ -148,7 +149,8 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
         const float w = 1 + th;
         x = fmaf(y * w, 1 - th, w);
       }
-      if (masked) mask_rows<kKeys>(args.mask, t, first, begin, [&](int i) { s[i] = 0; });
+      if (masked)
+        mask_rows<kKeys>(args.mask, t, causal, 64 * consumer, begin, [&](int i) { s[i] = 0; });
     };
     const auto combine = [&] {
       pin(dp);
@@ -245,8 +247,9 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     } else if (threadIdx.x < 64) {
       const Order order =
           args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
-      pick_tiles(sh.queue, args.work, kQueries, order,
-                 [&](const Tile& t) { return key_steps(args.mask, t, kQueries, Shape::kKeys); });
+      pick_tiles<kQueries>(sh.queue, args.work, order, [&](const Tile& t) {
+        return key_steps(args.mask, t, kQueries, Shape::kKeys);
+      });
     }
   } else {
     registers_raise<Shape::kComputeRegisters>();
@@ -262,7 +265,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
   using Shape = QueryShape<kHeadDim>;
   using Shared = QueryShared<T, kHeadDim>;
   const int64_t rows = p.offsets.back();
-  const QueryArgs args{plan.work(1),
+  const QueryArgs args{plan.work(0, 1),
                        kernel_mask(p.mask),
                        dq.data,
                        dq.stride(0),
@@ -271,7 +274,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
                        static_cast<float>(p.scale * p.alpha / 2)};
   constexpr int kBytes = sizeof(Shared) + 1024;
   static_assert(kBytes <= kMaxSharedBytes);
-  launch_persistent(exec, reinterpret_cast<const void*>(dq_kernel<T, kHeadDim>), plan.tiles(),
+  launch_persistent(exec, reinterpret_cast<const void*>(dq_kernel<T, kHeadDim>), args.work.tiles,
                     (kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),
                     tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys),
                     tile_map(grad_o, rows, 64), args);

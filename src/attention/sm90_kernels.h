@@ -16,10 +16,14 @@ void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv);
 
-/// The parts of backward: two kernels that each compute the scores, so that every sum is made by
-/// one thread in one order. `plan` has tiles of 128 rows.
+/// The parts of backward. Every sum is made by one thread in one order. dq comes either from the
+/// score gradients that backward_dkdv spilled, or, where there is no room for those, from scores
+/// computed once more.
 void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan);
+                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk,
+                   void* spill);
+void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq,
+                         const CudaPlan& plan, int chunk, const void* spill);
 void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
                  const Tensor& dq, const CudaPlan& plan);
 

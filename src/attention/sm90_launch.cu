@@ -10,6 +10,11 @@
 namespace segue::attention::hopper {
 namespace {
 
+/// Scratch of backward, and what is left of the arena for its work lists. More scratch means fewer
+/// chunks, each of which ends with idle multiprocessors.
+constexpr int64_t kSpillBytes = int64_t{4} << 30;
+constexpr int64_t kPlanBytes = int64_t{8} << 20;
+
 /// From the driver, which only a machine with a GPU has: looked up instead of linked.
 PFN_cuTensorMapEncodeTiled_v12000 encode_tiled() {
   static const auto kFunction = [] {
@@ -62,11 +67,20 @@ CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows) {
 
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv) {
-  constexpr int kTileRows = 128;
-  const CudaPlan plan(exec, p, kTileRows);
-  if (plan.tiles() == 0) return;
-  backward_dkdv(exec, p, grad_o, dk, dv, plan);
-  backward_dq(exec, p, grad_o, dq, plan);
+  const int64_t room = exec.arena->capacity() - exec.arena->used() - kPlanBytes;
+  const int64_t spill_bytes = std::min(kSpillBytes, room);
+  if (least_spill_bytes(p) > spill_bytes) {
+    const CudaPlan plan(exec, p);
+    backward_dkdv(exec, p, grad_o, dk, dv, plan, 0, nullptr);
+    backward_dq(exec, p, grad_o, dq, plan);
+    return;
+  }
+  const CudaPlan plan(exec, p, spill_bytes);
+  const Tensor spill = exec.arena->tensor(DType::kU8, {plan.spill_blocks() * kSpillBlockBytes});
+  for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
+    backward_dkdv(exec, p, grad_o, dk, dv, plan, chunk, spill.data);
+    backward_dq_spilled(exec, p, dq, plan, chunk, spill.data);
+  }
 }
 
 void launch_kernel(const Exec& exec, const void* kernel, int tiles, int threads, int shared_bytes,

@@ -39,7 +39,16 @@ struct Steps {
 struct Tile {
   int first_row, n, targets, head, begin;  // head < 0: no more tiles
   int count;                               // of steps
+  int spill;                               // first spilled block of the head
 };
+
+/// Block of score gradients of (query block m, key block n) of a head of n_rows rows.
+__device__ inline int64_t spill_block(const Tile& t, int query, int key) {
+  const int blocks = (t.n + kSpillBlock - 1) / kSpillBlock;
+  const int m = query / kSpillBlock;
+  const int n = key / kSpillBlock;
+  return t.spill + (n <= m ? m * (m + 1) / 2 + n : blocks * (blocks + 1) / 2 + m * blocks + n);
+}
 
 /// Blocks of `block` keys that some row of [first, last) sees.
 __device__ inline Steps key_steps(const KernelMask& mask, const Tile& t, int rows, int block) {
@@ -78,7 +87,16 @@ struct TileQueue {
       barrier_init(&empty[i], readers);
     }
   }
-  /// By a whole warp.
+  /// By a whole warp: waits for a tile, which stays until it is released.
+  __device__ const Tile& wait(const RingPosition<kTileSlots>& at) {
+    barrier_wait(&full[at.stage], at.parity);
+    return tiles[at.stage];
+  }
+  __device__ void release(int slot) {
+    __syncwarp();
+    if ((threadIdx.x & 31) == 0) barrier_arrive(&empty[slot]);
+  }
+  /// Waits for a tile, copies it and releases it.
   __device__ Tile pop(RingPosition<kTileSlots>& at, Steps* steps_out = nullptr) {
     barrier_wait(&full[at.stage], at.parity);
     // A value from lane 0 is one that the compiler knows to be the same in all lanes; without it
@@ -86,7 +104,8 @@ struct TileQueue {
     const auto uniform = [](int x) { return __shfl_sync(~0u, x, 0); };
     const Tile& tile = tiles[at.stage];
     const Tile copy{uniform(tile.first_row), uniform(tile.n),     uniform(tile.targets),
-                    uniform(tile.head),      uniform(tile.begin), uniform(tile.count)};
+                    uniform(tile.head),      uniform(tile.begin), uniform(tile.count),
+                    uniform(tile.spill)};
     if (steps_out != nullptr) *steps_out = steps[at.stage];
     __syncwarp();
     if ((threadIdx.x & 31) == 0) barrier_arrive(&empty[at.stage]);
@@ -99,37 +118,42 @@ struct TileQueue {
 enum class Order { kLastTileFirst, kFirstTileFirst };
 
 /// Finds tile `index`: a search with 32 probes at a time, by a whole warp.
-__device__ inline Tile find_tile(const WorkList& work, int index, int tile_rows, Order order) {
+template <int kRows>
+__device__ inline Tile find_tile(const WorkList& work, int index, Order order) {
+  const auto first_tile = [&](const SequenceEntry& s) {
+    return kRows == kWideTileRows ? s.first_wide_tile : s.first_tile;
+  };
   const int lane = threadIdx.x & 31;
   int first = 0;
   int count = work.sequences;
   while (count > 1) {
     const int step = (count + 31) / 32;
     const int probe = first + lane * step;
-    const bool before = lane * step < count && work.table[probe].first_tile <= index;
+    const bool before = lane * step < count && first_tile(work.table[probe]) <= index;
     const int hits = __popc(__ballot_sync(~0u, before));
     const int end = first + count;
     first += (hits - 1) * step;
     count = min(step, end - first);
   }
-  const SequenceEntry s = work.table[first];
-  const int tiles = (s.n + tile_rows - 1) / tile_rows;
-  const int local = index - s.first_tile;
+  const SequenceEntry& s = work.table[first];
+  Tile t;
+  t.n = s.n;
+  const int tiles = (t.n + kRows - 1) / kRows;
+  const int local = index - first_tile(s);
   const int head = local / tiles;
   const int place = local - head * tiles;
-  Tile t;
   t.first_row = s.first_row;
-  t.n = s.n;
   t.targets = s.targets;
   t.head = head;
-  t.begin = (order == Order::kFirstTileFirst ? place : tiles - 1 - place) * tile_rows;
+  t.begin = (order == Order::kFirstTileFirst ? place : tiles - 1 - place) * kRows;
+  t.spill = s.first_spill + head * s.spill;
   return t;
 }
 
 /// Warp 1 of the fetching warpgroup: takes tiles from the common counter until there are none.
 /// steps_of(tile) says which steps a tile has.
-template <class StepsOf>
-__device__ void pick_tiles(TileQueue& queue, const WorkList& work, int tile_rows, Order order,
+template <int kRows, class StepsOf>
+__device__ void pick_tiles(TileQueue& queue, const WorkList& work, Order order,
                            StepsOf&& steps_of) {
   const int lane = threadIdx.x & 31;
   RingPosition<kTileSlots> at;
@@ -142,7 +166,7 @@ __device__ void pick_tiles(TileQueue& queue, const WorkList& work, int tile_rows
     Steps steps;
     t.head = -1;
     if (more) {
-      t = find_tile(work, index, tile_rows, order);
+      t = find_tile<kRows>(work, index, order);
       steps = steps_of(t);
       t.count = steps.count();
     }
@@ -158,16 +182,78 @@ __device__ void pick_tiles(TileQueue& queue, const WorkList& work, int tile_rows
   }
 }
 
+/// Whether rows [first, last) see exactly what is not after them.
+__device__ inline bool is_causal(const KernelMask& mask, const Tile& t,
+                                 const KernelMask::Rows& seen, int first, int last) {
+  const int history_end = t.n - t.targets;
+  return first >= mask.contextual_len && history_end >= mask.contextual_len && seen.max_lo == 0 &&
+         last <= history_end + mask.target_group;
+}
+
+/// How 64 queries see a block of keys. kHalf: nothing of its second half.
+enum View : uint32_t { kNone = 0, kHalf = 1, kSome = 2, kAll = 3 };
+
+/// What the fetching warp tells the consumers (at most 4) about a step: the block, and for each
+/// consumer its view and whether its mask is the plain causal one.
+struct StepWord {
+  uint32_t bits;
+
+  /// By a whole warp, in which lane c speaks for consumer c.
+  __device__ static StepWord gather(int block, View view, bool causal, int consumers) {
+    const bool speaks = static_cast<int>(threadIdx.x & 31) < consumers;
+    const uint32_t low = __ballot_sync(~0u, speaks && (view & 1) != 0);
+    const uint32_t high = __ballot_sync(~0u, speaks && (view & 2) != 0);
+    const uint32_t plain = __ballot_sync(~0u, speaks && causal);
+    return {static_cast<uint32_t>(block) << 12 | plain << 8 | high << 4 | low};
+  }
+  __device__ int block() const { return static_cast<int>(bits >> 12); }
+  __device__ bool causal(int consumer) const { return (bits >> (8 + consumer) & 1) != 0; }
+  __device__ View view(int consumer) const {
+    return static_cast<View>((bits >> consumer & 1) | (bits >> (4 + consumer) & 1) << 1);
+  }
+};
+
+/// The 64 rows of one consumer in a tile of queries.
+struct RowView {
+  int first, last;  // empty: first >= last
+  KernelMask::Rows seen;
+  bool causal;
+
+  __device__ RowView(const KernelMask& mask, const Tile& t, int consumer) {
+    first = t.begin + 64 * consumer;
+    last = min(first + 64, t.n);
+    if (first < last) {
+      seen = mask.rows(first, last, t.n, t.targets);
+      causal = is_causal(mask, t, seen, first, last);
+    }
+  }
+  __device__ View of(int begin, int keys) const {
+    if (first >= last || seen.none_sees(begin, begin + keys, last)) return kNone;
+    if (seen.all_see(begin, begin + keys)) return kAll;
+    return seen.none_sees(begin + keys / 2, begin + keys, last) ? kHalf : kSome;
+  }
+};
+
 /// Which of the 64 x kColumns elements of an accumulator stay, for rows = queries: calls
-/// hide(index) for every hidden one. `row` is the first of the 64 queries, `column` the first key.
+/// hide(index) for every hidden one. `row` is the first of the 64 queries in the tile, `column` the
+/// first key in the sequence.
 template <int kColumns, class Hide>
-__device__ inline void mask_rows(const KernelMask& mask, const Tile& t, int row, int column,
-                                 Hide&& hide) {
+__device__ inline void mask_rows(const KernelMask& mask, const Tile& t, bool causal, int row,
+                                 int column, Hide&& hide) {
   const int lane = threadIdx.x & 31;
   const int base = column + 2 * (lane & 3);
+  const int first = t.begin + row + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
+  if (causal) {
+#pragma unroll
+    for (int at = 0; at < kColumns / 2; ++at) {
+      const int self = first + (at & 2) * 4 - base;
+      if (at / 4 * 8 + (at & 1) > self) hide(at);
+    }
+    return;
+  }
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const int i = row + (threadIdx.x >> 5 & 3) * 16 + half * 8 + (lane >> 2);
+    const int i = first + half * 8;
     const KernelMask::Row r = mask.row(i, t.n, t.targets);
     const int lo = r.lo - base;
     const int hi = r.hi - base;
@@ -209,22 +295,14 @@ __device__ inline void keep_bits(uint32_t (&bits)[kColumns / 64], const KernelMa
   }
 }
 
-/// How queries [query, query + queries) see 64 keys from `key` on.
-enum class View { kNone, kSome, kAll };
-
+/// How queries [query, query + queries) see 64 keys from `key` on: kNone, kSome or kAll.
 __device__ inline View view_of(const KernelMask& mask, const Tile& t, int query, int queries,
                                int key) {
-  const int history_end = t.n - t.targets;
-  const int last = query + queries;
-  // Nearly all steps, at little cost.
-  if (mask.window == 0 && query >= mask.contextual_len && last <= t.n &&
-      key + 64 <= min(query, history_end)) {
-    return View::kAll;
-  }
-  const int end = min(last, t.n);
+  const int end = min(query + queries, t.n);
+  if (key >= t.n) return kNone;
   const KernelMask::Rows r = mask.rows(query, end, t.n, t.targets);
-  if (r.none_sees(key, key + 64, end)) return View::kNone;
-  return last <= t.n && r.all_see(key, key + 64) ? View::kAll : View::kSome;
+  if (r.none_sees(key, key + 64, end)) return kNone;
+  return query + queries <= t.n && r.all_see(key, key + 64) ? kAll : kSome;
 }
 
 #endif  // SEGUE_SM90A
