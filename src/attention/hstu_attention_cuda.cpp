@@ -1,6 +1,7 @@
 #if SEGUE_HAS_CUDA
 
 #include "attention/backends.h"
+#include "attention/plain_cuda.h"
 #include "attention/sm90_kernels.h"
 
 namespace segue::attention::cuda {
@@ -8,7 +9,7 @@ namespace {
 
 [[noreturn]] void unsupported() {
   fail(ErrorCode::kUnsupported,
-       "attention on this GPU needs bf16 activations and heads of 64 or 128 columns");
+       "attention on a GPU needs heads of at most 256 columns; use --device cpu");
 }
 
 }  // namespace
@@ -17,6 +18,7 @@ void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   if (p.offsets.back() == p.offsets.front()) return;
   const Arena::Mark mark(*exec.arena);
   if (hopper::supports(exec, p)) return hopper::forward(exec, p, o);
+  if (plain::supports(p)) return plain::forward(exec, p, o);
   unsupported();
 }
 
@@ -25,6 +27,7 @@ void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
   if (p.offsets.back() == p.offsets.front()) return;
   const Arena::Mark mark(*exec.arena);
   if (hopper::supports(exec, p)) return hopper::backward(exec, p, grad_o, dq, dk, dv);
+  if (plain::supports(p)) return plain::backward(exec, p, grad_o, dq, dk, dv);
   unsupported();
 }
 
