@@ -57,6 +57,7 @@ __global__ void __launch_bounds__(kThreads)
     const T* action = a.action.row(t);
     const float* position = a.position.row(t);
     const float* time = a.time.row(t);
+    const DropoutArgs::Row random = a.dropout.row(t);
     T* to = x.row(t);
 #pragma unroll 2
     for (int c = static_cast<int>(threadIdx.x % kWarp) * kW; c < dim; c += kWarp * kW) {
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
           value[j] = rounded<T>(__fadd_rn(value[j], rounded<T>(encoding[j])));
         }
       }
-      a.dropout.apply(t, c, value);
+      a.dropout.apply(random, c, value);
       store(to + c, value);
     }
   }

@@ -12,10 +12,22 @@ __global__ void __launch_bounds__(kThreads)
   norm.stage(parameters);
   const int width = norm.columns;
   const BlockRows block(rows);
+  // The next row is on its way while this one is worked on.
+  typename L::template Raw<T> next_u, next_a;
+  DropoutArgs::Row next_random;
+  const auto prefetch = [&](int64_t r) {
+    if (r >= block.end) return;
+    next_a.load_row(a.row(r), width);
+    next_u.load_row(u.row(r), width);
+    next_random = dropout.row(r);
+  };
+  prefetch(block.begin);
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
     L a_row, u_row;
-    a_row.load_row(a.row(r), width);
-    u_row.load_row(u.row(r), width);
+    a_row.unpack(next_a, width);
+    u_row.unpack(next_u, width);
+    const DropoutArgs::Row random = next_random;
+    prefetch(r + kWarpsPerBlock);
     T* to = y.row(r);
     for (int group = 0; group < norm.groups; ++group) {
       const NormSpan s = measure_group(norm, r, group, a_row);
@@ -30,16 +42,16 @@ __global__ void __launch_bounds__(kThreads)
           u_row.v[i][j] = value;
         }
         if constexpr (kConcat) {
-          dropout.apply(r, c, u_row.v[i]);
+          dropout.apply(random, c, u_row.v[i]);
           store(to + c, u_row.v[i]);
-          dropout.apply(r, 2 * width + c, gated);
+          dropout.apply(random, 2 * width + c, gated);
           store(to + 2 * width + c, gated);
           float plain[L::kW];
           for (int j = 0; j < L::kW; ++j) plain[j] = a_row.v[i][j];
-          dropout.apply(r, width + c, plain);
+          dropout.apply(random, width + c, plain);
           store(to + width + c, plain);
         } else {
-          dropout.apply(r, c, gated);
+          dropout.apply(random, c, gated);
           store(to + c, gated);
         }
       });
@@ -55,33 +67,51 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
                          float* partials) {
   extern __shared__ __align__(16) float shared[];
   float* parameters = shared;
-  float* sums = shared + 2 * norm.columns;
   norm.stage(parameters);
   const int width = norm.columns;
-  L weight_sum{}, bias_sum{};
+  float* warp_sums = shared + 2 * width;
+  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * 2 * width, width};
+  sums.clear();
   const BlockRows block(rows);
+  typename L::template Raw<T> next_u, next_a, next_gated, next_plain, next_direct;
+  DropoutArgs::Row next_random;
+  NormSpan next_span{};
+  const auto prefetch = [&](int64_t r) {
+    if (r >= block.end) return;
+    const T* from = dy.row(r);
+    next_a.load_row(a.row(r), width);
+    next_u.load_row(u.row(r), width);
+    next_gated.load_row(from + (kConcat ? 2 * width : 0), width);
+    if constexpr (kConcat) {
+      next_plain.load_row(from + width, width);
+      next_direct.load_row(from, width);
+    }
+    next_random = dropout.row(r);
+    next_span = saved_group(norm, r, 0);
+  };
+  prefetch(block.begin);
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
     L a_row, dn, add{};
-    a_row.load_row(a.row(r), width);
-    const T* from = dy.row(r);
-    dn.load_row(from + (kConcat ? 2 * width : 0), width);
-    if constexpr (kConcat) add.load_row(from + width, width);
-    const T* u_from = u.row(r);
+    const DropoutArgs::Row random = next_random;
+    const NormSpan first = next_span;
     T* du_to = du.row(r);
     for (int group = 0; group < norm.groups; ++group) {
-      const NormSpan s = saved_group(norm, r, group);
+      const NormSpan s = group == 0 ? first : saved_group(norm, r, group);
       L::for_each(width, [&](int i, int c) {
         if (!s.has(c)) return;
         float w[L::kW], b[L::kW], raw[L::kW], direct[L::kW] = {};
-        load(u_from + c, raw);
-        if constexpr (kConcat) load(from + c, direct);
+        next_u.unpack(i, raw);
+        next_a.unpack(i, a_row.v[i]);
+        next_gated.unpack(i, dn.v[i]);
+        if constexpr (kConcat) {
+          next_plain.unpack(i, add.v[i]);
+          next_direct.unpack(i, direct);
+          dropout.apply(random, c, direct);
+          dropout.apply(random, width + c, add.v[i]);
+        }
+        dropout.apply(random, (kConcat ? 2 * width : 0) + c, dn.v[i]);
         load(parameters + c, w);
         load(parameters + width + c, b);
-        if constexpr (kConcat) {
-          dropout.apply(r, c, direct);
-          dropout.apply(r, width + c, add.v[i]);
-        }
-        dropout.apply(r, (kConcat ? 2 * width : 0) + c, dn.v[i]);
         for (int j = 0; j < L::kW; ++j) {
           const Silu<T> silu(raw[j]);
           const float g = (a_row.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
@@ -91,10 +121,11 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
         store(du_to + c, raw);
       });
     }
-    norm_backward_row(norm, r, parameters, a_row, dn, add, weight_sum, bias_sum);
+    prefetch(r + kWarpsPerBlock);  // all of this row is unpacked now
+    norm_backward_row(norm, r, first, parameters, a_row, dn, add, sums);
     add.store_row(da.row(r), width);
   }
-  write_partials(width, weight_sum, bias_sum, sums, partials);
+  write_partials(width, warp_sums, partials);
 }
 
 template <class T, int kW, bool kBackward>
@@ -193,7 +224,8 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
   const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, 2 * width});
   const auto launch = [&](auto zero_value, auto kernel) {
     using T = decltype(zero_value);
-    kernel<<<blocks, kThreads, 2 * norm.parameter_bytes(), stream>>>(
+    allow_shared_memory(kernel, norm.backward_bytes());
+    kernel<<<blocks, kThreads, norm.backward_bytes(), stream>>>(
         norm, dropout, rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy), matrix_of<T>(du),
         matrix_of<T>(da), device_ptr<float>(partials));
     check_launch();

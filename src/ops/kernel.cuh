@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <source_location>
 #include <string>
+#include <type_traits>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -40,6 +41,14 @@ inline void check_launch(std::source_location at = std::source_location::current
 inline cudaStream_t stream_of(const Exec& exec) {
   check_cuda(cudaSetDevice(exec.device.index));
   return exec.stream != nullptr ? static_cast<cudaStream_t>(exec.stream->handle()) : nullptr;
+}
+
+/// Lets a kernel take more shared memory than the 48 KiB that need no asking.
+template <class Kernel>
+void allow_shared_memory(Kernel kernel, size_t bytes) {
+  if (bytes <= 48 * 1024) return;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)));
 }
 
 inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
@@ -137,38 +146,40 @@ __device__ inline f16 from_float<f16>(float x) {
   y.bits = __half_as_ushort(__float2half_rn(x));
   return y;
 }
+/// Two neighbouring elements of a 16-bit type, by one instruction.
+template <class T>
+__device__ uint32_t packed(float low, float high) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+}
 /// x as it would survive being stored as T.
 template <class T>
 __device__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-/// e^x and a / b: as exact as the library's for float, by the special-function unit where the
-/// result is rounded to bf16 anyway.
-template <class T>
-__device__ float exponential(float x) {
-  if constexpr (sizeof(T) == 2) return __expf(x);
-  return expf(x);
-}
-template <class T>
-__device__ float quotient(float a, float b) {
-  if constexpr (sizeof(T) == 2) return __fdividef(a, b);
-  return a / b;
-}
+/// As exact as the library's for float, by the special-function unit where the result is rounded
+/// to bf16 anyway.
 template <class T>
 __device__ float sigmoid(float x) {
-  const float e = exponential<T>(x < 0 ? x : -x);
-  return quotient<T>(x < 0 ? e : 1.f, 1.f + e);
+  // The clamp keeps the divisor in the range of the fast quotient; NaN passes it by.
+  if constexpr (sizeof(T) == 2) return __fdividef(1.f, 1.f + __expf(x < -80.f ? 80.f : -x));
+  const float e = expf(x < 0 ? x : -x);
+  return (x < 0 ? e : 1.f) / (1.f + e);
 }
 template <class T>
 struct Silu {
   float value, derivative;
   __device__ explicit Silu(float x) {
-    const float s = sigmoid<T>(x);
-    const float low = x < -1000.f ? -1000.f : x;  // 0 times infinity would be NaN
-    const float both = low > 1000.f ? 1000.f : low;
+    const float s = sigmoid<T>(x);        // NaN if x is
+    const float low = fmaxf(x, -1000.f);  // 0 times infinity would be NaN
     value = low * s;
-    derivative = s * (1.f + both * (1.f - s));
+    derivative = s * (1.f + fminf(low, 1000.f) * (1.f - s));
   }
 };
 
@@ -213,10 +224,7 @@ __device__ void store(T* to, const float (&from)[kW]) {
     uint4 word;
     uint32_t* pairs = reinterpret_cast<uint32_t*>(&word);
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      pairs[j] = uint32_t{from_float<T>(from[2 * j]).bits} |
-                 uint32_t{from_float<T>(from[2 * j + 1]).bits} << 16;
-    }
+    for (int j = 0; j < 4; ++j) pairs[j] = packed<T>(from[2 * j], from[2 * j + 1]);
     *reinterpret_cast<uint4*>(to) = word;
   } else if constexpr (kW == 8) {
     reinterpret_cast<float4*>(to)[0] = make_float4(from[0], from[1], from[2], from[3]);
@@ -246,6 +254,42 @@ struct Lanes {
     for (int i = 0; i < kCount; ++i) {
       if (first(i) < columns) f(i, first(i));
     }
+  }
+  /// A row as it lies in memory: what is loaded ahead of its use.
+  template <class T>
+  struct Raw {
+    static constexpr bool kPacked = kWidth == 8 && sizeof(T) == 2;
+    static constexpr int kWords = kPacked ? 4 : kWidth;
+    using Word = std::conditional_t<kPacked, uint32_t, float>;
+    Word words[kCount][kWords];
+
+    __device__ void load_row(const T* row, int columns) {
+      for_each(columns, [&](int i, int c) {
+        if constexpr (kPacked) {
+          const uint4 word = *reinterpret_cast<const uint4*>(row + c);
+          words[i][0] = word.x, words[i][1] = word.y, words[i][2] = word.z, words[i][3] = word.w;
+        } else {
+          load(row + c, words[i]);
+        }
+      });
+    }
+    __device__ void unpack(int i, float (&to)[kWidth]) const {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        if constexpr (kPacked) {
+          const uint32_t pair = words[i][j / 2];
+          T value;
+          value.bits = static_cast<uint16_t>(j % 2 == 0 ? pair : pair >> 16);
+          to[j] = to_float(value);
+        } else {
+          to[j] = words[i][j];
+        }
+      }
+    }
+  };
+  template <class T>
+  __device__ void unpack(const Raw<T>& raw, int columns) {
+    for_each(columns, [&](int i, int) { raw.unpack(i, v[i]); });
   }
   template <class T>
   __device__ void load_row(const T* row, int columns) {
@@ -292,8 +336,10 @@ __device__ inline void require_row(int64_t row, int64_t rows) {
 // ---- dropout ----
 
 struct DropoutArgs {
+  static constexpr int kRounds = 10;
   bool active = false;
-  base::PhiloxKey key;
+  // The key of every round of Philox: as kernel parameters they cost neither registers nor sums.
+  base::PhiloxKey keys[kRounds] = {};
   uint32_t site = 0, threshold = 0;
   float scale = 1;
   const int32_t* sample = nullptr;
@@ -304,7 +350,10 @@ struct DropoutArgs {
     SEGUE_ASSERT(dropout.p >= 0 && dropout.p < 1, "dropout probability outside [0, 1)");
     if (dropout.p <= 0) return;
     active = true;
-    key = exec.dropout_key;
+    keys[0] = exec.dropout_key;
+    for (int i = 1; i < kRounds; ++i) {
+      keys[i] = {keys[i - 1].lo + 0x9E3779B9u, keys[i - 1].hi + 0xBB67AE85u};
+    }
     site = dropout.site;
     threshold = base::dropout_threshold(dropout.p);
     scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(dropout.p)));
@@ -312,16 +361,49 @@ struct DropoutArgs {
     token = device_ptr<int32_t>(dropout.rows.token);
   }
 
-  /// Columns first .. first + kW of a row; the same map forward and backward.
-  template <int kW>
-  __device__ void apply(int64_t row, int first, float (&v)[kW]) const {
-    if (!active) return;
-    const uint32_t keep = base::dropout_keep_bits(key, site, static_cast<uint32_t>(sample[row]),
-                                                  static_cast<uint32_t>(token[row]),
-                                                  static_cast<uint32_t>(first / 8), threshold) >>
-                          (first % 8);
+  /// Which random numbers a row owns; read early, used late.
+  struct Row {
+    uint32_t sample = 0, token = 0;
+  };
+  __device__ Row row(int64_t r) const {
+    if (!active) return {};
+    return {static_cast<uint32_t>(sample[r]), static_cast<uint32_t>(token[r])};
+  }
+
+  /// base::philox with the keys made before.
+  __device__ base::PhiloxCounter philox(const Row& row, uint32_t group) const {
+    base::PhiloxCounter c{group, row.token, row.sample, site};
 #pragma unroll
-    for (int j = 0; j < kW; ++j) v[j] = (keep >> j & 1u) != 0 ? __fmul_rn(v[j], scale) : 0.f;
+    for (int i = 0; i < kRounds; ++i) {
+      const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c.x;
+      const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c.z;
+      c = {static_cast<uint32_t>(p1 >> 32) ^ c.y ^ keys[i].lo, static_cast<uint32_t>(p1),
+           static_cast<uint32_t>(p0 >> 32) ^ c.w ^ keys[i].hi, static_cast<uint32_t>(p0)};
+    }
+    return c;
+  }
+
+  /// Columns first .. first + kW of a row; the same map forward and backward. What
+  /// base::dropout_keep_bits says, without gathering the bits.
+  template <int kW>
+  __device__ void apply(const Row& row, int first, float (&v)[kW]) const {
+    if (!active) return;
+    const base::PhiloxCounter r = philox(row, static_cast<uint32_t>(first / 8));
+    const uint32_t words[4] = {r.x, r.y, r.z, r.w};
+    const uint32_t high = threshold << 16;  // threshold < 65536: p < 1
+    if constexpr (kW == 8) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t word = j % 2 == 0 ? words[j / 2] << 16 : words[j / 2] & 0xffff0000u;
+        v[j] = word >= high ? __fmul_rn(v[j], scale) : 0.f;
+      }
+    } else {
+      static_assert(kW == 1);
+      const int j = first % 8;
+      const uint32_t pair = j < 4 ? (j < 2 ? r.x : r.y) : (j < 6 ? r.z : r.w);
+      const uint32_t word = j % 2 == 0 ? pair << 16 : pair & 0xffff0000u;
+      v[0] = word >= high ? __fmul_rn(v[0], scale) : 0.f;
+    }
   }
 };
 

@@ -11,9 +11,12 @@ __global__ void __launch_bounds__(kThreads)
   extern __shared__ __align__(16) float parameters[];
   a.stage(parameters);
   const BlockRows block(rows);
+  typename L::template Raw<T> next;
+  if (block.begin < block.end) next.load_row(x.row(block.begin), a.columns);
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
     L value;
-    value.load_row(x.row(r), a.columns);
+    value.unpack(next, a.columns);
+    if (r + kWarpsPerBlock < block.end) next.load_row(x.row(r + kWarpsPerBlock), a.columns);
     T* to = y.row(r);
     for (int group = 0; group < a.groups; ++group) {
       const NormSpan s = measure_group(a, r, group, value);
@@ -33,22 +36,36 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T, class L, bool kSwish>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
     norm_backward_kernel(NormArgs a, int64_t rows, Matrix<const T> dy, Matrix<const T> x,
                          Matrix<const T> residual, Matrix<T> dx, float* partials) {
   extern __shared__ __align__(16) float shared[];
   float* parameters = shared;
-  float* sums = shared + 2 * a.columns;
   a.stage(parameters);
-  L weight_sum{}, bias_sum{};
+  float* warp_sums = shared + 2 * a.columns;
+  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * 2 * a.columns, a.columns};
+  sums.clear();
   const BlockRows block(rows);
+  // The next row is on its way while this one is worked on.
+  typename L::template Raw<T> next_x, next_dy, next_add;
+  NormSpan next_span{};
+  const bool adds = !kSwish && residual.data != nullptr;
+  const auto prefetch = [&](int64_t r) {
+    if (r >= block.end) return;
+    next_x.load_row(x.row(r), a.columns);
+    next_dy.load_row(dy.row(r), a.columns);
+    if (adds) next_add.load_row(residual.row(r), a.columns);
+    next_span = saved_group(a, r, 0);
+  };
+  prefetch(block.begin);
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
     L value, dn, add{};
-    value.load_row(x.row(r), a.columns);
-    dn.load_row(dy.row(r), a.columns);
-    if (!kSwish && residual.data != nullptr) add.load_row(residual.row(r), a.columns);
+    value.unpack(next_x, a.columns);
+    dn.unpack(next_dy, a.columns);
+    if (adds) add.unpack(next_add, a.columns);
+    const NormSpan s = next_span;
+    prefetch(r + kWarpsPerBlock);
     if constexpr (kSwish) {
-      const NormSpan s = saved_group(a, r, 0);
       L::for_each(a.columns, [&](int i, int c) {
         float w[L::kW], b[L::kW];
         load(parameters + c, w);
@@ -61,10 +78,10 @@ __global__ void __launch_bounds__(kThreads)
         }
       });
     }
-    norm_backward_row(a, r, parameters, value, dn, add, weight_sum, bias_sum);
+    norm_backward_row(a, r, s, parameters, value, dn, add, sums);
     add.store_row(dx.row(r), a.columns);
   }
-  write_partials(a.columns, weight_sum, bias_sum, sums, partials);
+  write_partials(a.columns, warp_sums, partials);
 }
 
 /// y = x / max(|x|, eps).
@@ -163,10 +180,11 @@ void backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Ten
   dispatch_type(x.dtype, [&](auto zero_value) {
     dispatch_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
-      norm_backward_kernel<T, decltype(lanes), kSwish>
-          <<<blocks, kThreads, 2 * a.parameter_bytes(), stream>>>(
-              a, rows, input_of<T>(dy), input_of<T>(x), input_of<T>(residual), matrix_of<T>(dx),
-              device_ptr<float>(partials));
+      const auto kernel = norm_backward_kernel<T, decltype(lanes), kSwish>;
+      allow_shared_memory(kernel, a.backward_bytes());
+      kernel<<<blocks, kThreads, a.backward_bytes(), stream>>>(
+          a, rows, input_of<T>(dy), input_of<T>(x), input_of<T>(residual), matrix_of<T>(dx),
+          device_ptr<float>(partials));
       check_launch();
     });
   });

@@ -37,6 +37,8 @@ struct NormArgs {
   /// Pieces of 8 columns lie inside one group.
   bool can_vectorize_groups() const { return groups == 1 || width % 8 == 0; }
   size_t parameter_bytes() const { return 2 * static_cast<size_t>(columns) * sizeof(float); }
+  /// Of shared memory in a backward kernel: the parameters, then the sums of each warp.
+  size_t backward_bytes() const { return (1 + kWarpsPerBlock) * parameter_bytes(); }
 
   /// Weight and bias as they are used, one per column, into shared memory [2 * columns].
   __device__ void stage(float* shared) const {
@@ -84,25 +86,51 @@ __device__ inline NormSpan saved_group(const NormArgs& a, int64_t row, int group
   return {group * a.width, (group + 1) * a.width, a.mean[at], a.rstd[at]};
 }
 
-/// add += gradient of the norm's input, given the gradient `dn` of its value; sums += what weight
-/// and bias get per column. `parameters` is what stage() wrote.
+/// Sums over rows of what weight and bias get per column, in shared memory [2 * columns] of this
+/// warp: registers are for rows in flight.
 template <class L>
-__device__ void norm_backward_row(const NormArgs& a, int64_t row, const float* parameters,
-                                  const L& x, const L& dn, L& add, L& weight_sum, L& bias_sum) {
+struct WarpSums {
+  float* sums;
+  int columns;
+
+  __device__ void clear() const {
+    const float zeros[L::kW] = {};
+    L::for_each(columns, [&](int, int c) {
+      store(sums + c, zeros);
+      store(sums + columns + c, zeros);
+    });
+  }
+  __device__ void add(int c, const float (&dw)[L::kW], const float (&db)[L::kW]) {
+    float now[L::kW];
+    load(sums + c, now);
+    for (int j = 0; j < L::kW; ++j) now[j] += dw[j];
+    store(sums + c, now);
+    load(sums + columns + c, now);
+    for (int j = 0; j < L::kW; ++j) now[j] += db[j];
+    store(sums + columns + c, now);
+  }
+};
+
+/// add += gradient of the norm's input, given the gradient `dn` of its value; sums += what weight
+/// and bias get per column. `parameters` is what stage() wrote, `first` the saved group 0.
+template <class L>
+__device__ void norm_backward_row(const NormArgs& a, int64_t row, const NormSpan& first,
+                                  const float* parameters, const L& x, const L& dn, L& add,
+                                  WarpSums<L>& sums) {
   for (int group = 0; group < a.groups; ++group) {
-    const NormSpan s = saved_group(a, row, group);
+    const NormSpan s = group == 0 ? first : saved_group(a, row, group);
     float sum1 = 0, sum2 = 0;
     L::for_each(a.columns, [&](int i, int c) {
       if (!s.has(c)) return;
-      float w[L::kW];
+      float w[L::kW], dw[L::kW];
       load(parameters + c, w);
       for (int j = 0; j < L::kW; ++j) {
         const float xhat = (x.v[i][j] - s.mean) * s.rstd;
-        weight_sum.v[i][j] += dn.v[i][j] * xhat;
-        bias_sum.v[i][j] += dn.v[i][j];
+        dw[j] = dn.v[i][j] * xhat;
         sum1 += w[j] * dn.v[i][j];
-        sum2 += w[j] * dn.v[i][j] * xhat;
+        sum2 += w[j] * dw[j];
       }
+      sums.add(c, dw, dn.v[i]);
     });
     const float mean1 = warp_sum(sum1) / static_cast<float>(a.width);
     const float mean2 = warp_sum(sum2) / static_cast<float>(a.width);
@@ -119,26 +147,15 @@ __device__ void norm_backward_row(const NormArgs& a, int64_t row, const float* p
 }
 
 /// Adds the sums of this block's warps in order and writes them to partials[blockIdx.x]
-/// [2 * columns]: weight, then bias. `shared` [2 * columns].
-template <class L>
-__device__ void write_partials(int columns, const L& weight_sum, const L& bias_sum, float* shared,
-                               float* partials) {
+/// [2 * columns]: weight, then bias.
+__device__ inline void write_partials(int columns, const float* warp_sums, float* partials) {
   __syncthreads();
-  for (int w = 0; w < kWarpsPerBlock; ++w) {
-    if (static_cast<int>(threadIdx.x) / kWarp == w) {
-      L::for_each(columns, [&](int i, int c) {
-        for (int j = 0; j < L::kW; ++j) {
-          float& weight = shared[c + j];
-          float& bias = shared[columns + c + j];
-          weight = (w == 0 ? 0.f : weight) + weight_sum.v[i][j];
-          bias = (w == 0 ? 0.f : bias) + bias_sum.v[i][j];
-        }
-      });
-    }
-    __syncthreads();
-  }
   float* to = partials + static_cast<int64_t>(blockIdx.x) * 2 * columns;
-  for (int c = static_cast<int>(threadIdx.x); c < 2 * columns; c += kThreads) to[c] = shared[c];
+  for (int c = static_cast<int>(threadIdx.x); c < 2 * columns; c += kThreads) {
+    float sum = 0;
+    for (int w = 0; w < kWarpsPerBlock; ++w) sum += warp_sums[w * 2 * columns + c];
+    to[c] = sum;
+  }
 }
 
 /// dweight, dbias += the partial sums of `blocks` blocks; either may be absent.

@@ -33,7 +33,9 @@ template <int kW>
 __device__ void add_to_target(const TargetArgs& targets, uint32_t destination, int64_t column,
                               const float (&values)[kW]) {
   const bool in_first = destination < targets.split;
-  const TargetRows& t = in_first ? targets.first : targets.second;
+  const TargetRows t{in_first ? targets.first.data : targets.second.data,
+                     in_first ? targets.first.stride : targets.second.stride,
+                     in_first ? targets.first.is_bf16 : targets.second.is_bf16};
   if (t.data == nullptr) return;
   const int64_t row = in_first ? destination : destination - targets.split;
   float now[kW];
@@ -51,13 +53,14 @@ __device__ void add_to_target(const TargetArgs& targets, uint32_t destination, i
 }
 
 constexpr int kSumColumns = 512;  // of one warp
-constexpr int kAhead = 4;         // rows loaded before the first is added
+constexpr int kAhead = 4;         // rows loaded before the first is added; divides a warp
+constexpr int kMaxChunk = 2 * kWarp;
 
 /// A warp adds the items of one chunk. Groups that lie inside it are finished; the sum of one that
 /// came in from the chunk before goes to partials[chunk][0], of one that goes on to the next and
 /// began here to partials[chunk][1].
 template <class T, int kW>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     sum_chunks_kernel(SortedItems s, int chunk_length, Matrix<const T> from, DropoutArgs dropout,
                       int columns, float scale, TargetArgs targets, float* partials) {
   using L = Lanes<kW, kSumColumns / kWarp / kW>;
@@ -85,32 +88,51 @@ __global__ void __launch_bounds__(kThreads)
     });
   };
 
-  for (int64_t at = begin; at < end; at += kAhead) {
-    L rows[kAhead];
-    uint32_t keys[kAhead];
+  // A lane knows two of the chunk's items and passes them round.
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+  uint32_t my_keys[2], my_items[2];
+  DropoutArgs::Row my_random[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int64_t at = begin + half * kWarp + lane;
+    my_keys[half] = at < end ? s.keys[at] : 0;
+    my_items[half] = at < end ? s.items[at] : 0;
+    my_random[half] = dropout.row(my_items[half]);
+  }
+  const auto length = static_cast<int>(end - begin);
+  for (int at = 0; at < length; at += kAhead) {
+    typename L::template Raw<T> rows[kAhead];
+    const int half = at / kWarp;
+    const uint32_t half_keys = half == 0 ? my_keys[0] : my_keys[1];
+    const uint32_t half_items = half == 0 ? my_items[0] : my_items[1];
+    const DropoutArgs::Row half_random = half == 0 ? my_random[0] : my_random[1];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      const int64_t i = at + k < end ? at + k : end - 1;
-      keys[k] = s.keys[i];
-      const int64_t item = s.items[i];
+      // Beyond the end: item 0, which exists and is not added.
+      const int64_t item = __shfl_sync(0xffffffffu, half_items, (at + k) % kWarp);
       rows[k].load_row(from.row(item) + base, count);
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
-      if (at + k >= end) break;
-      if (keys[k] != key) {
+      if (at + k >= length) continue;
+      const int source = (at + k) % kWarp;
+      const uint32_t item_key = __shfl_sync(0xffffffffu, half_keys, source);
+      if (item_key != key) {
         flush(false);
         sum = L{};
-        key = keys[k];
+        key = item_key;
         is_head = false;
       }
-      const int64_t item = dropout.active ? s.items[at + k] : 0;
+      const DropoutArgs::Row random{__shfl_sync(0xffffffffu, half_random.sample, source),
+                                    __shfl_sync(0xffffffffu, half_random.token, source)};
       L::for_each(count, [&](int i, int c) {
+        float value[kW];
+        rows[k].unpack(i, value);
         if (dropout.active) {
-          dropout.apply(item, base + c, rows[k].v[i]);
-          for (int j = 0; j < kW; ++j) rows[k].v[i][j] = rounded<T>(rows[k].v[i][j]);
+          dropout.apply(random, base + c, value);
+          for (int j = 0; j < kW; ++j) value[j] = rounded<T>(value[j]);
         }
-        for (int j = 0; j < kW; ++j) sum.v[i][j] += rows[k].v[i][j];
+        for (int j = 0; j < kW; ++j) sum.v[i][j] += value[j];
       });
     }
   }
@@ -211,7 +233,7 @@ void sum_sorted(const Exec& exec, const SortedItems& sorted, const Tensor& from,
   if (sorted.n == 0 || columns == 0) return;
   const cudaStream_t stream = stream_of(exec);
   // Short chunks keep a small sum parallel, long ones keep partial sums few.
-  const int chunk_length = sorted.n <= 16384 ? 16 : 64;
+  const int chunk_length = sorted.n <= 16384 ? 16 : kMaxChunk;
   const int64_t chunks = divide_up(sorted.n, chunk_length);
   const Arena::Mark mark(*exec.arena);
   const Tensor partials = exec.arena->tensor(DType::kF32, {chunks * 2, columns});
