@@ -49,7 +49,7 @@ struct AssembleArgs {
 /// Rounds where the CPU's mode does, so that bf16 results are equal bit by bit; products and sums
 /// are kept apart for the same reason in float.
 template <class T, int kW>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     assemble_kernel(AssembleArgs<T> a, int64_t tokens, int dim, Matrix<T> x) {
   const BlockRows block(tokens);
   for (int64_t t = block.begin; t < block.end; t += kWarpsPerBlock) {

@@ -4,12 +4,15 @@
 namespace segue::ops::cuda {
 namespace {
 
+// Blocks on a multiprocessor: what the registers of a row with five operands allow.
+constexpr int kBackwardBlocksEach = 2;
+
 template <class T, class L, bool kConcat>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
     gate_forward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
                         Matrix<const T> a, Matrix<T> y) {
   extern __shared__ __align__(16) float parameters[];
-  norm.stage(parameters);
+  norm.template stage<L::kW>(parameters);
   const int width = norm.columns;
   const BlockRows block(rows);
   // The next row is on its way while this one is worked on.
@@ -23,27 +26,28 @@ __global__ void __launch_bounds__(kThreads)
   };
   prefetch(block.begin);
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
-    L a_row, u_row;
-    a_row.unpack(next_a, width);
-    u_row.unpack(next_u, width);
+    const typename L::template Raw<T> raw_u = next_u;
     const DropoutArgs::Row random = next_random;
+    L a_row;
+    a_row.unpack(next_a, width);
     prefetch(r + kWarpsPerBlock);
     T* to = y.row(r);
     for (int group = 0; group < norm.groups; ++group) {
       const NormSpan s = measure_group(norm, r, group, a_row);
       L::for_each(width, [&](int i, int c) {
         if (!s.has(c)) return;
-        float w[L::kW], b[L::kW], gated[L::kW];
-        load(parameters + c, w);
-        load(parameters + width + c, b);
+        float w[L::kW], b[L::kW], u_row[L::kW], gated[L::kW];
+        raw_u.unpack(i, u_row);
+        SharedRow<L::kW>::load(parameters, width, c, w);
+        SharedRow<L::kW>::load(parameters + width, width, c, b);
         for (int j = 0; j < L::kW; ++j) {
-          const float value = rounded<T>(Silu<T>(u_row.v[i][j]).value);
+          const float value = rounded<T>(Silu<T>(u_row[j]).value);
           gated[j] = value * ((a_row.v[i][j] - s.mean) * s.rstd * w[j] + b[j]);
-          u_row.v[i][j] = value;
+          u_row[j] = value;
         }
         if constexpr (kConcat) {
-          dropout.apply(random, c, u_row.v[i]);
-          store(to + c, u_row.v[i]);
+          dropout.apply(random, c, u_row);
+          store(to + c, u_row);
           dropout.apply(random, 2 * width + c, gated);
           store(to + 2 * width + c, gated);
           float plain[L::kW];
@@ -59,73 +63,73 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Two blocks on a multiprocessor: one loads while the other computes.
 template <class T, class L, bool kConcat>
-__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach : 1)
     gate_backward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
                          Matrix<const T> a, Matrix<const T> dy, Matrix<T> du, Matrix<T> da,
                          float* partials) {
   extern __shared__ __align__(16) float shared[];
   float* parameters = shared;
-  norm.stage(parameters);
+  norm.template stage<L::kW>(parameters);
   const int width = norm.columns;
   float* warp_sums = shared + 2 * width;
   WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * 2 * width, width};
   sums.clear();
   const BlockRows block(rows);
-  typename L::template Raw<T> next_u, next_a, next_gated, next_plain, next_direct;
-  DropoutArgs::Row next_random;
-  NormSpan next_span{};
-  const auto prefetch = [&](int64_t r) {
-    if (r >= block.end) return;
-    const T* from = dy.row(r);
-    next_a.load_row(a.row(r), width);
-    next_u.load_row(u.row(r), width);
-    next_gated.load_row(from + (kConcat ? 2 * width : 0), width);
-    if constexpr (kConcat) {
-      next_plain.load_row(from + width, width);
-      next_direct.load_row(from, width);
-    }
-    next_random = dropout.row(r);
-    next_span = saved_group(norm, r, 0);
-  };
-  prefetch(block.begin);
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
-    L a_row, dn, add{};
-    const DropoutArgs::Row random = next_random;
-    const NormSpan first = next_span;
-    T* du_to = du.row(r);
+    typename L::template Raw<T> raw_u, raw_a, raw_gated, raw_plain, raw_direct;
+    const T* from = dy.row(r);
+    raw_a.load_row(a.row(r), width);
+    raw_u.load_row(u.row(r), width);
+    raw_gated.load_row(from + (kConcat ? 2 * width : 0), width);
+    if constexpr (kConcat) {
+      raw_direct.load_row(from, width);
+      raw_plain.load_row(from + width, width);
+    }
+    const DropoutArgs::Row random = dropout.row(r);
+    const NormSpan first = saved_group(norm, r, 0);
+    T *du_to = du.row(r), *da_to = da.row(r);
+    L dn;
     for (int group = 0; group < norm.groups; ++group) {
       const NormSpan s = group == 0 ? first : saved_group(norm, r, group);
       L::for_each(width, [&](int i, int c) {
         if (!s.has(c)) return;
-        float w[L::kW], b[L::kW], raw[L::kW], direct[L::kW] = {};
-        next_u.unpack(i, raw);
-        next_a.unpack(i, a_row.v[i]);
-        next_gated.unpack(i, dn.v[i]);
-        if constexpr (kConcat) {
-          next_plain.unpack(i, add.v[i]);
-          next_direct.unpack(i, direct);
-          dropout.apply(random, c, direct);
-          dropout.apply(random, width + c, add.v[i]);
-        }
+        float w[L::kW], b[L::kW], value[L::kW], raw[L::kW], direct[L::kW] = {};
+        raw_gated.unpack(i, dn.v[i]);
         dropout.apply(random, (kConcat ? 2 * width : 0) + c, dn.v[i]);
-        load(parameters + c, w);
-        load(parameters + width + c, b);
+        if constexpr (kConcat) {
+          raw_direct.unpack(i, direct);
+          dropout.apply(random, c, direct);
+        }
+        raw_u.unpack(i, raw);
+        raw_a.unpack(i, value);
+        SharedRow<L::kW>::load(parameters, width, c, w);
+        SharedRow<L::kW>::load(parameters + width, width, c, b);
         for (int j = 0; j < L::kW; ++j) {
           const Silu<T> silu(raw[j]);
-          const float g = (a_row.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
+          const float g = (value[j] - s.mean) * s.rstd * w[j] + b[j];
           raw[j] = (direct[j] + dn.v[i][j] * g) * silu.derivative;
           dn.v[i][j] *= rounded<T>(silu.value);
         }
         store(du_to + c, raw);
       });
     }
-    prefetch(r + kWarpsPerBlock);  // all of this row is unpacked now
-    norm_backward_row(norm, r, first, parameters, a_row, dn, add, sums);
-    add.store_row(da.row(r), width);
+    const auto a_at = [&](int i, float(&v)[L::kW]) { raw_a.unpack(i, v); };
+    const auto dn_at = [&](int i, float(&v)[L::kW]) {
+      for (int j = 0; j < L::kW; ++j) v[j] = dn.v[i][j];
+    };
+    norm_backward_row(norm, r, first, parameters, a_at, dn_at, sums,
+                      [&](int i, int c, float(&gradient)[L::kW]) {
+                        if constexpr (kConcat) {
+                          float plain[L::kW];
+                          raw_plain.unpack(i, plain);
+                          dropout.apply(random, width + c, plain);
+                          for (int j = 0; j < L::kW; ++j) gradient[j] += plain[j];
+                        }
+                        store(da_to + c, gradient);
+                      });
   }
-  write_partials(width, warp_sums, partials);
+  write_partials<L>(width, warp_sums, partials);
 }
 
 template <class T, int kW, bool kBackward>
@@ -220,7 +224,7 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
   const DropoutArgs dropout(exec, p.dropout);
   const cudaStream_t stream = stream_of(exec);
   const Arena::Mark mark(*exec.arena);
-  const unsigned blocks = row_blocks(rows, kPartialBlocks);
+  const unsigned blocks = row_blocks(rows, kBackwardBlocksEach * kMultiprocessors);
   const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, 2 * width});
   const auto launch = [&](auto zero_value, auto kernel) {
     using T = decltype(zero_value);

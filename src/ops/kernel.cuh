@@ -25,7 +25,8 @@ inline constexpr int kWarpsPerBlock = 8;
 inline constexpr int kThreads = kWarp * kWarpsPerBlock;
 // Constants of the device class, never occupancy queries: the order of sums follows from them.
 inline constexpr int64_t kMultiprocessors = 132;
-inline constexpr int64_t kPartialBlocks = 2 * kMultiprocessors;
+inline constexpr int kPartialBlocksEach = 3;  // one loads while others compute
+inline constexpr int64_t kPartialBlocks = kPartialBlocksEach * kMultiprocessors;
 inline constexpr int64_t kMaxBlocks = 16 * kMultiprocessors;
 
 inline void check_cuda(cudaError_t rc, std::source_location at = std::source_location::current()) {

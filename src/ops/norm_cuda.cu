@@ -6,10 +6,10 @@ namespace {
 
 /// y = norm(x), or x * sigmoid(norm(x)).
 template <class T, class L, bool kSwish>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 4 : 1)
     norm_forward_kernel(NormArgs a, int64_t rows, Matrix<const T> x, Matrix<T> y) {
   extern __shared__ __align__(16) float parameters[];
-  a.stage(parameters);
+  a.template stage<L::kW>(parameters);
   const BlockRows block(rows);
   typename L::template Raw<T> next;
   if (block.begin < block.end) next.load_row(x.row(block.begin), a.columns);
@@ -23,8 +23,8 @@ __global__ void __launch_bounds__(kThreads)
       L::for_each(a.columns, [&](int i, int c) {
         if (!s.has(c)) return;
         float w[L::kW], b[L::kW], out[L::kW];
-        load(parameters + c, w);
-        load(parameters + a.columns + c, b);
+        SharedRow<L::kW>::load(parameters, a.columns, c, w);
+        SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
         for (int j = 0; j < L::kW; ++j) {
           const float n = (value.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
           out[j] = kSwish ? value.v[i][j] * sigmoid<T>(n) : n;
@@ -36,52 +36,60 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T, class L, bool kSwish>
-__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads,
+                                  L::kIters <= 2 && sizeof(T) == 2 ? kPartialBlocksEach : 1)
     norm_backward_kernel(NormArgs a, int64_t rows, Matrix<const T> dy, Matrix<const T> x,
                          Matrix<const T> residual, Matrix<T> dx, float* partials) {
   extern __shared__ __align__(16) float shared[];
   float* parameters = shared;
-  a.stage(parameters);
+  a.template stage<L::kW>(parameters);
   float* warp_sums = shared + 2 * a.columns;
   WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * 2 * a.columns, a.columns};
   sums.clear();
   const BlockRows block(rows);
-  // The next row is on its way while this one is worked on.
-  typename L::template Raw<T> next_x, next_dy, next_add;
-  NormSpan next_span{};
   const bool adds = !kSwish && residual.data != nullptr;
-  const auto prefetch = [&](int64_t r) {
-    if (r >= block.end) return;
-    next_x.load_row(x.row(r), a.columns);
-    next_dy.load_row(dy.row(r), a.columns);
-    if (adds) next_add.load_row(residual.row(r), a.columns);
-    next_span = saved_group(a, r, 0);
-  };
-  prefetch(block.begin);
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
-    L value, dn, add{};
-    value.unpack(next_x, a.columns);
-    dn.unpack(next_dy, a.columns);
-    if (adds) add.unpack(next_add, a.columns);
-    const NormSpan s = next_span;
-    prefetch(r + kWarpsPerBlock);
-    if constexpr (kSwish) {
-      L::for_each(a.columns, [&](int i, int c) {
-        float w[L::kW], b[L::kW];
-        load(parameters + c, w);
-        load(parameters + a.columns + c, b);
-        for (int j = 0; j < L::kW; ++j) {
-          const float v = value.v[i][j], d = dn.v[i][j];
-          const float gate = sigmoid<T>((v - s.mean) * s.rstd * w[j] + b[j]);
-          add.v[i][j] = d * gate;
-          dn.v[i][j] = d * v * gate * (1.f - gate);
-        }
-      });
-    }
-    norm_backward_row(a, r, s, parameters, value, dn, add, sums);
-    add.store_row(dx.row(r), a.columns);
+    typename L::template Raw<T> raw_x, raw_dy, raw_add;
+    raw_x.load_row(x.row(r), a.columns);
+    raw_dy.load_row(dy.row(r), a.columns);
+    if (adds) raw_add.load_row(residual.row(r), a.columns);
+    const NormSpan s = saved_group(a, r, 0);
+    T* to = dx.row(r);
+    // Swish: the gate that x is multiplied by, of which everything else follows.
+    const auto gate_of = [&](int i, int c, float(&value)[L::kW], float(&gate)[L::kW]) {
+      float w[L::kW], b[L::kW];
+      SharedRow<L::kW>::load(parameters, a.columns, c, w);
+      SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
+      raw_x.unpack(i, value);
+      for (int j = 0; j < L::kW; ++j) {
+        gate[j] = sigmoid<T>((value[j] - s.mean) * s.rstd * w[j] + b[j]);
+      }
+    };
+    const auto x_at = [&](int i, float(&v)[L::kW]) { raw_x.unpack(i, v); };
+    const auto dn_at = [&](int i, float(&v)[L::kW]) {
+      raw_dy.unpack(i, v);
+      if constexpr (kSwish) {
+        float value[L::kW], gate[L::kW];
+        gate_of(i, L::first(i), value, gate);
+        for (int j = 0; j < L::kW; ++j) v[j] *= value[j] * gate[j] * (1.f - gate[j]);
+      }
+    };
+    norm_backward_row(a, r, s, parameters, x_at, dn_at, sums,
+                      [&](int i, int c, float(&gradient)[L::kW]) {
+                        float add[L::kW] = {};
+                        if constexpr (kSwish) {
+                          float value[L::kW], gate[L::kW];
+                          gate_of(i, c, value, gate);
+                          raw_dy.unpack(i, add);
+                          for (int j = 0; j < L::kW; ++j) add[j] *= gate[j];
+                        } else if (adds) {
+                          raw_add.unpack(i, add);
+                        }
+                        for (int j = 0; j < L::kW; ++j) gradient[j] += add[j];
+                        store(to + c, gradient);
+                      });
   }
-  write_partials(a.columns, warp_sums, partials);
+  write_partials<L>(a.columns, warp_sums, partials);
 }
 
 /// y = x / max(|x|, eps).
