@@ -125,8 +125,10 @@ TEST_F(GpuRankerTest, Bf16ErrsLikeThePlainCpuForm) {
     for (size_t i = 0; i < exact.size(); ++i) {
       ASSERT_EQ(exact[i].values.size(), gpu[i].values.size()) << name << " " << exact[i].name;
       const double error = ops::test::largest_difference(plain[i].values, exact[i].values);
+      // Tensors of a handful of numbers: the plain form is often right by luck, so one rounding of
+      // bf16 is added rather than a quarter of it.
       const double bound =
-          (exact[i].is_gradient ? 3 : 2) * error + 0x1p-10 * largest(exact[i].values);
+          (exact[i].is_gradient ? 3 : 2) * error + 0x1p-8 * largest(exact[i].values);
       EXPECT_LE(ops::test::largest_difference(gpu[i].values, exact[i].values), bound)
           << name << ": " << exact[i].name;
     }
