@@ -56,6 +56,8 @@ struct TargetAttentionParams {
   Tensor h;                              // [rows, dim], rows may be strided
   std::span<const int64_t> offsets;      // host, [sequences + 1]
   std::span<const int64_t> num_targets;  // host, [sequences]
+  Tensor device_offsets;                 // i64, the same on a GPU; absent: uploaded on the way
+  Tensor device_num_targets;
   HstuMask mask;
   Tensor key_query;  // q' [targets, heads, dim], contiguous like all tensors by target
   Tensor key_bias;   // c [targets, heads]

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <span>
 
+#include "attention/backends.h"
 #include "attention/cpu_blocks.h"
 #include "ops/gemm.h"
 
@@ -27,26 +28,6 @@ constexpr int64_t kWholeSequence = INT64_MAX / 2;
 struct Shape {
   int64_t heads, qk_dim, v_dim;
 };
-
-void check_operand(const Exec& exec, const HstuAttentionParams& p, const Tensor& t, int64_t dim) {
-  SEGUE_ASSERT(t.rank == 3 && t.stride(2) == 1, "attention: [rows, heads, dim] with dense heads");
-  SEGUE_ASSERT(t.size(0) >= p.offsets.back(), "attention: a tensor ends before the last sequence");
-  SEGUE_ASSERT(t.size(1) == p.q.size(1) && t.size(2) == dim, "attention: shapes differ");
-  SEGUE_ASSERT(t.dtype == exec.dtype(), "attention: wrong type");
-}
-
-Shape check(const Exec& exec, const HstuAttentionParams& p) {
-  require_cpu(exec, "hstu_attention");
-  SEGUE_ASSERT(exec.arena != nullptr, "attention: needs an arena for scratch");
-  SEGUE_ASSERT(!p.offsets.empty(), "attention: offsets have one entry more than sequences");
-  SEGUE_ASSERT(p.num_targets.empty() || p.num_targets.size() + 1 == p.offsets.size(),
-               "attention: one number of targets per sequence");
-  const Shape shape{p.q.size(1), p.q.size(2), p.v.size(2)};
-  check_operand(exec, p, p.q, shape.qk_dim);
-  check_operand(exec, p, p.k, shape.qk_dim);
-  check_operand(exec, p, p.v, shape.v_dim);
-  return shape;
-}
 
 /// One head of one sequence.
 struct Sequence {
@@ -232,9 +213,8 @@ void backward_task(const HstuAttentionParams& p, const Shape& shape, const Seque
 
 }  // namespace
 
-void hstu_attention_forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
-  const Shape shape = check(exec, p);
-  check_operand(exec, p, o, shape.v_dim);
+void cpu::forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
+  const Shape shape{p.q.size(1), p.q.size(2), p.v.size(2)};
   const Arena::Mark mark(*exec.arena);
   const Schedule schedule(exec, p, shape.heads, kQueriesPerTask);
   const int64_t scratch_elements =
@@ -251,13 +231,9 @@ void hstu_attention_forward(const Exec& exec, const HstuAttentionParams& p, cons
   });
 }
 
-void hstu_attention_backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-                             const Tensor& dq, const Tensor& dk, const Tensor& dv) {
-  const Shape shape = check(exec, p);
-  check_operand(exec, p, grad_o, shape.v_dim);
-  check_operand(exec, p, dq, shape.qk_dim);
-  check_operand(exec, p, dk, shape.qk_dim);
-  check_operand(exec, p, dv, shape.v_dim);
+void cpu::backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+                   const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+  const Shape shape{p.q.size(1), p.q.size(2), p.v.size(2)};
   const Arena::Mark mark(*exec.arena);
   // Every query adds to the same dk and dv, so a head of a sequence stays in one piece.
   const Schedule schedule(exec, p, shape.heads, kWholeSequence);
@@ -273,20 +249,6 @@ void hstu_attention_backward(const Exec& exec, const HstuAttentionParams& p, con
                                run(p, shape, seq, grad_o, dq, dk, dv, scratch);
                              });
   });
-}
-
-int64_t attention_pairs(std::span<const int64_t> offsets, std::span<const int64_t> num_targets,
-                        const HstuMask& mask) {
-  int64_t pairs = 0;
-  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
-    const int64_t n = offsets[b + 1] - offsets[b];
-    const int64_t targets = num_targets.empty() ? 0 : num_targets[b];
-    for (int64_t i = 0; i < n; ++i) {
-      const HstuMask::Row row = mask.row(i, n, targets);
-      pairs += row.hi - row.lo + std::max<int64_t>(0, i + 1 - row.group_lo);
-    }
-  }
-  return pairs;
 }
 
 }  // namespace segue::attention

@@ -7,7 +7,7 @@
 namespace segue::attention {
 
 /// Who may look at whom inside one sequence of n rows, of which the last `targets` are candidates.
-/// One small value shared by every back end.
+/// One small value shared by every back end (64-bit on the CPU, 32-bit inside GPU kernels).
 ///
 ///   history row:  itself and what is before it
 ///   target row:   all history, itself, and earlier targets of its own group (groups of
@@ -20,45 +20,107 @@ namespace segue::attention {
 ///
 /// A history shorter than the context prefix is degenerate: every row sees itself and its group
 /// only.
-struct HstuMask {
-  int64_t contextual_len = 0;
-  int64_t window = 0;
-  int64_t min_full = 0;
-  int64_t target_group = 1;
+template <class Int>
+struct BasicHstuMask {
+  Int contextual_len = 0;
+  Int window = 0;
+  Int min_full = 0;
+  Int target_group = 1;
 
   /// The columns row i may see: [lo, hi) of context and history, then [group_lo, i], its own group
   /// up to itself. 0 <= lo <= hi <= group_lo, so the two parts are in order and never overlap.
   /// group_lo == i when only the diagonal is left; the second part is empty (group_lo > i) for
   /// context rows, whose first part already holds them.
   struct Row {
-    int64_t lo = 0, hi = 0, group_lo = 0;
+    Int lo = 0, hi = 0, group_lo = 0;
 
-    SEGUE_HOST_DEVICE bool sees(int64_t i, int64_t j) const {
+    SEGUE_HOST_DEVICE bool sees(Int i, Int j) const {
       return (j >= lo && j < hi) || (j >= group_lo && j <= i);
     }
   };
 
-  SEGUE_HOST_DEVICE Row row(int64_t i, int64_t n, int64_t targets) const {
-    const int64_t history_end = n - targets;
+  SEGUE_HOST_DEVICE Row row(Int i, Int n, Int targets) const {
+    const Int history_end = n - targets;
     const bool is_target = i >= history_end;
-    const int64_t place_in_group =
-        is_target && target_group > 1 ? (i - history_end) % target_group : 0;
-    const int64_t group_lo = i - place_in_group;
+    const Int place_in_group = is_target && target_group > 1 ? (i - history_end) % target_group : 0;
+    const Int group_lo = i - place_in_group;
     if (history_end < contextual_len) return {0, 0, group_lo};
     if (i < contextual_len) return {0, history_end, history_end};
 
-    const int64_t hi = is_target ? history_end : i;
+    const Int hi = is_target ? history_end : i;
     // Column j has id j - shift, and 0 inside the context prefix. So a distance of ids between rows
     // after the prefix is a distance of columns, and a window that reaches id 0 reaches column 0.
-    const int64_t shift = contextual_len > 0 ? contextual_len - 1 : 0;
+    const Int shift = contextual_len > 0 ? contextual_len - 1 : 0;
     const bool full = min_full > 0 && hi >= history_end - min_full;
     const bool cut = window > 0 && !full && hi - shift > window;
     return {cut ? hi - window : 0, hi, group_lo};
   }
 
-  SEGUE_HOST_DEVICE bool allows(int64_t i, int64_t j, int64_t n, int64_t targets) const {
+  SEGUE_HOST_DEVICE bool allows(Int i, Int j, Int n, Int targets) const {
     return row(i, n, targets).sees(i, j);
   }
+
+  /// What a run of rows sees together: every row sees [max_lo, min_hi), none sees anything outside
+  /// of [min_lo, max_hi) and [own_lo, last row]. Empty parts have begin >= end.
+  struct Rows {
+    Int min_lo = 0, max_lo = 0, min_hi = 0, max_hi = 0, own_lo = 0;
+
+    SEGUE_HOST_DEVICE bool all_see(Int begin, Int end) const {
+      return begin >= max_lo && end <= min_hi;
+    }
+    /// `last`: one past the last row.
+    SEGUE_HOST_DEVICE bool none_sees(Int begin, Int end, Int last) const {
+      return (end <= min_lo || begin >= max_hi) && (end <= own_lo || begin >= last);
+    }
+  };
+
+  /// Of rows first .. last - 1, where 0 <= first < last <= n.
+  SEGUE_HOST_DEVICE Rows rows(Int first, Int last, Int n, Int targets) const {
+    const Int history_end = n - targets;
+    if (history_end < contextual_len) return {0, 0, 0, 0, row(first, n, targets).group_lo};
+    const bool has_context = first < contextual_len;
+    const Int plain = has_context ? contextual_len : first;
+    if (plain >= last) return {0, 0, history_end, history_end, last};
+    const Row a = row(plain, n, targets);
+    const Row z = row(last - 1, n, targets);
+    // hi and group_lo never fall from row to row; lo rises until the first row without a window.
+    Int max_lo = a.lo > z.lo ? a.lo : z.lo;
+    if (window > 0 && min_full > 0) {
+      const Int cut = history_end - min_full - 1 < last - 1 ? history_end - min_full - 1 : last - 1;
+      if (cut >= plain) {
+        const Int lo = row(cut, n, targets).lo;
+        max_lo = lo > max_lo ? lo : max_lo;
+      }
+    }
+    const Int min_lo = a.lo < z.lo ? a.lo : z.lo;
+    return {has_context ? 0 : min_lo, max_lo, a.hi, has_context ? history_end : z.hi, a.group_lo};
+  }
+
+  /// Rows that may see something of columns first .. last - 1: context rows [0, context_end), rows
+  /// [near, near_end), and rows [far, n). Rows in none of the three see nothing there.
+  struct Seers {
+    Int context_end = 0, near = 0, near_end = 0, far = 0;
+  };
+
+  SEGUE_HOST_DEVICE Seers seers(Int first, Int last, Int n, Int targets) const {
+    const Int history_end = n - targets;
+    const bool degenerate = history_end < contextual_len;
+    if (degenerate || first >= history_end) {
+      // Nobody but the own group, which ends somewhere after the last column.
+      const Int place = last - 1 >= history_end ? (last - 1 - history_end) % target_group : 0;
+      const Int own_end = last - 1 >= history_end ? last - place - 1 + target_group : last;
+      return {0, first, own_end < n ? own_end : n, n};
+    }
+    if (window == 0) return {contextual_len, first, n, n};
+    const Int shift = contextual_len > 0 ? contextual_len - 1 : 0;
+    const Int reach = last - 1 + window > window + shift ? last - 1 + window : window + shift;
+    const Int near_end = reach + 1 < history_end ? reach + 1 : history_end;
+    Int far = min_full > 0 ? history_end - min_full : history_end;
+    if (min_full == 0 && last <= history_end && reach < history_end) far = n;
+    return {contextual_len, first, near_end > first ? near_end : first, far > first ? far : first};
+  }
 };
+
+using HstuMask = BasicHstuMask<int64_t>;
 
 }  // namespace segue::attention

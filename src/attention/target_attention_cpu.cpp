@@ -6,6 +6,9 @@
 #include "attention/hstu_attention.h"
 #include "ops/gemm.h"
 #include "ops/vector_math.h"
+#if SEGUE_HAS_CUDA
+#include "attention/target_attention_cuda.h"
+#endif
 
 // A block of targets times its heads are the rows of a score tile, rows of h its columns. With many
 // targets the products are real matrix products, with one target a pass over h.
@@ -128,6 +131,9 @@ void add_row_sums(Rows<T> tile, int64_t rows, int64_t columns, T* sum) {
 
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
                               const Tensor& p_sum) {
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda()) return cuda::target_attention_forward(exec, p, z, p_sum);
+#endif
   const Shape shape = check(exec, p);
   const int64_t dim = shape.dim;
   dispatch_real(p.h.dtype, [&](auto zero) {
@@ -158,6 +164,11 @@ void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, 
 void target_attention_backward(const Exec& exec, const TargetAttentionParams& p, const Tensor& dz,
                                const Tensor& dp_sum, const Tensor& dh, const Tensor& dkey_query,
                                const Tensor& dkey_bias) {
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda()) {
+    return cuda::target_attention_backward(exec, p, dz, dp_sum, dh, dkey_query, dkey_bias);
+  }
+#endif
   const Shape shape = check(exec, p);
   const int64_t dim = shape.dim;
   SEGUE_ASSERT(dh.rank == 2 && dh.stride(1) == 1 && dh.size(0) == shape.rows && dh.size(1) == dim,

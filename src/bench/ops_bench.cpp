@@ -168,7 +168,7 @@ class OpsBench {
     const Tensor m = w_.zeros({n}), v = w_.zeros({n});
     const ops::AdamParams p;
     add("adam_update", 7 * shape_.dim,
-        [&] { ops::adam_update(w_.exec, p, 1, gradient, m, v, value); });
+        [&] { ops::adam_update(w_.exec, p, {}, gradient, m, v, value); });
   }
 
   Repeats repeats_;

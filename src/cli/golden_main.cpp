@@ -24,8 +24,10 @@ int run(int argc, char** argv) {
       "2 wrong usage, broken files or nothing to run.");
   app.add_option("folder", options.folder, "folder with golden vectors")->required();
   app.add_option("--device", device, "cpu, cuda or cuda:N")->capture_default_str();
-  app.add_option("--precision", precision,
-                 "f32, f64 or bf16 (which has no tolerance: results must be finite)")
+  app.add_option(
+         "--precision", precision,
+         "f32, f64 or bf16 (on the CPU only asked to be finite, on a GPU judged by the CPU's "
+         "error)")
       ->capture_default_str();
   app.add_option("--only", options.only,
                  "regular expression, searched in `FILE/CASE OP [VARIANT]`");

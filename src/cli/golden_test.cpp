@@ -294,12 +294,14 @@ TEST(GoldenSettings, AreReadWithTheirTypes) {
 }
 
 TEST(GoldenTolerance, DependsOnPrecisionAndReference) {
-  EXPECT_EQ(tolerance_of(Level::kResult, Precision::kF32, true), 1e-5);
-  EXPECT_EQ(tolerance_of(Level::kResult, Precision::kF64, true), 1e-9);
-  EXPECT_EQ(tolerance_of(Level::kResult, Precision::kF64, false), 1e-5);
-  EXPECT_EQ(tolerance_of(Level::kAfterTraining, Precision::kF32, true), 1e-4);
-  EXPECT_TRUE(std::isinf(tolerance_of(Level::kResult, Precision::kBf16, true)));
-  EXPECT_EQ(tolerance_of(Level::kExact, Precision::kBf16, false), 0);
+  const Judgement f32{Precision::kF32}, f64{Precision::kF64}, bf16{Precision::kBf16};
+  EXPECT_EQ(tolerance_of(Level::kResult, f32, true), 1e-5);
+  EXPECT_EQ(tolerance_of(Level::kResult, {Precision::kF32, Device::cuda()}, true), 1e-4);
+  EXPECT_EQ(tolerance_of(Level::kResult, f64, true), 1e-9);
+  EXPECT_EQ(tolerance_of(Level::kResult, f64, false), 1e-5);
+  EXPECT_EQ(tolerance_of(Level::kAfterTraining, f32, true), 1e-4);
+  EXPECT_TRUE(std::isinf(tolerance_of(Level::kResult, bf16, true)));
+  EXPECT_EQ(tolerance_of(Level::kExact, bf16, false), 0);
 }
 
 }  // namespace

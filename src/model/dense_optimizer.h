@@ -16,8 +16,13 @@ struct LearningRates {
 };
 LearningRates learning_rates(const OptimizerConfig& config, int64_t steps_done);
 
-/// Clips the dense gradients by their global norm and runs Adam over the flat parameter buffers.
-/// Its only state besides the moments is the number of completed steps.
+/// Clips the dense gradients by their global norm, whose square is given (f64 [1] on exec's
+/// device), and runs Adam over the flat parameter buffers. Its only state besides the moments is
+/// the number of completed steps. Nothing visits the host.
+void update_dense(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
+                  const Parameters& parameters, const Tensor& gradient_squares);
+
+/// The same with the norm computed on the way, and waited for.
 struct DenseUpdate {
   double gradient_norm = 0;  // before clipping
   double clip_scale = 1;

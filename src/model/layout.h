@@ -13,6 +13,7 @@ namespace segue::model {
 /// Where every token of a batch stands, known from lengths alone. A sample's tokens are
 ///   [contextual][history, oldest first, one or two tokens an event][candidates]
 struct BatchLayout {
+  BatchLayout() = default;  // of no samples
   BatchLayout(const ModelConfig& config, const Batch& batch);
 
   int64_t samples() const { return static_cast<int64_t>(token_offsets.size()) - 1; }
@@ -22,9 +23,9 @@ struct BatchLayout {
   int64_t history(int64_t b) const { return difference(history_offsets, b); }
   int64_t targets(int64_t b) const { return difference(candidate_offsets, b); }
 
-  std::vector<int64_t> history_offsets;    // events, [samples + 1]
-  std::vector<int64_t> candidate_offsets;  // all zero when every item is a label
-  std::vector<int64_t> token_offsets;
+  std::vector<int64_t> history_offsets{0};    // events, [samples + 1]
+  std::vector<int64_t> candidate_offsets{0};  // all zero when every item is a label
+  std::vector<int64_t> token_offsets{0};
   int64_t labels = 0;   // predicted positions: candidates, or events
   int64_t longest = 0;  // most history tokens + most candidates + contextual: the reference's N
 

@@ -39,7 +39,12 @@ Parameter* Parameters::add(std::string name, std::vector<int64_t> shape, ops::In
 }
 
 void Parameters::allocate(Device device, DType dtype, uint64_t seed) {
-  const int64_t total = count();
+  const int64_t alignment = device.is_cuda() ? 256 / size_of(dtype) : 1;
+  const auto padded = [&](const Parameter& p) {
+    return (elements_of(p.shape) + alignment - 1) / alignment * alignment;
+  };
+  int64_t total = 0;
+  for (const Parameter& p : all_) total += padded(p);
   const auto flat = [&](Buffer& memory, Purpose purpose) {
     memory = Buffer(device, total * size_of(dtype), purpose);
     return Tensor(memory.data(), dtype, device, {total});
@@ -54,7 +59,7 @@ void Parameters::allocate(Device device, DType dtype, uint64_t seed) {
     p.grad = view(grads_, begin, p.shape);
     p.m = view(m_, begin, p.shape);
     p.v = view(v_, begin, p.shape);
-    begin += elements_of(p.shape);
+    begin += padded(p);
     const Tensor matrix =
         p.shape.size() == 3 ? p.value.reshape({p.shape[0] * p.shape[1], p.shape[2]}) : p.value;
     ops::initialize(matrix, p.init, p.bound, seed, p.name);

@@ -27,7 +27,8 @@ class Parameters {
  public:
   Parameter* add(std::string name, std::vector<int64_t> shape, ops::Init init, double bound = 0);
 
-  /// Initial values are a function of (seed, name, element).
+  /// Initial values are a function of (seed, name, element). On a GPU every parameter begins on 256
+  /// bytes, so the flat tensors have a few zeros between parameters.
   void allocate(Device device, DType dtype, uint64_t seed);
 
   std::deque<Parameter>& all() { return all_; }
@@ -39,7 +40,7 @@ class Parameters {
   Tensor grads() const { return grads_; }
   Tensor first_moments() const { return m_; }
   Tensor second_moments() const { return v_; }
-  void zero_grads() const { zero(grads_); }
+  void zero_grads(const Stream* stream = nullptr) const { zero(grads_, stream); }
 
  private:
   std::deque<Parameter> all_;  // stable addresses

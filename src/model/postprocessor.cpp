@@ -32,7 +32,7 @@ ops::NormParams Postprocessor::norm() const {
   return {.weight = norm_weight_->value, .bias = norm_bias_->value, .eps = ModelConfig::kNormEps};
 }
 
-void Postprocessor::time_features(const Exec& exec, std::span<const int64_t> timestamps,
+void Postprocessor::time_features(const Exec& exec, const Tensor& timestamps,
                                   const Tensor& out) const {
   ops::cyclic_time_features(
       exec, {.unit_seconds = kUnitSeconds, .units_per_period = kUnitsPerPeriod, .pi = config_.pi},
@@ -40,7 +40,7 @@ void Postprocessor::time_features(const Exec& exec, std::span<const int64_t> tim
 }
 
 Postprocessor::Saved Postprocessor::forward(const Exec& exec, const Tensor& x,
-                                            std::span<const int64_t> timestamps) const {
+                                            const Tensor& timestamps) const {
   const int64_t rows = x.size(0);
   const int64_t dim = config_.dim;
   Saved s;

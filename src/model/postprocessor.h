@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "model/config.h"
@@ -29,13 +28,13 @@ class Postprocessor {
     ops::NormStats stats;
     Tensor y;
   };
-  Saved forward(const Exec& exec, const Tensor& x, std::span<const int64_t> timestamps) const;
+  /// timestamps i64 [rows]; read by the timestamp kind alone.
+  Saved forward(const Exec& exec, const Tensor& x, const Tensor& timestamps) const;
   /// dx overwritten, parameter gradients += .
   void backward(const Exec& exec, const Saved& saved, const Tensor& dy, const Tensor& dx) const;
 
   /// The cyclic features alone, [rows, 4].
-  void time_features(const Exec& exec, std::span<const int64_t> timestamps,
-                     const Tensor& out) const;
+  void time_features(const Exec& exec, const Tensor& timestamps, const Tensor& out) const;
 
  private:
   ops::NormParams norm() const;

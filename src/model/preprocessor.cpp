@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "model/precision.h"
 #include "ops/contextual.h"
 #include "ops/rows.h"
 
@@ -73,17 +74,18 @@ Preprocessor::InputGradients Preprocessor::backward(const Exec& exec, const Save
         {config_.contextual_tokens, s.input.context.size(1), config_.embedding_dim});
   }
 
-  content_->backward(exec, s.content, gradients.rows, out.content);
-  if (additional_) additional_->backward(exec, s.additional, gradients.rows, out.additional);
-  if (s.input.context) {
-    ops::contextual_linear_backward(exec, gradients.context_rows, s.input.context,
-                                    context_weight_->value, out.context, context_weight_->grad,
-                                    context_bias_->grad);
-  }
   Arena::Mark scratch(*exec.arena);
+  const Tensor drows = as_activation(exec, gradients.rows);
+  content_->backward(exec, s.content, drows, out.content);
+  if (additional_) additional_->backward(exec, s.additional, drows, out.additional);
+  if (s.input.context) {
+    ops::contextual_linear_backward(exec, as_activation(exec, gradients.context_rows),
+                                    s.input.context, context_weight_->value, out.context,
+                                    context_weight_->grad, context_bias_->grad);
+  }
   const Tensor dencoded =
       exec.activation({s.input.action_code.size(0), config_.action_bits * config_.action_dim});
-  action_->backward(exec, s.action, gradients.action_rows, dencoded);
+  action_->backward(exec, s.action, as_activation(exec, gradients.action_rows), dencoded);
   ops::action_encode_backward(exec, dencoded, s.input.action_code, action_table_->grad,
                               action_target_->grad);
   return out;

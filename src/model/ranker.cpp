@@ -5,10 +5,10 @@
 #include <numeric>
 #include <optional>
 
-#include "base/log.h"
 #include "base/stage.h"
 #include "model/flops.h"
 #include "model/ranker_parts.h"
+#include "ops/optimizer.h"
 #include "ops/rows.h"
 
 namespace segue::model {
@@ -92,132 +92,30 @@ namespace {
 Tensor zeros_like(const Exec& exec, const Tensor& t, DType dtype) {
   Tensor z = t.rank == 3 ? exec.arena->tensor(dtype, {t.size(0), t.size(1), t.size(2)})
                          : exec.arena->tensor(dtype, {t.size(0), t.size(1)});
-  zero(z);
+  zero(z, exec.stream);
   return z;
-}
-
-int32_t action_code_of(int64_t bits, std::span<const int64_t> weights) {
-  int32_t code = 0;
-  for (size_t k = 0; k < weights.size(); ++k) {
-    if ((bits & weights[k]) > 0) code |= int32_t{1} << k;
-  }
-  return code;
 }
 
 }  // namespace
 
-Ranker::Rows Ranker::rows_forward(const Exec& exec, const Batch& batch, const BatchLayout& layout,
-                                  bool training, sparse::Ticket& ticket) {
-  const bool candidates = config_.labels == LabelKind::kCandidates;
-  const int64_t events = layout.events();
-  const int64_t targets = layout.candidates();
-
-  // Look-ups: history and candidates of every sequence feature, then the contextual features.
-  std::vector<sparse::Lookup> lookups;
-  const auto look_up = [&](sparse::TableId table, const std::string& column) {
-    lookups.push_back({table, column, batch.column(column).values.span()});
-  };
-  for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-    const SequenceFeature& feature = f == 0 ? config_.item : config_.additional[f - 1];
-    look_up(sequence_tables_[f], feature.history);
-    if (candidates) look_up(sequence_tables_[f], feature.candidate);
-  }
-  for (size_t c = 0; c < contextual_tables_.size(); ++c) {
-    look_up(contextual_tables_[c], config_.contextual[c].name);
-  }
-  ticket = tables_.begin(lookups);
-
+Ranker::Rows Ranker::rows_forward(const Exec& exec, const PreparedBatch& batch,
+                                  const UploadBlock::Placed& placed, bool training) const {
   Rows rows;
   rows.table_rows.resize(static_cast<size_t>(tables_.count()));
   rows.table_gradients.resize(static_cast<size_t>(tables_.count()));
-  for (const sparse::Lookup& l : lookups) {
-    Tensor& r = rows.table_rows[static_cast<size_t>(l.table)];
-    if (r) continue;
-    r = tables_.rows(exec, ticket, l.table);
+  for (const sparse::TableId table : batch.looked_up) {
+    const auto t = static_cast<size_t>(table);
+    rows.table_rows[t] = tables_.rows(exec, batch.ticket, table);
     if (training) {
-      rows.table_gradients[static_cast<size_t>(l.table)] =
-          zeros_like(exec, r, exec.parameter_dtype());
+      rows.table_gradients[t] = zeros_like(exec, rows.table_rows[t], exec.parameter_dtype());
     }
   }
+  for (const auto& part : batch.branch_index) rows.branch_index.push_back(placed.tensor(part));
+  for (const auto& part : batch.context_index) rows.context_index.push_back(placed.tensor(part));
 
-  // Which table rows every event and candidate is made of.
-  const int64_t places = events + targets;
-  int64_t lookup = 0;
-  for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-    HostArray<int32_t> index;
-    index.resize(places);
-    std::ranges::copy(ticket.inverse(lookup++), index.data());
-    if (candidates) std::ranges::copy(ticket.inverse(lookup++), index.data() + events);
-    rows.feature_index.push_back(std::move(index));
-  }
-  rows.branch_of_event.resize(places);
-  if (config_.identities.distinct_rows) {
-    std::vector<std::span<const int32_t>> columns;
-    for (const HostArray<int32_t>& index : rows.feature_index) columns.push_back(index.span());
-    rows.tuples = sparse::distinct_tuples(columns);
-    std::ranges::copy(rows.tuples.inverse.span(), rows.branch_of_event.data());
-    for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-      rows.branch_index.push_back(
-          Tensor(const_cast<int32_t*>(rows.tuples.column(static_cast<int64_t>(f)).data()),
-                 DType::kI32, Device::cpu(), {rows.tuples.count}));
-    }
-  } else {
-    std::iota(rows.branch_of_event.data(), rows.branch_of_event.data() + places, 0);
-    for (const HostArray<int32_t>& index : rows.feature_index) {
-      rows.branch_index.push_back(index.tensor());
-    }
-  }
-
-  // Action codes: every possible pattern once, or one per event and candidate.
-  const std::span<const int64_t> actions = batch.column(config_.action.history).values.span();
-  const int32_t target_code = int32_t{1} << config_.action.weights.size();
-  rows.action_of_event.resize(events);
-  rows.action_of_target.resize(targets);
-  if (config_.identities.action_codes && target_code + 1 <= kMaxActionCodes) {
-    rows.action_code.resize(target_code + 1);
-    std::iota(rows.action_code.data(), rows.action_code.data() + rows.action_code.size(), 0);
-    for (int64_t e = 0; e < events; ++e) {
-      rows.action_of_event[e] =
-          action_code_of(actions[static_cast<size_t>(e)], config_.action.weights);
-    }
-    std::ranges::fill(rows.action_of_target.span(), target_code);
-  } else {
-    if (config_.identities.action_codes) {
-      base::log_once(
-          base::LogLevel::kInfo, "action_codes",
-          "identity action_codes does not apply: too many action bits; running per event");
-    }
-    rows.action_code.resize(places);
-    for (int64_t e = 0; e < events; ++e) {
-      rows.action_code[e] = action_code_of(actions[static_cast<size_t>(e)], config_.action.weights);
-    }
-    std::fill(rows.action_code.data() + events, rows.action_code.data() + places, target_code);
-    std::iota(rows.action_of_event.data(), rows.action_of_event.data() + events, 0);
-    std::iota(rows.action_of_target.data(), rows.action_of_target.data() + targets,
-              static_cast<int32_t>(events));
-  }
-
-  // Contextual slots.
-  for (size_t c = 0; c < contextual_tables_.size(); ++c) {
-    const ContextualFeature& feature = config_.contextual[c];
-    const std::span<const int32_t> inverse = ticket.inverse(lookup++);
-    const std::span<const int64_t> offsets = batch.offsets(batch.column(feature.name));
-    for (int64_t slot = 0; slot < feature.max_length; ++slot) {
-      HostArray<int32_t> index;
-      index.resize(layout.samples());
-      for (int64_t b = 0; b < layout.samples(); ++b) {
-        const int64_t place = offsets[static_cast<size_t>(b)] + slot;
-        const bool present = place < offsets[static_cast<size_t>(b) + 1] &&
-                             layout.history(b) + layout.targets(b) >= feature.min_sequence;
-        index[b] = present ? inverse[static_cast<size_t>(place)] : -1;
-      }
-      rows.context_index.push_back(std::move(index));
-    }
-  }
-
-  // Gather and run the branches.
   const int64_t embedding_dim = tables_.config().dim;
-  const int64_t n = rows.branch_index[0].size(0);
+  const int64_t n = batch.branch_rows;
+  const int64_t samples = batch.layout.samples();
   Preprocessor::Input input;
   input.content = exec.activation({n, embedding_dim});
   ops::gather_rows(exec, rows.table_rows[static_cast<size_t>(sequence_tables_[0])],
@@ -232,14 +130,14 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, const Batch& batch, const Ba
                        input.additional.columns(f * embedding_dim, embedding_dim));
     }
   }
-  input.action_code = rows.action_code.tensor();
+  input.action_code = placed.tensor(batch.action_code);
   if (config_.contextual_tokens() > 0) {
-    input.context = exec.activation({config_.contextual_tokens(), layout.samples(), embedding_dim});
+    input.context = exec.activation({config_.contextual_tokens(), samples, embedding_dim});
     int64_t slot = 0;
     for (size_t c = 0; c < contextual_tables_.size(); ++c) {
       const Tensor& source = rows.table_rows[static_cast<size_t>(contextual_tables_[c])];
       for (int64_t k = 0; k < config_.contextual[c].max_length; ++k, ++slot) {
-        ops::gather_rows(exec, source, rows.context_index[static_cast<size_t>(slot)].tensor(),
+        ops::gather_rows(exec, source, rows.context_index[static_cast<size_t>(slot)],
                          input.context.select(slot));
       }
     }
@@ -272,16 +170,22 @@ void Ranker::rows_backward(const Exec& exec, Rows& rows) const {
   int64_t slot = 0;
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
     for (int64_t k = 0; k < config_.contextual[c].max_length; ++k, ++slot) {
-      ops::segment_sum(exec, d.context.select(slot),
-                       rows.context_index[static_cast<size_t>(slot)].tensor(),
+      ops::segment_sum(exec, d.context.select(slot), rows.context_index[static_cast<size_t>(slot)],
                        gradients_of(contextual_tables_[c]));
     }
   }
 }
 
 Pass Ranker::run(const Exec& exec, const Batch& batch, const PassOptions& options) {
-  batch.validate();
-  const BatchLayout layout(config_, batch);
+  {
+    const base::Stage stage("prepare batch");
+    prepare(batch, options.micro_batch_tokens, prepared_);
+  }
+  return run(exec, prepared_, options);
+}
+
+Pass Ranker::run(const Exec& exec, PreparedBatch& batch, const PassOptions& options) {
+  const BatchLayout& layout = batch.layout;
   PassOptions whole = options;  // what belongs to the whole batch is fixed before any micro-batch
   if (!whole.longest) whole.longest = layout.longest;
   const double denominator =
@@ -292,43 +196,114 @@ Pass Ranker::run(const Exec& exec, const Batch& batch, const PassOptions& option
   pass.tokens = layout.tokens();
   pass.num_labels = layout.labels;
   pass.model_flops = formula_flops(config_, layout.token_offsets, options.training);
-  pass.task_losses.assign(config_.tasks.size(), 0.0);
-  const size_t values = config_.tasks.size() * static_cast<size_t>(layout.labels);
-  pass.logits.resize(values);
-  pass.predictions.resize(values);
-  pass.labels.resize(values);
 
   pass.token_offsets = layout.token_offsets;
 
-  Rows rows = [&] {
-    const base::Stage stage("rows forward");
-    return rows_forward(exec, batch, layout, options.training, pass.ticket);
-  }();
-  for (const MicroBatch& micro : cut_micro_batches(layout, options.micro_batch_tokens)) {
+  std::optional<base::Stage> stage("rows forward");
+  const UploadBlock::Placed placed = batch.block.place(exec);
+  for (size_t i = 0; i < batch.looked_up.size(); ++i) {
+    batch.ticket.place_ids(batch.looked_up[i], placed.tensor(batch.distinct_ids[i]));
+  }
+  const Results results = make_results(exec, layout.labels);
+  Rows rows = rows_forward(exec, batch, placed, options.training);
+  for (const PreparedBatch::Tokens& micro : batch.micro_batches) {
     Arena::Mark scratch(*exec.arena);
-    std::optional<base::Stage> stage("tokens forward");
-    const Tokens tokens = lay_out(exec, batch, layout, rows, micro, whole);
+    stage.reset();
+    stage.emplace("tokens forward");
+    const Tokens tokens = place_tokens(batch, micro, placed, rows, whole);
     const UserSide user = user_forward(exec, rows, tokens, options);
     ItemSide item = item_forward(exec, rows, tokens, user.user);
     if (options.probe) {
       options.probe("user_embeddings", user.user);
       if (item.item.y) options.probe("item_embeddings", item.item.y);
     }
-    loss(exec, tokens, item, denominator, pass);
-    stage.reset();
+    loss(exec, tokens, item, denominator, results);
     if (options.training) {
+      stage.reset();
       stage.emplace("tokens backward");
-      const Tensor duser = item_backward(exec, rows, tokens, item, user.user);
+      const Tensor duser = item_backward(exec, rows, tokens, item);
       user_backward(exec, rows, tokens, user, duser);
     }
   }
   if (options.training) {
-    const base::Stage stage("rows backward");
+    stage.reset();
+    stage.emplace("rows backward");
     rows_backward(exec, rows);
+    ops::sum_of_squares(exec, parameters_.grads(), results.gradient_squares);
+    for (size_t t = 0; t < rows.table_gradients.size(); ++t) {
+      const Tensor& gradients = rows.table_gradients[t];
+      if (!gradients) continue;
+      ops::sum_of_squares(exec, gradients.reshape({gradients.elements()}),
+                          results.row_gradient_squares.narrow(0, static_cast<int64_t>(t), 1));
+    }
+    pass.device_gradient_squares = results.gradient_squares;
   }
-  pass.loss = std::accumulate(pass.task_losses.begin(), pass.task_losses.end(), 0.0);
+  stage.reset();
+  stage.emplace("read results");
+  read_results(exec, results, options.training, pass);
+  pass.labels = batch.labels;
+  pass.ticket = std::move(batch.ticket);
   pass.row_gradients = std::move(rows.table_gradients);
   return pass;
+}
+
+Ranker::Results Ranker::make_results(const Exec& exec, int64_t labels) const {
+  const auto tasks = static_cast<int64_t>(config_.tasks.size());
+  const DType type = exec.parameter_dtype();
+  const int64_t sums = tasks + 1 + tables_.count();
+  const int64_t sum_bytes = sums * size_of(DType::kF64);
+  const int64_t value_bytes = labels * tasks * size_of(type);
+  Results r;
+  r.memory = exec.arena->tensor(DType::kU8, {sum_bytes + 2 * value_bytes});
+  const auto view = [&](int64_t at, DType dtype, std::initializer_list<int64_t> shape) {
+    return Tensor(static_cast<char*>(r.memory.data) + at, dtype, exec.device, shape);
+  };
+  const Tensor all_sums = view(0, DType::kF64, {sums});
+  zero(all_sums, exec.stream);
+  r.losses = all_sums.narrow(0, 0, tasks);
+  r.gradient_squares = all_sums.narrow(0, tasks, 1);
+  r.row_gradient_squares = all_sums.narrow(0, tasks + 1, tables_.count());
+  r.logits = view(sum_bytes, type, {labels, tasks});
+  r.predictions = view(sum_bytes + value_bytes, type, {tasks, labels});
+  return r;
+}
+
+void Ranker::read_results(const Exec& exec, const Results& results, bool training, Pass& pass) {
+  const char* from = static_cast<const char*>(results.memory.data);
+  const char* here = from;
+  if (exec.device.is_cuda()) {
+    host_results_.set_memory(HostMemory::kPinned);
+    host_results_.resize(results.memory.bytes());
+    copy(host_results_.tensor(), results.memory, exec.stream);
+    exec.stream->synchronize();
+    here = reinterpret_cast<const char*>(host_results_.data());
+  }
+  // The same place in the copy.
+  const auto values = [&]<class T>(const Tensor& t, T) {
+    return std::span(reinterpret_cast<const T*>(here + (static_cast<const char*>(t.data) - from)),
+                     static_cast<size_t>(t.elements()));
+  };
+  const auto losses = values(results.losses, double{});
+  pass.task_losses.assign(losses.begin(), losses.end());
+  pass.loss = std::accumulate(losses.begin(), losses.end(), 0.0);
+  if (training) {
+    const auto squares = values(results.row_gradient_squares, double{});
+    pass.gradient_squares = values(results.gradient_squares, double{})[0];
+    pass.row_gradient_squares.assign(squares.begin(), squares.end());
+  }
+  const size_t tasks = config_.tasks.size();
+  const auto labels = static_cast<size_t>(pass.num_labels);
+  pass.logits.resize(tasks * labels);
+  dispatch_real(results.logits.dtype, [&](auto zero_value) {
+    const auto logits = values(results.logits, zero_value);
+    const auto predictions = values(results.predictions, zero_value);
+    for (size_t i = 0; i < labels; ++i) {
+      for (size_t k = 0; k < tasks; ++k) {
+        pass.logits[k * labels + i] = static_cast<double>(logits[i * tasks + k]);
+      }
+    }
+    pass.predictions.assign(predictions.begin(), predictions.end());
+  });
 }
 
 }  // namespace segue::model

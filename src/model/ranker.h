@@ -13,6 +13,7 @@
 #include "model/mlp.h"
 #include "model/parameters.h"
 #include "model/postprocessor.h"
+#include "model/prepared_batch.h"
 #include "model/preprocessor.h"
 #include "model/stu.h"
 #include "sparse/tables.h"
@@ -45,6 +46,12 @@ struct Pass {
 
   sparse::Ticket ticket;
   std::vector<Tensor> row_gradients;  // per table [distinct, dim], absent if not looked up
+
+  /// Sums of squares of all dense gradients and of each table's row gradients, training only: not
+  /// finite if and only if something in them is not (or is huge). The first also where it was made.
+  double gradient_squares = 0;
+  std::vector<double> row_gradient_squares;
+  Tensor device_gradient_squares;  // f64 [1], in the arena
 };
 
 /// The HSTU ranker. A pass has three parts: rows (per distinct id: look up, id-only branches),
@@ -60,6 +67,13 @@ class Ranker {
 
   Pass run(const Exec& exec, const Batch& batch, const PassOptions& options);
 
+  /// The same in two parts. prepare() is host work only and may go on while another batch runs, on
+  /// one thread at a time; `micro_batch_tokens` is its to know. run() uses a prepared batch up. It
+  /// waits for the device once, at its end; everything the Pass holds is then on the host, except
+  /// what is said to live in the arena.
+  void prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBatch& prepared);
+  Pass run(const Exec& exec, PreparedBatch& prepared, const PassOptions& options);
+
   const ModelConfig& config() const { return config_; }
   Parameters& parameters() { return parameters_; }
   const Parameters& parameters() const { return parameters_; }
@@ -70,26 +84,38 @@ class Ranker {
   static constexpr int64_t kMaxActionCodes = 1024;
 
  private:
+  struct Places;    // indices of events and candidates, while a batch is prepared
   struct Rows;      // part one, whole batch
   struct Tokens;    // one micro-batch
   struct UserSide;  // assembled input, stack and postprocessor of one micro-batch
   struct ItemSide;  // item MLP, head
+  struct Results;   // what a pass brings back to the host
 
-  Rows rows_forward(const Exec& exec, const Batch& batch, const BatchLayout& layout, bool training,
-                    sparse::Ticket& ticket);
+  void prepare_ids(const Batch& batch, PreparedBatch& out, Places& places);
+  void prepare_actions(const Batch& batch, PreparedBatch& out, Places& places) const;
+  PreparedBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro,
+                                       const Places& places, PreparedBatch& out) const;
+  void fill_tokens(const Batch& batch, const MicroBatch& micro, const Places& places,
+                   const PreparedBatch::Tokens& t, int64_t* timestamps, PreparedBatch& out) const;
+
+  Rows rows_forward(const Exec& exec, const PreparedBatch& batch, const UploadBlock::Placed& placed,
+                    bool training) const;
   void rows_backward(const Exec& exec, Rows& rows) const;
-  Tokens lay_out(const Exec& exec, const Batch& batch, const BatchLayout& layout, const Rows& rows,
-                 const MicroBatch& micro, const PassOptions& options) const;
+  Tokens place_tokens(const PreparedBatch& batch, const PreparedBatch::Tokens& micro,
+                      const UploadBlock::Placed& placed, const Rows& rows,
+                      const PassOptions& options) const;
   UserSide user_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
                         const PassOptions& options) const;
   void user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const UserSide& user,
                      const Tensor& duser) const;
   ItemSide item_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
                         const Tensor& user) const;
-  Tensor item_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const ItemSide& item,
-                       const Tensor& user) const;
+  Tensor item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
+                       const ItemSide& item) const;
   void loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, double denominator,
-            Pass& pass) const;
+            const Results& results) const;
+  Results make_results(const Exec& exec, int64_t labels) const;
+  void read_results(const Exec& exec, const Results& results, bool training, Pass& pass);
   bool collapses_last_layer(const Tokens& tokens) const;
 
   ModelConfig config_;
@@ -102,6 +128,9 @@ class Ranker {
   std::vector<StuLayer> layers_;
   std::unique_ptr<Postprocessor> postprocessor_;
   std::unique_ptr<Mlp> item_mlp_, head_;
+
+  PreparedBatch prepared_;           // of run(batch): its memory is kept
+  HostArray<uint8_t> host_results_;  // where results land when they come from a GPU
 };
 
 }  // namespace segue::model

@@ -1,9 +1,10 @@
 #pragma once
 
-// The private parts of a Ranker pass; included by the two files that make one.
+// The private parts of a Ranker pass; included by the files that make one.
 
 #include <vector>
 
+#include "model/precision.h"
 #include "model/ranker.h"
 #include "ops/assemble.h"
 
@@ -13,37 +14,22 @@ namespace segue::model {
 struct Ranker::Rows {
   std::vector<Tensor> table_rows;  // per table [distinct, embedding dim]; absent if not looked up
   std::vector<Tensor> table_gradients;  // the same shape, float
-
-  /// Place of every event, then of every candidate, in the rows of each sequence feature's table.
-  std::vector<HostArray<int32_t>> feature_index;
-  /// Branch rows: one per distinct tuple (or per event and candidate), which table rows they are
-  /// made of, and which one an event or candidate uses.
-  std::vector<Tensor> branch_index;    // per feature i32 [branch rows]
-  HostArray<int32_t> branch_of_event;  // [events + candidates]
-  sparse::DistinctTuples tuples;       // owns branch_index when ids are deduplicated
-
-  HostArray<int32_t> action_code;       // codes the action branch runs on
-  HostArray<int32_t> action_of_event;   // [events]: index into action_code
-  HostArray<int32_t> action_of_target;  // [candidates]
-
-  std::vector<HostArray<int32_t>> context_index;  // per slot [samples]
-
+  std::vector<Tensor> branch_index;     // per sequence feature i32 [branch rows]
+  std::vector<Tensor> context_index;    // per contextual slot i32 [samples]
   Preprocessor::Saved saved;
   Preprocessor::RowGradients gradients;
 };
 
-/// One micro-batch, laid out token by token.
+/// One micro-batch where ops can read it.
 struct Ranker::Tokens {
-  std::vector<int64_t> offsets;  // tokens, from 0
-  std::vector<int64_t> num_targets;
   Sequences sequences;
   ops::AssembleParams assemble;
   int64_t count = 0;
   int64_t most_targets = 0;
 
-  TargetTokens labelled;  // tokens that are predicted
-  std::vector<int64_t> label_timestamps;
-  std::vector<int64_t> label_values;   // bits, or the value of a regression
+  TargetTokens labelled;               // tokens that are predicted
+  Tensor label_timestamps;             // i64 [labels]
+  std::vector<Tensor> label_values;    // per task [labels]
   std::vector<Tensor> label_features;  // per sequence feature i32: row in its table
   int64_t first_label = 0;             // number of the first label in the batch
 };
@@ -58,6 +44,7 @@ struct Ranker::UserSide {
 };
 
 struct Ranker::ItemSide {
+  Tensor user;       // [labels, dim], in the type of this side
   Tensor item_rows;  // [labels, features * embedding dim]
   Mlp::Saved item;
   Tensor product;
@@ -66,9 +53,14 @@ struct Ranker::ItemSide {
   Tensor dlogits;
 };
 
-/// The item path and the head run in float even when the user path is bf16.
-inline Exec wide_exec(const Exec& exec) {
-  return exec.rounds_to_bf16() ? exec.with(Precision::kF32) : exec;
-}
+/// What a pass brings back to the host, side by side in one piece of memory: one copy.
+struct Ranker::Results {
+  Tensor memory;                // u8
+  Tensor losses;                // f64 [tasks]
+  Tensor gradient_squares;      // f64 [1]
+  Tensor row_gradient_squares;  // f64 [tables]
+  Tensor logits;                // [labels, tasks]
+  Tensor predictions;           // [tasks, labels]
+};
 
 }  // namespace segue::model

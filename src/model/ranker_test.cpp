@@ -9,105 +9,13 @@
 #include "base/error.h"
 #include "model/dense_optimizer.h"
 #include "model/flops.h"
+#include "model/ranker_test_util.h"
 #include "ops/test_util.h"
 
 namespace segue::model {
 namespace {
 
 using ops::test::TestBed;
-
-ModelConfig tiny_config() {
-  ModelConfig c;
-  c.dim = 8;
-  c.heads = 2;
-  c.qk_dim = 4;
-  c.v_dim = 4;
-  c.layers = 2;
-  c.hidden = 6;
-  c.item_hidden = 7;
-  c.head_hidden = 5;
-  c.max_seq_len = 40;
-  c.position_buckets = 16;
-  c.time_buckets = 6;
-  c.input_dropout = 0.2;
-  c.dropout = 0.1;
-  c.additional = {{"artist", "candidate_artist", "artist"}};
-  c.item = {"item", "candidate", "item"};
-  c.contextual = {{"user", "user"}, {"tags", "tag", 2, 3}};
-  c.action = {"action", {1, 2}, 3};
-  c.history_timestamp = "time";
-  c.candidate_timestamp = "candidate_time";
-  c.candidate_label = "label";
-  c.tasks = {{"click", ops::TaskKind::kBinary, 1, 0.7},
-             {"like", ops::TaskKind::kBinary, 2, 0.3},
-             {"value", ops::TaskKind::kRegression, 1, 0.1}};
-  return c;
-}
-
-sparse::TablesConfig tiny_tables() {
-  sparse::TablesConfig t;
-  t.dim = 5;
-  t.tables = {{"item", 20, 0.5}, {"artist", 9, 0.5}, {"user", 6, 0.5}, {"tag", 4, 0.5}};
-  return t;
-}
-
-/// A batch with an empty history, repeated ids, tags of lengths 0 to 2 and 0 to 3 candidates.
-Batch tiny_batch(const std::vector<int64_t>& histories = {4, 0, 1, 6},
-                 const std::vector<int64_t>& candidates = {1, 2, 3, 1}) {
-  Batch b;
-  const int history = b.add_group("history");
-  const int candidate = b.add_group("candidate");
-  const int user = b.add_group("user");
-  const int tags = b.add_group("tags");
-  const std::vector<std::pair<std::string, int>> columns = {{"item", history},
-                                                            {"artist", history},
-                                                            {"action", history},
-                                                            {"time", history},
-                                                            {"candidate", candidate},
-                                                            {"candidate_artist", candidate},
-                                                            {"candidate_time", candidate},
-                                                            {"label", candidate},
-                                                            {"user", user},
-                                                            {"tags", tags}};
-  for (const auto& [name, group] : columns) b.add_column(name, group);
-  b.clear();
-  for (Batch::Group& g : b.groups) g.offsets.assign(std::vector<int64_t>{0});
-  const auto draw = [&](uint64_t site, int64_t i, int64_t n) {
-    return static_cast<int64_t>(base::splitmix64(site * 1000 + static_cast<uint64_t>(i)) %
-                                static_cast<uint64_t>(n));
-  };
-  const auto extend = [&](const char* group, int64_t length) {
-    HostArray<int64_t>& offsets = b.group(group).offsets;
-    offsets.push_back(offsets[offsets.size() - 1] + length);
-  };
-  for (size_t s = 0; s < histories.size(); ++s) {
-    const int64_t k = static_cast<int64_t>(s);
-    b.sample_index.push_back(k);
-    int64_t now = 1000 * (k + 1);
-    for (int64_t e = 0; e < histories[s]; ++e) {
-      const int64_t item = draw(1, 10 * k + e, 7);
-      b.column("item").values.push_back(item);
-      b.column("artist").values.push_back(item % 4);
-      b.column("action").values.push_back(draw(2, 10 * k + e, 4));
-      b.column("time").values.push_back(now += draw(3, 10 * k + e, 500));
-    }
-    for (int64_t c = 0; c < candidates[s]; ++c) {
-      const int64_t item = draw(4, 10 * k + c, 20);
-      b.column("candidate").values.push_back(item);
-      b.column("candidate_artist").values.push_back(item % 9);
-      b.column("candidate_time").values.push_back(now);
-      b.column("label").values.push_back(draw(5, 10 * k + c, 4));
-    }
-    b.column("user").values.push_back(draw(6, k, 6));
-    for (int64_t t = 0; t < k % 3; ++t) b.column("tags").values.push_back(draw(7, k + t, 4));
-    extend("history", histories[s]);
-    extend("candidate", candidates[s]);
-    extend("user", 1);
-    extend("tags", k % 3);
-  }
-  b.global_samples = b.num_samples();
-  return b;
-}
 
 struct Fixture {
   explicit Fixture(const ModelConfig& config, DType dtype = DType::kF64)
@@ -197,29 +105,11 @@ TEST(RankerTest, GradientsWithoutIdentities) {
 }
 
 TEST(RankerTest, GradientsOfTheGatedInterleavedVariant) {
-  ModelConfig c = tiny_config();
-  c.layer = LayerKind::kGated;
-  c.tokens = TokenKind::kInterleaved;
-  c.labels = LabelKind::kEveryItem;
-  c.embedding_mlp = EmbeddingMlp::kRelu;
-  c.postprocessor = PostprocessorKind::kL2;
-  c.head = HeadKind::kDirect;
-  c.time_buckets = 0;
-  c.tasks = {{"click", ops::TaskKind::kBinary, 1, 1}, {"like", ops::TaskKind::kBinary, 2, 1}};
-  check_gradients(c, tiny_batch());
+  check_gradients(tiny_gated_config(), tiny_batch());
 }
 
 TEST(RankerTest, GradientsOfInterleavedCandidatesWithAllMasks) {
-  ModelConfig c = tiny_config();
-  c.tokens = TokenKind::kInterleaved;
-  c.output_norm = OutputNorm::kGroup;
-  c.postprocessor = PostprocessorKind::kLayerNorm;
-  c.attention = {.contextual_mask = true,
-                 .window = 4,
-                 .min_full = 2,
-                 .target_group = 2,
-                 .score_scale = ScoreScale::kBatchMax};
-  check_gradients(c, tiny_batch());
+  check_gradients(tiny_masked_config(), tiny_batch());
 }
 
 std::vector<double> all_results(Fixture& f, const Pass& pass) {

@@ -31,6 +31,8 @@ struct StuConfig {
 struct Sequences {
   std::span<const int64_t> offsets;      // tokens, host, [sequences + 1]
   std::span<const int64_t> num_targets;  // trailing target tokens, host; empty: none
+  Tensor device_offsets;                 // i64, the same where kernels can read it; may be absent
+  Tensor device_num_targets;             // likewise
   ops::RowIdentity rows;                 // for dropout
   double score_scale = 1;                // 1 / N
   bool training = false;                 // dropout on, activations kept

@@ -5,6 +5,7 @@
 // One pass over h replaces the K and V projections and attention of every other row.
 
 #include "attention/hstu_attention.h"
+#include "model/precision.h"
 #include "model/stu.h"
 #include "ops/gemm.h"
 #include "ops/rows.h"
@@ -50,7 +51,6 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   s.h_target = exec.activation({targets, dim});
   s.u = exec.activation({targets, w});
   const Tensor q = exec.activation({targets, q_block().width});
-  s.q_scaled = exec.activation({targets, q_block().width});
   ops::gather_rows(exec, s.h, target_tokens.rows, s.h_target);
   ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, u_block()), s.u,
             {.bias = uvqk_bias_->value.narrow(0, u_block().begin, u_block().width)});
@@ -58,8 +58,9 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
             {.bias = uvqk_bias_->value.narrow(0, q_block().begin, q_block().width)});
 
   // From here to `a` everything stays in float: these values have no counterpart in the plain path.
-  const Exec wide = exec.rounds_to_bf16() ? exec.with(Precision::kF32) : exec;
-  ops::scale(wide, q, alpha(), s.q_scaled);
+  const Exec wide = wide_exec(exec);
+  s.q_scaled = wide.activation({targets, q_block().width});
+  ops::scale(wide, as_activation(wide, q), alpha(), s.q_scaled);
   s.key_query = wide.activation({targets, heads, dim});
   s.key_bias = wide.activation({targets, heads});
   for (int64_t g = 0; g < heads; ++g) {
@@ -75,20 +76,22 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
                                       {.h = s.h,
                                        .offsets = seq.offsets,
                                        .num_targets = seq.num_targets,
+                                       .device_offsets = seq.device_offsets,
+                                       .device_num_targets = seq.device_num_targets,
                                        .mask = config_.mask,
                                        .key_query = s.key_query,
                                        .key_bias = s.key_bias,
                                        .scale = seq.score_scale},
                                       s.z, s.p_sum);
-  s.a = exec.activation({targets, w});
+  const Tensor a = wide.activation({targets, w});
   for (int64_t g = 0; g < heads; ++g) {
-    const Tensor a_head = head_columns(s.a, {0, w}, g, heads);
+    const Tensor a_head = head_columns(a, {0, w}, g, heads);
     ops::gemm(wide, Trans::kNo, head_rows(s.z, g), Trans::kNo,
               head_columns(weight, v_block(), g, heads), a_head);
     ops::gemm(wide, Trans::kNo, head_column(s.p_sum, g), Trans::kNo,
               head_columns(bias, v_block(), g, heads), a_head, {.accumulate = true});
   }
-  ops::round_rows_to_bf16(exec, s.a);
+  s.a = rounded_activation(exec, a);
 
   s.stats_out =
       ops::make_norm_stats(exec, targets, config_.output_norm == OutputNorm::kGroup ? heads : 1);
@@ -115,7 +118,7 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   const Tensor& dweight = uvqk_weight_->grad;
   const Tensor bias = as_row(uvqk_bias_->value);
   const Tensor dbias = as_row(uvqk_bias_->grad);
-  const Exec wide = exec.rounds_to_bf16() ? exec.with(Precision::kF32) : exec;
+  const Exec wide = wide_exec(exec);
 
   // Output projection and gate, at target rows.
   const Tensor dy = exec.activation({targets, 3 * w});
@@ -127,10 +130,11 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
                      du, da, output_norm_weight_->grad, output_norm_bias_->grad);
 
   // a = W_v^T z + p_sum b_v.
+  const Tensor da_wide = as_activation(wide, da);
   const Tensor dz = wide.activation({targets, heads, dim});
   const Tensor dp_sum = wide.activation({targets, heads});
   for (int64_t g = 0; g < heads; ++g) {
-    const Tensor da_head = head_columns(da, {0, w}, g, heads);
+    const Tensor da_head = head_columns(da_wide, {0, w}, g, heads);
     ops::gemm(wide, Trans::kNo, da_head, Trans::kYes, head_columns(weight, v_block(), g, heads),
               head_rows(dz, g));
     ops::gemm(wide, Trans::kNo, da_head, Trans::kYes, head_columns(bias, v_block(), g, heads),
@@ -149,6 +153,8 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
                                        {.h = s.h,
                                         .offsets = seq.offsets,
                                         .num_targets = seq.num_targets,
+                                        .device_offsets = seq.device_offsets,
+                                        .device_num_targets = seq.device_num_targets,
                                         .mask = config_.mask,
                                         .key_query = s.key_query,
                                         .key_bias = s.key_bias,
@@ -156,9 +162,9 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
                                        dz, dp_sum, dh, dkey_query, dkey_bias);
 
   // q' = W_k q_scaled, c = b_k.q_scaled.
-  const Tensor dq = exec.activation({targets, q_block().width});
+  const Tensor dq_wide = wide.activation({targets, q_block().width});
   for (int64_t g = 0; g < heads; ++g) {
-    const Tensor dq_head = head_columns(dq, {0, q_block().width}, g, heads);
+    const Tensor dq_head = head_columns(dq_wide, {0, q_block().width}, g, heads);
     const Tensor q_head = head_columns(s.q_scaled, {0, q_block().width}, g, heads);
     ops::gemm(wide, Trans::kNo, head_rows(dkey_query, g), Trans::kNo,
               head_columns(weight, k_block(), g, heads), dq_head);
@@ -169,8 +175,8 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
     ops::gemm(wide, Trans::kYes, head_column(dkey_bias, g), Trans::kNo, q_head,
               head_columns(dbias, k_block(), g, heads), {.accumulate = true});
   }
-  ops::scale(wide, dq, alpha(), dq);
-  ops::round_rows_to_bf16(exec, dq);
+  ops::scale(wide, dq_wide, alpha(), dq_wide);
+  const Tensor dq = rounded_activation(exec, dq_wide);
 
   // U and Q of the target rows.
   const Tensor dh_target = exec.activation({targets, dim});

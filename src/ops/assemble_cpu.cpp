@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/cuda_forms.h"
 #include "ops/dropout_row.h"
 #include "ops/row_loop.h"
 #include "ops/segments.h"
@@ -54,6 +55,9 @@ const T* content_row(const AssembleParams& p, int64_t token) {
 }  // namespace
 
 void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::assemble_forward(exec, p, x);
+  }
   require_cpu(exec, "assemble_forward");
   const int64_t tokens = x.size(0), dim = x.size(1);
   SEGUE_ASSERT(p.row_index.rank == 1 && p.row_index.size(0) == tokens,
@@ -98,6 +102,9 @@ void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x
 
 void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& dx,
                        const AssembleGradients& gradients) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::assemble_backward(exec, p, dx, gradients);
+  }
   require_cpu(exec, "assemble_backward");
   const int64_t tokens = dx.size(0), dim = dx.size(1);
   const DropoutRows dropout(exec, p.dropout);

@@ -28,13 +28,13 @@ void action_encode_backward(const Exec& exec, const Tensor& dy, const Tensor& co
 /// Cyclic features of a time in seconds, two per period: cos and sin of
 ///   (floor(t / unit) mod count) / count * 2 * pi
 /// Arithmetic in float, as the reference, whatever the type of `out`; `pi` is 3.14 there. Rounded
-/// in mode kBf16. out [n, 2 * periods], rows may be strided.
+/// in mode kBf16. timestamps i64 [n]; out [n, 2 * periods], rows may be strided.
 struct CyclicParams {
   std::span<const double> unit_seconds;
   std::span<const double> units_per_period;
   double pi = 3.14159265358979323846;
 };
-void cyclic_time_features(const Exec& exec, const CyclicParams& p,
-                          std::span<const int64_t> timestamps, const Tensor& out);
+void cyclic_time_features(const Exec& exec, const CyclicParams& p, const Tensor& timestamps,
+                          const Tensor& out);
 
 }  // namespace segue::ops

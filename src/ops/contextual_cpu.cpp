@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/cuda_forms.h"
 #include "ops/gemm.h"
 #include "ops/row_chunks.h"
 #include "ops/row_loop.h"
@@ -34,6 +35,9 @@ void check_shapes(const Tensor& e, const Tensor& weight, const Tensor& y) {
 
 void contextual_linear_forward(const Exec& exec, const Tensor& e, const Tensor& weight,
                                const Tensor& bias, const Tensor& y) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::contextual_linear_forward(exec, e, weight, bias, y);
+  }
   require_cpu(exec, "contextual_linear_forward");
   check_shapes(e, weight, y);
   for (int64_t s = 0; s < weight.size(0); ++s) {
@@ -46,6 +50,10 @@ void contextual_linear_forward(const Exec& exec, const Tensor& e, const Tensor& 
 void contextual_linear_backward(const Exec& exec, const Tensor& dy, const Tensor& e,
                                 const Tensor& weight, const Tensor& de, const Tensor& dweight,
                                 const Tensor& dbias) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda())
+      return cuda::contextual_linear_backward(exec, dy, e, weight, de, dweight, dbias);
+  }
   require_cpu(exec, "contextual_linear_backward");
   check_shapes(e, weight, dy);
   GemmExtra add_to;
@@ -62,6 +70,9 @@ void contextual_linear_backward(const Exec& exec, const Tensor& dy, const Tensor
 
 void action_encode_forward(const Exec& exec, const Tensor& table, const Tensor& target,
                            const Tensor& code, const Tensor& y) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::action_encode_forward(exec, table, target, code, y);
+  }
   require_cpu(exec, "action_encode_forward");
   const int64_t bits = table.size(0), dim = table.size(1), width = bits * dim;
   SEGUE_ASSERT(code.size(0) == y.size(0) && y.size(1) == width && target.elements() == width,
@@ -92,6 +103,9 @@ void action_encode_forward(const Exec& exec, const Tensor& table, const Tensor& 
 
 void action_encode_backward(const Exec& exec, const Tensor& dy, const Tensor& code,
                             const Tensor& dtable, const Tensor& dtarget) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::action_encode_backward(exec, dy, code, dtable, dtarget);
+  }
   require_cpu(exec, "action_encode_backward");
   const int64_t bits = dtable.size(0), dim = dtable.size(1), width = bits * dim;
   SEGUE_ASSERT(code.size(0) == dy.size(0) && dy.size(1) == width && dtarget.elements() == width,
@@ -128,21 +142,25 @@ void action_encode_backward(const Exec& exec, const Tensor& dy, const Tensor& co
   });
 }
 
-void cyclic_time_features(const Exec& exec, const CyclicParams& p,
-                          std::span<const int64_t> timestamps, const Tensor& out) {
+void cyclic_time_features(const Exec& exec, const CyclicParams& p, const Tensor& timestamps,
+                          const Tensor& out) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::cyclic_time_features(exec, p, timestamps, out);
+  }
   require_cpu(exec, "cyclic_time_features");
   const size_t periods = p.unit_seconds.size();
   SEGUE_ASSERT(p.units_per_period.size() == periods, "cyclic_time_features: periods");
-  SEGUE_ASSERT(out.size(0) == static_cast<int64_t>(timestamps.size()) &&
-                   out.size(1) == 2 * static_cast<int64_t>(periods),
-               "cyclic_time_features: shape of the result");
+  SEGUE_ASSERT(
+      out.size(0) == timestamps.elements() && out.size(1) == 2 * static_cast<int64_t>(periods),
+      "cyclic_time_features: shape of the result");
   const auto pi = static_cast<float>(p.pi);
+  const int64_t* times = timestamps.ptr<int64_t>();
   dispatch_activation(exec, out.dtype, [&](auto zero_value, auto round) {
     using T = decltype(zero_value);
     constexpr int64_t kRowsPerTask = 1024;
     base::parallel_for(out.size(0), kRowsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        const auto seconds = static_cast<float>(timestamps[static_cast<size_t>(r)]);
+        const auto seconds = static_cast<float>(times[r]);
         T* row = out.row<T>(r);
         for (size_t i = 0; i < periods; ++i) {
           const auto count = static_cast<float>(p.units_per_period[i]);

@@ -183,7 +183,7 @@ TEST(ContextualTest, CyclicFeaturesOfHourAndDay) {
   p.units_per_period = count;
   const std::vector<int64_t> timestamps = {0, 6 * 3600 + 59, 86400 + 3600, 7 * 86400};
   const Tensor out = bed.zeros(DType::kF32, {4, 9});
-  cyclic_time_features(bed.exec, p, timestamps, out.columns(5, 4));
+  cyclic_time_features(bed.exec, p, host_view(std::span(timestamps)), out.columns(5, 4));
   const double tau = 2 * 3.14159265358979323846;
   const double expected[4][4] = {
       {1, 0, 1, 0},
@@ -209,14 +209,15 @@ TEST(ContextualTest, CyclicFeaturesUseFloatsAndTheGivenPi) {
   const std::vector<int64_t> timestamps = {1700002799};
   ASSERT_EQ(static_cast<float>(timestamps[0]), 1700002816.f);
   const Tensor out = bed.zeros(DType::kF64, {1, 2});
-  cyclic_time_features(bed.exec, p, timestamps, out);
+  cyclic_time_features(bed.exec, p, host_view(std::span(timestamps)), out);
   const double hour = 472223 % 24;
   EXPECT_NEAR(out.ptr<double>()[0], std::cos(hour / 24 * 2 * 3.14), 1e-6);
   EXPECT_NEAR(out.ptr<double>()[1], std::sin(hour / 24 * 2 * 3.14), 1e-6);
-  cyclic_time_features(bed.exec, p, {}, out.rows(0, 0));
+  cyclic_time_features(bed.exec, p, host_view(std::span(timestamps).first(0)), out.rows(0, 0));
 
   const Tensor rounded = bed.zeros(DType::kF32, {1, 2});
-  cyclic_time_features(bed.exec.with(Precision::kBf16), p, timestamps, rounded);
+  cyclic_time_features(bed.exec.with(Precision::kBf16), p, host_view(std::span(timestamps)),
+                       rounded);
   EXPECT_EQ(rounded.ptr<float>()[0], round_to_bf16(static_cast<float>(out.ptr<double>()[0])));
 }
 

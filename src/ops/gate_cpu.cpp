@@ -1,5 +1,6 @@
 #include "ops/gate.h"
 
+#include "ops/cuda_forms.h"
 #include "ops/dropout_row.h"
 #include "ops/norm_rows.h"
 #include "ops/row_chunks.h"
@@ -25,6 +26,9 @@ void check_gate(const GateParams& p, const Tensor& y) {
 }  // namespace
 
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::gate_forward(exec, p, y, stats);
+  }
   require_cpu(exec, "gate_forward");
   check_gate(p, y);
   const Arena::Mark scratch(*exec.arena);
@@ -67,6 +71,10 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
 
 void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
                    const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda())
+      return cuda::gate_backward(exec, p, stats, dy, du, da, dweight, dbias);
+  }
   require_cpu(exec, "gate_backward");
   check_gate(p, dy);
   const int64_t rows = p.a.size(0), width = p.a.size(1), y_columns = dy.size(1);
@@ -114,6 +122,9 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
 }
 
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::silu_forward(exec, x, y);
+  }
   require_cpu(exec, "silu_forward");
   const int64_t rows = x.size(0), columns = x.size(1);
   check_matrix(x, rows, columns, x.dtype);
@@ -132,6 +143,9 @@ void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
 }
 
 void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::silu_backward(exec, dy, x, dx);
+  }
   require_cpu(exec, "silu_backward");
   const int64_t rows = x.size(0), columns = x.size(1);
   check_matrix(x, rows, columns, x.dtype);

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/parallel.h"
+#include "ops/cuda_forms.h"
 #include "ops/gemm_fallback.h"
 #include "ops/row_chunks.h"
 #include "ops/row_loop.h"
@@ -310,6 +311,9 @@ Tensor rounded_copy(const Exec& exec, const Tensor& t) {
 
 void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
           const Tensor& c, const GemmExtra& extra) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::gemm(exec, trans_a, a, trans_b, b, c, extra);
+  }
   require_cpu(exec, "gemm");
   check_operands(trans_a, a, trans_b, b, c, extra);
   if (c.elements() == 0) return;
@@ -330,7 +334,6 @@ void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const
 
 void linear_forward(const Exec& exec, const Tensor& x, const Tensor& weight, const Tensor& bias,
                     const Tensor& y) {
-  require_cpu(exec, "linear_forward");
   GemmExtra extra;
   extra.bias = bias;
   gemm(exec, Trans::kNo, x, Trans::kYes, weight, y, extra);
@@ -338,7 +341,6 @@ void linear_forward(const Exec& exec, const Tensor& x, const Tensor& weight, con
 
 void linear_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& weight,
                      const Tensor& dx, const Tensor& dweight, const Tensor& dbias) {
-  require_cpu(exec, "linear_backward");
   if (dx) gemm(exec, Trans::kNo, dy, Trans::kNo, weight, dx);
   GemmExtra extra;
   extra.accumulate = true;
@@ -347,6 +349,9 @@ void linear_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const 
 }
 
 void column_sum(const Exec& exec, const Tensor& x, const Tensor& out) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::column_sum(exec, x, out);
+  }
   require_cpu(exec, "column_sum");
   SEGUE_ASSERT(
       x.rank == 2 && out.dtype == x.dtype && out.is_contiguous() && out.elements() == x.size(1),

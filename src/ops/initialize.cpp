@@ -9,6 +9,10 @@
 #include "base/hash.h"
 #include "base/rng.h"
 #include "ops/row_loop.h"
+#if SEGUE_HAS_CUDA
+#include "ops/initialize_cuda.h"
+#include "tensor/buffer.h"
+#endif
 
 namespace segue::ops {
 namespace {
@@ -39,6 +43,19 @@ Four normal_values(const base::PhiloxCounter& bits) {
   return values;
 }
 
+#if SEGUE_HAS_CUDA
+/// The normal numbers go through log and cos, which round differently on a GPU: they are made here
+/// and copied. Only dense parameters have them.
+void copy_from_host(const Tensor& matrix, Init kind, double bound, uint64_t seed,
+                    std::string_view name, int64_t first_row) {
+  SEGUE_ASSERT(matrix.is_contiguous(), "initialize: strided tensor on a GPU");
+  const Buffer staging(Device::cpu(), matrix.bytes(), Purpose::kScratch);
+  const Tensor host(staging.data(), matrix.dtype, Device::cpu(), {matrix.size(0), matrix.size(1)});
+  initialize(host, kind, bound, seed, name, first_row);
+  copy(matrix, host);
+}
+#endif
+
 }  // namespace
 
 void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::string_view name,
@@ -46,6 +63,12 @@ void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::s
   const Tensor matrix = as_matrix(to);
   const int64_t columns = matrix.size(1);
   const uint64_t name_hash = base::xxh64(name);
+#if SEGUE_HAS_CUDA
+  if (to.device.is_cuda()) {
+    if (kind == Init::kNormal) return copy_from_host(matrix, kind, bound, seed, name, first_row);
+    return cuda::initialize(matrix, kind, bound, seed, name_hash, first_row);
+  }
+#endif
   dispatch_real(matrix.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     for_rows(matrix.size(0), columns, [&](int64_t begin, int64_t end) {

@@ -9,7 +9,7 @@ namespace segue::ops {
 
 enum class Init { kZeros, kOnes, kUniform, kNormal };
 
-/// Fills a CPU tensor with values that depend on (seed, name, row, column) alone: uniform in
+/// Fills a tensor with values that depend on (seed, name, row, column) alone: uniform in
 /// [-bound, bound), or normal with standard deviation `bound`. Columns are the last dimension, rows
 /// all others (a flat [n] is one row); `first_row` is the global number of row 0, so that a shard
 /// gets the rows it owns.

@@ -15,6 +15,15 @@ using test::expect_gradient;
 using test::expect_independent_of_threads;
 using test::TestBed;
 
+double loss_of(const Exec& exec, TaskKind kind, const Tensor& logits, const Tensor& labels,
+               const Tensor& weights, double factor, const Tensor& dlogits,
+               const Tensor& predictions) {
+  double sum = 0;
+  loss_forward_backward(exec, kind, logits, labels, weights, factor, dlogits, predictions,
+                        Tensor(&sum, DType::kF64, Device::cpu(), {1}));
+  return sum;
+}
+
 struct Task {
   Tensor logits, labels, weights, dlogits, predictions;
 
@@ -31,7 +40,7 @@ struct Task {
     predictions = bed.random(5, {n});
   }
   double run(const Exec& exec, TaskKind kind, double factor) const {
-    return loss_forward_backward(exec, kind, logits, labels, weights, factor, dlogits, predictions);
+    return loss_of(exec, kind, logits, labels, weights, factor, dlogits, predictions);
   }
 };
 
@@ -100,8 +109,8 @@ TEST(LossTest, ColumnsOfSeveralTasks) {
   };
   for (int64_t i = 0; i < 5; ++i) logits.row<float>(i)[1] = task.logits.ptr<float>()[i];
   const double expected = task.run(bed.exec, TaskKind::kBinary, 0.5);
-  EXPECT_EQ(loss_forward_backward(bed.exec, TaskKind::kBinary, column(logits, 1), task.labels,
-                                  task.weights, 0.5, column(dlogits, 1), {}),
+  EXPECT_EQ(loss_of(bed.exec, TaskKind::kBinary, column(logits, 1), task.labels, task.weights, 0.5,
+                    column(dlogits, 1), {}),
             expected);
   for (int64_t i = 0; i < 5; ++i) {
     EXPECT_EQ(dlogits.row<float>(i)[0], 0.f);
@@ -114,9 +123,19 @@ TEST(LossTest, NoSamples) {
   TestBed bed;
   const Task task(bed, 0, 1);
   EXPECT_EQ(task.run(bed.exec, TaskKind::kBinary, 1), 0.0);
-  EXPECT_EQ(loss_forward_backward(bed.exec, TaskKind::kBinary, task.logits, task.labels,
-                                  task.weights, 1, {}, {}),
+  EXPECT_EQ(loss_of(bed.exec, TaskKind::kBinary, task.logits, task.labels, task.weights, 1, {}, {}),
             0.0);
+}
+
+TEST(LossTest, AddsToTheSumAndNoWeightsAreOnes) {
+  TestBed bed;
+  const Task task(bed, 7, 2);
+  for (float& weight : task.weights.span<float>()) weight = 1;
+  const double expected = task.run(bed.exec, TaskKind::kBinary, 0.3);
+  double sum = 2;
+  loss_forward_backward(bed.exec, TaskKind::kBinary, task.logits, task.labels, {}, 0.3, {}, {},
+                        Tensor(&sum, DType::kF64, Device::cpu(), {1}));
+  EXPECT_EQ(sum, 2 + expected);
 }
 
 TEST(LossTest, IndependentOfThreads) {

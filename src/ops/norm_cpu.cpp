@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "ops/cuda_forms.h"
 #include "ops/norm_rows.h"
 #include "ops/row_chunks.h"
 #include "ops/row_loop.h"
@@ -30,6 +31,9 @@ NormStats make_norm_stats(const Exec& exec, int64_t rows, int64_t groups) {
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                   const NormStats& stats) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::norm_forward(exec, p, x, y, stats);
+  }
   require_cpu(exec, "norm_forward");
   check_same_shape(x, y);
   const Arena::Mark scratch(*exec.arena);
@@ -53,6 +57,10 @@ void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const 
 void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
                    const NormStats& stats, const Tensor& residual, const Tensor& dx,
                    const Tensor& dweight, const Tensor& dbias) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda())
+      return cuda::norm_backward(exec, p, dy, x, stats, residual, dx, dweight, dbias);
+  }
   require_cpu(exec, "norm_backward");
   check_same_shape(x, dy);
   check_same_shape(x, dx);
@@ -74,6 +82,9 @@ void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, cons
 
 void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                         const NormStats& stats) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::swish_norm_forward(exec, p, x, y, stats);
+  }
   require_cpu(exec, "swish_norm_forward");
   check_same_shape(x, y);
   SEGUE_ASSERT(p.groups == 1, "swish_norm: layer norm only");
@@ -98,6 +109,10 @@ void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, 
 void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
                          const NormStats& stats, const Tensor& dx, const Tensor& dweight,
                          const Tensor& dbias) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda())
+      return cuda::swish_norm_backward(exec, p, dy, x, stats, dx, dweight, dbias);
+  }
   require_cpu(exec, "swish_norm_backward");
   check_same_shape(x, dy);
   check_same_shape(x, dx);
@@ -129,6 +144,9 @@ void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy
 }
 
 void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const Tensor& y) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::l2_normalize_forward(exec, x, eps, y);
+  }
   require_cpu(exec, "l2_normalize_forward");
   check_same_shape(x, y);
   const int64_t columns = x.size(1);
@@ -148,6 +166,9 @@ void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const T
 
 void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, double eps,
                            const Tensor& dx) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::l2_normalize_backward(exec, dy, x, eps, dx);
+  }
   require_cpu(exec, "l2_normalize_backward");
   check_same_shape(x, dy);
   check_same_shape(x, dx);

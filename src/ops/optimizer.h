@@ -12,12 +12,18 @@ struct AdamParams {
   int64_t t = 1;            // number of this update, counting from 1
 };
 /// p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g scaled by
-/// `gradient_scale` first. All flat and contiguous, equal type.
-void adam_update(const Exec& exec, const AdamParams& p, double gradient_scale,
+/// `gradient_scale` (f64 [1] on exec's device; absent: 1) first. All others flat and contiguous, of
+/// equal type.
+void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
                  const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter);
 
-/// Sum of squares of a flat tensor, in double, fixed chunks added in order.
-double sum_of_squares(const Exec& exec, const Tensor& x);
+/// out (f64 [1]) = sum of squares of a flat tensor, in double, fixed chunks added in order.
+void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out);
+
+/// scale = min(1, clip_norm / (sqrt(sum_of_squares) + 1e-6)), or 1 if clip_norm is 0; both f64 [1].
+/// The norm never has to visit the host.
+void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
+                const Tensor& scale);
 
 enum class RowOptimizer { kRowwiseAdagrad, kAdagrad, kSgd, kAdam };
 

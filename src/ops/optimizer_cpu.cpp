@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/cuda_forms.h"
 #include "ops/row_loop.h"
 
 namespace segue::ops {
@@ -88,9 +89,13 @@ void update_row(const RowUpdateParams& p, const AdamStep<T>& adam, int64_t dim, 
 
 }  // namespace
 
-void adam_update(const Exec& exec, const AdamParams& p, double gradient_scale,
+void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
                  const Tensor& gradient, const Tensor& m, const Tensor& v,
                  const Tensor& parameter) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda())
+      return cuda::adam_update(exec, p, gradient_scale, gradient, m, v, parameter);
+  }
   require_cpu(exec, "adam_update");
   const int64_t n = parameter.elements();
   SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
@@ -98,7 +103,7 @@ void adam_update(const Exec& exec, const AdamParams& p, double gradient_scale,
   dispatch_real(parameter.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     const AdamStep<T> step(p.lr, p.beta1, p.beta2, p.eps, p.t);
-    const T scale = static_cast<T>(gradient_scale);
+    const T scale = static_cast<T>(gradient_scale ? gradient_scale.ptr<double>()[0] : 1.0);
     const T decay = static_cast<T>(p.weight_decay);
     const T* g = gradient.span<T>().data();
     T* m_data = m.span<T>().data();
@@ -112,7 +117,10 @@ void adam_update(const Exec& exec, const AdamParams& p, double gradient_scale,
   });
 }
 
-double sum_of_squares(const Exec& exec, const Tensor& x) {
+void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::sum_of_squares(exec, x, out);
+  }
   require_cpu(exec, "sum_of_squares");
   constexpr int64_t kChunk = 16384;
   const int64_t n = x.elements();
@@ -127,7 +135,18 @@ double sum_of_squares(const Exec& exec, const Tensor& x) {
   });
   double sum = 0;
   for (const double partial : partials.span<double>()) sum += partial;
-  return sum;
+  out.ptr<double>()[0] = sum;
+}
+
+void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
+                const Tensor& scale) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::clip_scale(exec, sum_of_squares, clip_norm, scale);
+  }
+  require_cpu(exec, "clip_scale");
+  constexpr double kClipEps = 1e-6;  // as PyTorch's clip_grad_norm_
+  const double norm = std::sqrt(sum_of_squares.ptr<double>()[0]);
+  scale.ptr<double>()[0] = clip_norm > 0 ? std::min(1.0, clip_norm / (norm + kClipEps)) : 1.0;
 }
 
 int64_t row_state_size(RowOptimizer kind, int64_t dim) {
@@ -146,6 +165,9 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim) {
 
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
                     const Tensor& gradients, const Tensor& table, const Tensor& state) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::rowwise_update(exec, p, ids, gradients, table, state);
+  }
   require_cpu(exec, "rowwise_update");
   const int64_t n = ids.size(0), dim = table.size(1);
   const int64_t state_size = row_state_size(p.kind, dim);

@@ -25,7 +25,7 @@ TEST(OptimizerTest, FirstUpdateAtTheSecondCount) {
     p.lr = 0.01;
     p.beta1 = 0.95;
     p.t = 2;
-    adam_update(bed.exec, p, 1, g, m, v, parameter);
+    adam_update(bed.exec, p, {}, g, m, v, parameter);
     // (1 - b1) / (1 - b1^2) over sqrt((1 - b2) / (1 - b2^2)), as t starts at 2 with empty moments.
     const double moved = 0.05 / (1 - 0.95 * 0.95) / std::sqrt(0.001 / (1 - 0.999 * 0.999));
     EXPECT_NEAR(moved, 0.725, 1e-3);
@@ -49,9 +49,11 @@ TEST(OptimizerTest, AdamFollowsItsFormula) {
   AdamParams p;
   p.lr = 0.02;
   p.weight_decay = 0.1;
+  const Tensor half = bed.zeros(DType::kF64, {1});
+  half.ptr<double>()[0] = 0.5;
   for (p.t = 1; p.t <= 5; ++p.t) {
     const Tensor g = bed.random(static_cast<uint64_t>(10 + p.t), {n});
-    adam_update(bed.exec, p, 0.5, g, m, v, parameter);
+    adam_update(bed.exec, p, half, g, m, v, parameter);
     for (size_t i = 0; i < w.size(); ++i) {
       const double gradient = 0.5 * g.span<double>()[i] + 0.1 * w[i];
       m_ref[i] = 0.9 * m_ref[i] + 0.1 * gradient;
@@ -71,21 +73,39 @@ TEST(OptimizerTest, AdamEpsilonStandsOutsideTheRoot) {
   g.ptr<double>()[0] = 1e-8;
   AdamParams p;
   p.lr = 1;
-  adam_update(bed.exec, p, 1, g, m, v, parameter);
+  adam_update(bed.exec, p, {}, g, m, v, parameter);
   EXPECT_NEAR(parameter.ptr<double>()[0], -0.5, 1e-6);
 }
 
 TEST(OptimizerTest, SumOfSquares) {
   TestBed bed;
-  EXPECT_EQ(sum_of_squares(bed.exec, bed.zeros(DType::kF32, {0})), 0.0);
+  const Tensor sum = bed.zeros(DType::kF64, {1});
+  sum.ptr<double>()[0] = 1;  // overwritten
+  sum_of_squares(bed.exec, bed.zeros(DType::kF32, {0}), sum);
+  EXPECT_EQ(sum.ptr<double>()[0], 0.0);
   for (const int64_t n : {1, 7, 8, 16384, 50001}) {
     const Tensor x = bed.random(1, {n});
     double expected = 0;
     for (const float value : x.span<float>()) {
       expected += static_cast<double>(value) * static_cast<double>(value);
     }
-    EXPECT_NEAR(sum_of_squares(bed.exec, x), expected, 1e-12 * expected);
+    sum_of_squares(bed.exec, x, sum);
+    EXPECT_NEAR(sum.ptr<double>()[0], expected, 1e-12 * expected);
   }
+}
+
+TEST(OptimizerTest, ClipScale) {
+  TestBed bed;
+  const Tensor sum = bed.zeros(DType::kF64, {1}), scale = bed.zeros(DType::kF64, {1});
+  const auto scale_of = [&](double squares, double clip_norm) {
+    sum.ptr<double>()[0] = squares;
+    clip_scale(bed.exec, sum, clip_norm, scale);
+    return scale.ptr<double>()[0];
+  };
+  EXPECT_EQ(scale_of(25, 1), 1 / (5 + 1e-6));
+  EXPECT_EQ(scale_of(25, 10), 1.0);
+  EXPECT_EQ(scale_of(25, 0), 1.0);
+  EXPECT_EQ(scale_of(0, 1), 1.0);
 }
 
 TEST(OptimizerTest, DenseOpsAreIndependentOfThreads) {
@@ -95,7 +115,10 @@ TEST(OptimizerTest, DenseOpsAreIndependentOfThreads) {
   const Tensor v = bed.zeros(DType::kF32, {n}), parameter = bed.zeros(DType::kF32, {n});
   expect_independent_of_threads([&] {
     for (const Tensor& t : {m, v, parameter}) zero(t);
-    adam_update(bed.exec, {}, std::sqrt(1 / sum_of_squares(bed.exec, g)), g, m, v, parameter);
+    const Tensor scale = bed.zeros(DType::kF64, {1});
+    sum_of_squares(bed.exec, g, scale);
+    clip_scale(bed.exec, scale, 1, scale);
+    adam_update(bed.exec, {}, scale, g, m, v, parameter);
     return bytes_of(parameter);
   });
 }

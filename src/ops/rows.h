@@ -23,6 +23,10 @@ void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, cons
 /// y = a + b, rounded once in mode kBf16; y may alias a or b.
 void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y);
 
+/// to = from where the types differ: equally shaped, rows may be strided, rounded to nearest. The
+/// border between float and bf16 activations on a GPU.
+void convert(const Exec& exec, const Tensor& from, const Tensor& to);
+
 /// y = factor * x, rounded once in mode kBf16; y may alias x.
 void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "ops/cuda_forms.h"
 #include "ops/row_loop.h"
 #include "ops/segments.h"
 
@@ -44,6 +45,9 @@ void map_in_place(const Tensor& x_tensor, const F& f) {
 }  // namespace
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::gather_rows(exec, from, index, to);
+  }
   require_cpu(exec, "gather_rows");
   SEGUE_ASSERT(from.rank == 2 && to.rank == 2, "gather_rows: rows are matrices");
   SEGUE_ASSERT(to.size(0) == index.size(0) && to.size(1) == from.size(1),
@@ -74,6 +78,9 @@ void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, cons
 
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
                  double scale) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::segment_sum(exec, from, index, to, scale);
+  }
   require_cpu(exec, "segment_sum");
   SEGUE_ASSERT(from.rank == 2 && to.rank == 2, "segment_sum: rows are matrices");
   SEGUE_ASSERT(from.size(0) == index.size(0) && to.size(1) == from.size(1),
@@ -90,6 +97,9 @@ void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, cons
 }
 
 void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::multiply_forward(exec, a, b, y);
+  }
   require_cpu(exec, "multiply_forward");
   dispatch_activation(exec, y.dtype, [&](auto zero_value, auto round) {
     using T = decltype(zero_value);
@@ -99,12 +109,14 @@ void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const 
 
 void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, const Tensor& b,
                        const Tensor& da, const Tensor& db) {
-  require_cpu(exec, "multiply_backward");
   if (da) multiply_forward(exec, dy, b, da);
   if (db) multiply_forward(exec, dy, a, db);
 }
 
 void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::add(exec, a, b, y);
+  }
   require_cpu(exec, "add");
   dispatch_activation(exec, y.dtype, [&](auto zero_value, auto round) {
     using T = decltype(zero_value);
@@ -112,7 +124,32 @@ void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
   });
 }
 
+void convert(const Exec& exec, const Tensor& from_tensor, const Tensor& to_tensor) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::convert(exec, from_tensor, to_tensor);
+  }
+  require_cpu(exec, "convert");
+  const Tensor from = as_matrix(from_tensor), to = as_matrix(to_tensor);
+  SEGUE_ASSERT(from.size(0) == to.size(0) && from.size(1) == to.size(1), "convert: shapes differ");
+  const int64_t columns = to.size(1);
+  dispatch_real(from.dtype, [&](auto from_zero) {
+    dispatch_real(to.dtype, [&](auto to_zero) {
+      using To = decltype(to_zero);
+      for_rows(to.size(0), columns, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) {
+          const auto* from_row = from.row<decltype(from_zero)>(r);
+          To* to_row = to.row<To>(r);
+          for (int64_t c = 0; c < columns; ++c) to_row[c] = static_cast<To>(from_row[c]);
+        }
+      });
+    });
+  });
+}
+
 void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::scale(exec, x, factor, y);
+  }
   require_cpu(exec, "scale");
   dispatch_activation(exec, y.dtype, [&](auto zero_value, auto round) {
     using T = decltype(zero_value);
@@ -122,6 +159,9 @@ void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y) {
 }
 
 void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::relu_forward(exec, x, y);
+  }
   require_cpu(exec, "relu_forward");
   dispatch_real(y.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
@@ -131,6 +171,9 @@ void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
 }
 
 void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::relu_backward(exec, dy, x, dx);
+  }
   require_cpu(exec, "relu_backward");
   dispatch_real(dx.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
@@ -139,12 +182,18 @@ void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Te
 }
 
 void round_rows_to_bf16(const Exec& exec, const Tensor& x) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::round_rows_to_bf16(exec, x);
+  }
   require_cpu(exec, "round_rows_to_bf16");
   if (!exec.rounds_to_bf16()) return;
   map_in_place<float>(x, [](float value) { return round_to_bf16(value); });
 }
 
 void round_rows_to_f16(const Exec& exec, const Tensor& x) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::round_rows_to_f16(exec, x);
+  }
   require_cpu(exec, "round_rows_to_f16");
   dispatch_real(x.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);

@@ -47,6 +47,20 @@ TEST(RowsTest, GatherTakesWideIndicesAndStridedViews) {
   EXPECT_EQ(to.row<float>(0)[5], 0.f);
 }
 
+TEST(RowsTest, ConvertChangesTheTypeAlone) {
+  TestBed bed;
+  const Tensor from = bed.random(1, {4, 6});
+  const Tensor to = bed.zeros(DType::kF64, {4, 5});
+  convert(bed.exec, from.columns(2, 3), to.columns(1, 3));
+  for (int64_t r = 0; r < 4; ++r) {
+    for (int64_t c = 0; c < 3; ++c) {
+      EXPECT_EQ(to.row<double>(r)[1 + c], static_cast<double>(from.row<float>(r)[2 + c]));
+    }
+    EXPECT_EQ(to.row<double>(r)[0], 0.0);
+    EXPECT_EQ(to.row<double>(r)[4], 0.0);
+  }
+}
+
 TEST(RowsTest, NothingToDo) {
   TestBed bed;
   const Tensor none = bed.zeros(DType::kF32, {0, 4});

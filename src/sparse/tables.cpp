@@ -15,8 +15,7 @@
 namespace segue::sparse {
 namespace {
 
-constexpr int64_t kIdGrain = 1 << 15;      // ids per chunk of a scan
-constexpr int64_t kStagingRows = 1 << 16;  // rows on their way to a GPU at a time
+constexpr int64_t kIdGrain = 1 << 15;  // ids per chunk of a scan
 
 [[noreturn]] void fail_config(const std::string& message) { fail(ErrorCode::kConfig, message); }
 
@@ -66,32 +65,17 @@ void round_to_wire(const Exec& exec, Wire wire, const Tensor& x) {
   if (wire == Wire::kBf16) ops::round_rows_to_bf16(exec.with(Precision::kBf16), x);
 }
 
-/// The ids where ops can read them: as they are on the CPU, a copy in the arena on a GPU.
-Tensor ids_on_device(const Exec& exec, const HostArray<int64_t>& ids) {
+}  // namespace
+
+Tensor Ticket::ids_for(const Exec& exec, TableId table) const {
+  const HostArray<int64_t>& ids = part(table).values;
   if (exec.device.is_cpu()) return ids.tensor();
+  const auto t = static_cast<size_t>(table);
+  if (t < placed_ids_.size() && placed_ids_[t]) return placed_ids_[t];
   const Tensor there = exec.arena->tensor(DType::kI64, {ids.size()});
   copy(there, ids.tensor(), exec.stream);
   return there;
 }
-
-void initialize_weights(const Tensor& weights, double bound, uint64_t seed, std::string_view name) {
-  if (weights.device.is_cpu()) {
-    ops::initialize(weights, ops::Init::kUniform, bound, seed, name);
-    return;
-  }
-  const int64_t rows = weights.size(0);
-  const int64_t dim = weights.size(1);
-  const Buffer staging(Device::cpu(), std::min(rows, kStagingRows) * dim * size_of(weights.dtype),
-                       Purpose::kScratch);
-  for (int64_t begin = 0; begin < rows; begin += kStagingRows) {
-    const int64_t count = std::min(kStagingRows, rows - begin);
-    const Tensor part(staging.data(), weights.dtype, Device::cpu(), {count, dim});
-    ops::initialize(part, ops::Init::kUniform, bound, seed, name, begin);
-    copy(weights.rows(begin, count), part);
-  }
-}
-
-}  // namespace
 
 void describe(base::ConfigVisitor& v, TableConfig& c) {
   v.field("name", c.name, "name that features refer to");
@@ -168,7 +152,7 @@ Tables::Tables(const TablesConfig& config, Device device, DType dtype, uint64_t 
     table.state = Tensor(table.state_memory.data(), dtype, device, {rows, state_size});
     const double bound = table_config.init_bound > 0 ? table_config.init_bound
                                                      : 1 / std::sqrt(static_cast<double>(rows));
-    initialize_weights(table.weights, bound, seed, table_config.name);
+    ops::initialize(table.weights, ops::Init::kUniform, bound, seed, table_config.name);
     tables_.push_back(std::move(table));
   }
   out_of_range_.assign(tables_.size(), 0);
@@ -241,10 +225,9 @@ Ticket Tables::begin(std::span<const Lookup> lookups) {
 
 Tensor Tables::rows(const Exec& exec, const Ticket& ticket, TableId table) const {
   const Tensor from = weights(table);
-  const HostArray<int64_t>& ids = ticket.part(table).values;
-  const Tensor to = exec.arena->tensor(from.dtype, {ids.size(), config_.dim});
+  const Tensor to = exec.arena->tensor(from.dtype, {ticket.distinct_rows(table), config_.dim});
   const Arena::Mark mark(*exec.arena);
-  ops::gather_rows(exec, from, ids_on_device(exec, ids), to);
+  ops::gather_rows(exec, from, ticket.ids_for(exec, table), to);
   round_to_wire(exec, config_.forward_wire, to);
   return to;
 }
@@ -252,14 +235,14 @@ Tensor Tables::rows(const Exec& exec, const Ticket& ticket, TableId table) const
 void Tables::apply(const Exec& exec, const Ticket& ticket, TableId table,
                    const Tensor& row_gradients, double lr, int64_t step) {
   const Tensor to = weights(table);
-  const HostArray<int64_t>& ids = ticket.part(table).values;
-  SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(0) == ids.size() &&
+  const int64_t rows = ticket.distinct_rows(table);
+  SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(0) == rows &&
                    row_gradients.size(1) == config_.dim && row_gradients.dtype == to.dtype,
                "one gradient per distinct row, in the type of the table");
   const Arena::Mark mark(*exec.arena);
   Tensor gradients = row_gradients;
   if (config_.backward_wire != Wire::kF32) {  // the caller's gradients stay as they are
-    gradients = exec.arena->tensor(to.dtype, {ids.size(), config_.dim});
+    gradients = exec.arena->tensor(to.dtype, {rows, config_.dim});
     copy(gradients, row_gradients, exec.stream);
     round_to_wire(exec, config_.backward_wire, gradients);
   }
@@ -270,7 +253,7 @@ void Tables::apply(const Exec& exec, const Ticket& ticket, TableId table,
   p.beta1 = config_.beta1;
   p.beta2 = config_.beta2;
   p.t = step;
-  ops::rowwise_update(exec, p, ids_on_device(exec, ids), gradients, to, state(table));
+  ops::rowwise_update(exec, p, ticket.ids_for(exec, table), gradients, to, state(table));
 }
 
 int64_t Tables::bytes() const {

@@ -57,11 +57,19 @@ class Ticket {
     return inverse_[static_cast<size_t>(lookup)].span();
   }
   std::span<const int64_t> distinct_ids(TableId table) const { return part(table).values.span(); }
+  /// A copy of distinct_ids where ops can read it, valid as long as the ticket is used. Without one
+  /// rows() and apply() make their own.
+  void place_ids(TableId table, const Tensor& ids) {
+    placed_ids_.resize(parts_.size());
+    placed_ids_[static_cast<size_t>(table)] = ids;
+  }
 
  private:
   friend class Tables;
+  Tensor ids_for(const Exec& exec, TableId table) const;
   const Distinct& part(TableId table) const { return parts_[static_cast<size_t>(table)]; }
   std::vector<Distinct> parts_;              // per table
+  std::vector<Tensor> placed_ids_;           // per table; empty or absent: not placed
   std::vector<HostArray<int32_t>> inverse_;  // per lookup
 };
 

@@ -53,7 +53,7 @@ Buffer::Buffer(Device device, int64_t bytes, Purpose purpose, HostMemory host)
     std::memset(data_, 0, static_cast<size_t>(bytes));
   } else {
     data_ = detail::cuda_allocate(device.index, bytes);
-    detail::cuda_zero(device.index, data_, bytes);
+    detail::cuda_zero(device.index, data_, bytes, bytes, 1, nullptr);
   }
   live_bytes_by_purpose[static_cast<size_t>(purpose)] += bytes;
 }

@@ -57,7 +57,9 @@ namespace detail {
 // The only door to the CUDA allocator and copies; a build without CUDA has the same functions.
 void* cuda_allocate(int index, int64_t bytes);
 void cuda_free(int index, void* data) noexcept;
-void cuda_zero(int index, void* data, int64_t bytes);
+/// `rows` rows of `row_bytes`, `pitch` bytes apart; without a stream it is finished on return.
+void cuda_zero(int index, void* data, int64_t pitch, int64_t row_bytes, int64_t rows,
+               const Stream* stream);
 void* cuda_allocate_pinned(int64_t bytes);  // null when there is no GPU
 void cuda_free_pinned(void* data) noexcept;
 }  // namespace detail

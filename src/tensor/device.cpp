@@ -75,7 +75,7 @@ void* cuda_allocate(int index, int64_t) {
 void cuda_free(int, void*) noexcept {}
 void* cuda_allocate_pinned(int64_t) { return nullptr; }
 void cuda_free_pinned(void*) noexcept {}
-void cuda_zero(int, void*, int64_t) {}
+void cuda_zero(int, void*, int64_t, int64_t, int64_t, const Stream*) {}
 }  // namespace detail
 #endif
 

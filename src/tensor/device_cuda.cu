@@ -115,11 +115,19 @@ void* cuda_allocate_pinned(int64_t bytes) {
 
 void cuda_free_pinned(void* data) noexcept { cudaFreeHost(data); }
 
-void cuda_zero(int index, void* data, int64_t bytes) {
+void cuda_zero(int index, void* data, int64_t pitch, int64_t row_bytes, int64_t rows,
+               const Stream* stream) {
   DeviceScope scope(index);
-  // The memset runs on the default stream, which our non-blocking streams do not wait for.
-  check_cuda(cudaMemset(data, 0, static_cast<size_t>(bytes)));
-  check_cuda(cudaStreamSynchronize(nullptr));
+  // Without a stream the memset runs on the default one, which our streams do not wait for.
+  const auto handle = stream != nullptr ? static_cast<cudaStream_t>(stream->handle()) : nullptr;
+  if (rows == 1 || pitch == row_bytes) {
+    check_cuda(cudaMemsetAsync(data, 0, static_cast<size_t>(row_bytes * rows), handle));
+  } else {
+    check_cuda(cudaMemset2DAsync(data, static_cast<size_t>(pitch), 0,
+                                 static_cast<size_t>(row_bytes), static_cast<size_t>(rows),
+                                 handle));
+  }
+  if (stream == nullptr) check_cuda(cudaStreamSynchronize(handle));
 }
 
 }  // namespace detail

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "tensor/buffer.h"
 #include "tensor/exec.h"
 
 namespace segue {
@@ -130,17 +131,19 @@ void copy(const Tensor& to, const Tensor& from, const Stream* stream) {
   copy_bytes(to.data, to.device, from.data, from.device, static_cast<size_t>(to.bytes()), stream);
 }
 
-void zero(const Tensor& t) {
-  SEGUE_ASSERT(t.device.is_cpu(), "zero: CPU tensors only");
+void zero(const Tensor& t, const Stream* stream) {
   if (t.elements() == 0) return;
-  if (t.is_contiguous()) {
-    std::memset(t.data, 0, static_cast<size_t>(t.bytes()));
+  const bool flat = t.is_contiguous();
+  SEGUE_ASSERT(flat || (t.rank == 2 && t.stride(1) == 1), "zero: unsupported strides");
+  const int64_t rows = flat ? 1 : t.size(0);
+  const int64_t row_bytes = flat ? t.bytes() : t.size(1) * size_of(t.dtype);
+  const int64_t pitch = flat ? row_bytes : t.stride(0) * size_of(t.dtype);
+  if (t.device.is_cuda()) {
+    detail::cuda_zero(t.device.index, t.data, pitch, row_bytes, rows, stream);
     return;
   }
-  SEGUE_ASSERT(t.rank == 2 && t.stride(1) == 1, "zero: unsupported strides");
-  for (int64_t r = 0; r < t.size(0); ++r) {
-    std::memset(static_cast<char*>(t.data) + r * t.stride(0) * size_of(t.dtype), 0,
-                static_cast<size_t>(t.size(1) * size_of(t.dtype)));
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memset(static_cast<char*>(t.data) + r * pitch, 0, static_cast<size_t>(row_bytes));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <span>
 #include <string>
+#include <type_traits>
 
 #include "base/bf16.h"
 #include "base/error.h"
@@ -87,6 +88,16 @@ struct Tensor {
   std::string shape_string() const;
 };
 
+/// Host memory seen as a flat CPU tensor.
+template <class T>
+Tensor host_view(std::span<T> values) {
+  using Value = std::remove_const_t<T>;
+  return {const_cast<Value*>(values.data()),
+          kDTypeOf<Value>,
+          Device::cpu(),
+          {static_cast<int64_t>(values.size())}};
+}
+
 /// Calls f with a value of the C++ type of a real CPU tensor: float or double.
 template <class F>
 decltype(auto) dispatch_real(DType dtype, F&& f) {
@@ -97,7 +108,7 @@ decltype(auto) dispatch_real(DType dtype, F&& f) {
 
 /// Contiguous tensors of equal type and number of elements.
 void copy(const Tensor& to, const Tensor& from, const Stream* stream = nullptr);
-/// CPU only; contiguous, or a matrix of unit column stride.
-void zero(const Tensor& t);
+/// Contiguous, or a matrix of unit column stride. With a stream it is ordered there, like a copy.
+void zero(const Tensor& t, const Stream* stream = nullptr);
 
 }  // namespace segue

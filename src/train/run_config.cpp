@@ -149,16 +149,9 @@ RunConfig load_run_config(const base::ConfigSources& sources) {
 }
 
 Device choose_device(const std::string& name) {
-  // The model's ops have CPU forms only: a GPU would stop at the first of them.
-  if (name == "auto") return Device::cpu();
+  if (name == "auto") return cuda_device_count() > 0 ? Device::cuda() : Device::cpu();
   const Device device = parse_device(name);
   require_available(device);
-  if (device.is_cuda()) {
-    fail(ErrorCode::kUnsupported,
-         fmt::format("training on {} is not possible yet: the model's ops run on the CPU only; use "
-                     "--device cpu",
-                     to_string(device)));
-  }
   return device;
 }
 

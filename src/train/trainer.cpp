@@ -67,7 +67,7 @@ StepStats Trainer::step(const Batch& batch) {
 
   model::PassOptions options;
   options.micro_batch_tokens = config_.train.micro_batch_tokens;
-  ranker_.parameters().zero_grads();
+  ranker_.parameters().zero_grads(&stream_);
   model::Pass pass = ranker_.run(e, batch, options);
   require_finite(e, pass, stats.step);
 
@@ -81,8 +81,9 @@ StepStats Trainer::step(const Batch& batch) {
   }
   stage.reset();
   stage.emplace("update dense");
-  stats.gradient_norm =
-      model::update_dense(e, config_.optimizer, steps_done_, ranker_.parameters()).gradient_norm;
+  stats.gradient_norm = std::sqrt(pass.gradient_squares);
+  model::update_dense(e, config_.optimizer, steps_done_, ranker_.parameters(),
+                      pass.device_gradient_squares);
   ++steps_done_;
   stage.reset();
 
@@ -111,17 +112,22 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
     }
   }
   const auto finite = [&](const Tensor& t) {
-    return std::isfinite(ops::sum_of_squares(exec, t.reshape({t.elements()})));
+    const Arena::Mark scratch(*exec.arena);
+    const Tensor squares = exec.arena->tensor(DType::kF64, {1});
+    ops::sum_of_squares(exec, t.reshape({t.elements()}), squares);
+    double value = 0;
+    copy(host_view(std::span(&value, 1)), squares, exec.stream);
+    exec.stream->synchronize();
+    return std::isfinite(value);
   };
-  if (!finite(ranker_.parameters().grads())) {
+  if (!std::isfinite(pass.gradient_squares)) {
     for (const model::Parameter& p : ranker_.parameters().all()) {
       if (!finite(p.grad)) fail_numeric(step, fmt::format("the gradient of `{}`", p.name));
     }
     fail_numeric(step, "the norm of the dense gradient");
   }
   for (size_t t = 0; t < pass.row_gradients.size(); ++t) {
-    const Tensor& gradients = pass.row_gradients[t];
-    if (gradients && !finite(gradients)) {
+    if (!std::isfinite(pass.row_gradient_squares[t])) {
       fail_numeric(step, fmt::format("the gradient of table `{}`", config_.sparse.tables[t].name));
     }
   }

@@ -128,14 +128,15 @@ void run_postprocessor(const CaseContext& context) {
   set_up_parameters(w, golden, parameters);
 
   const Tensor x = w.activation(golden.values("x", shape));
-  const model::Postprocessor::Saved saved = postprocessor.forward(w.exec, x, timestamps);
+  const Tensor times = w.wide_index(timestamps);
+  const model::Postprocessor::Saved saved = postprocessor.forward(w.exec, x, times);
   const Tensor dx = w.exec.activation({shape[0], shape[1]});
   postprocessor.backward(w.exec, saved, w.activation(golden.values("dout", shape)), dx);
 
   Checker& checker = context.checker;
   if (timestamps_used) {
     const Tensor features = w.exec.activation({shape[0], 4});
-    postprocessor.time_features(w.exec, timestamps, features);
+    postprocessor.time_features(w.exec, times, features);
     checker.check("time_features", "time_features", w.read(features), {shape[0], 4});
   }
   checker.check("out", "out", w.read(saved.y), shape);

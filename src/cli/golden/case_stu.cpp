@@ -58,7 +58,7 @@ class StuCase {
     for (const model::Parameter& p : parameters_.all()) {
       grads_full.push_back(workspace_.read(p.grad));
     }
-    parameters_.zero_grads();
+    parameters_.zero_grads(workspace_.exec.stream);
     const Tensor dx = workspace_.exec.activation({shape_[0], shape_[1]});
     const Tensor dout = workspace_.activation({rows_of(dout_, rows).data, {targets, config_.dim}});
     layer_.backward_targets(workspace_.exec, sequences_, saved, dout, dx);
@@ -89,7 +89,7 @@ class StuCase {
   }
 
   Tensor full_backward(const Values& dout) {
-    parameters_.zero_grads();
+    parameters_.zero_grads(workspace_.exec.stream);
     saved_ = layer_.forward(workspace_.exec, sequences_, x_);
     const Tensor dx = workspace_.exec.activation({shape_[0], shape_[1]});
     layer_.backward(workspace_.exec, sequences_, saved_, workspace_.activation(dout), dx);

@@ -144,7 +144,7 @@ class Trajectory {
     const Exec& exec = workspace_.exec;
     const Arena::Mark mark(*exec.arena);
     model::Parameters& parameters = model_.ranker().parameters();
-    parameters.zero_grads();
+    parameters.zero_grads(exec.stream);
 
     const Batch global = batches_.batch(step);
     const int64_t per_rank = batches_.samples() / ranks_;

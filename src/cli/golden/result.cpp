@@ -10,13 +10,13 @@
 
 namespace segue::golden {
 
-double tolerance_of(Level level, Precision precision, bool f64_reference) {
+double tolerance_of(Level level, const Judgement& judgement, bool f64_reference) {
   if (level == Level::kExact) return 0;
   if (level == Level::kDoubleSum) return 1e-9;
   if (level == Level::kFloatSum) return 1e-6;
-  if (precision == Precision::kBf16) return std::numeric_limits<double>::infinity();
-  if (precision == Precision::kF64 && f64_reference) return 1e-9;
-  return level == Level::kAfterTraining ? 1e-4 : 1e-5;
+  if (judgement.precision == Precision::kBf16) return std::numeric_limits<double>::infinity();
+  if (judgement.precision == Precision::kF64 && f64_reference) return 1e-9;
+  return level == Level::kAfterTraining || judgement.device.is_cuda() ? 1e-4 : 1e-5;
 }
 
 bool GroupResult::passed() const {
@@ -42,6 +42,23 @@ bool CaseResult::passed() const {
 
 std::string CaseResult::title() const {
   return variant.empty() ? name : fmt::format("{} [{}]", name, variant);
+}
+
+/// Twice the error of the plain run for what goes forward, three times for gradients and what was
+/// trained with them, and 2^-10 of the largest value for its own roundings.
+double Checker::tolerance(std::string_view group, std::string_view name, Level level,
+                          bool f64_reference) const {
+  const bool rounded = level == Level::kResult || level == Level::kAfterTraining;
+  if (judgement_.plain == nullptr || !rounded) {
+    return tolerance_of(level, judgement_, f64_reference);
+  }
+  const auto place = std::ranges::find(judgement_.plain->groups, group, &GroupResult::name);
+  if (place == judgement_.plain->groups.end()) return 0;
+  const auto tensor = std::ranges::find(place->tensors, name, &TensorResult::name);
+  if (tensor == place->tensors.end()) return 0;
+  const bool backward =
+      level == Level::kAfterTraining || group.starts_with('d') || group.starts_with("grad");
+  return (backward ? 3 : 2) * tensor->error + 0x1p-10;
 }
 
 void Checker::check(std::string_view group, std::string_view name, std::span<const double> computed,
@@ -92,7 +109,7 @@ void Checker::check_against(std::string_view group, std::string_view name,
   }
   TensorResult outcome{std::string(name)};
   outcome.error = difference / (largest > 0 ? largest : kZeroScale);
-  outcome.tolerance = tolerance_of(level, precision_, reference.is_f64);
+  outcome.tolerance = tolerance(group, name, level, reference.is_f64);
   outcome.passed = outcome.error <= outcome.tolerance;  // false for NaN
 
   auto place = std::ranges::find(result_.groups, group, &GroupResult::name);

@@ -14,7 +14,8 @@ namespace segue::golden {
 /// How far a result may be from the reference: largest |x - reference| over largest |reference| of
 /// the tensor. A reference that is zero everywhere counts as if its largest value were kZeroScale.
 enum class Level {
-  kResult,         // activations, gradients, losses: f32 1e-5; f64 1e-9 where a float64 run exists
+  kResult,         // activations, gradients, losses: f32 1e-5 (on a GPU 1e-4); f64 1e-9 where a
+                   // float64 run exists
   kAfterTraining,  // parameters, tables and accumulators after steps: f32 1e-4; f64 as above
   kExact,          // integers, indices: 0
   kDoubleSum,      // sums and rates that the reference keeps in double: 1e-9
@@ -22,8 +23,18 @@ enum class Level {
 };
 inline constexpr double kZeroScale = 0.1;
 
-/// Infinity where there is none (mode bf16, which is only asked to be finite).
-double tolerance_of(Level level, Precision precision, bool f64_reference);
+/// How the results of a case were computed. For bf16 on a GPU the same case has been run on the CPU
+/// before, rounding where the GPU stores and rewriting nothing; the errors of that run are what is
+/// allowed.
+struct CaseResult;
+struct Judgement {
+  Precision precision = Precision::kF32;
+  Device device;
+  const CaseResult* plain = nullptr;
+};
+
+/// Infinity where there is none (mode bf16 on the CPU, which is only asked to be finite).
+double tolerance_of(Level level, const Judgement& judgement, bool f64_reference);
 
 struct TensorResult {
   std::string name;
@@ -59,8 +70,8 @@ struct CaseResult {
 /// Compares what Segue computed with the tensors of one case and writes down the outcome.
 class Checker {
  public:
-  Checker(const Case& golden, Precision precision, CaseResult& result)
-      : golden_(golden), precision_(precision), result_(result) {}
+  Checker(const Case& golden, const Judgement& judgement, CaseResult& result)
+      : golden_(golden), judgement_(judgement), result_(result) {}
 
   /// `computed` against tensor `name` of the case, which must have `shape`. `note` tells apart
   /// several ways of computing the same thing and ends the group's name.
@@ -74,8 +85,11 @@ class Checker {
   void fail(std::string message) { result_.failures.push_back(std::move(message)); }
 
  private:
+  double tolerance(std::string_view group, std::string_view name, Level level,
+                   bool f64_reference) const;
+
   const Case& golden_;
-  Precision precision_;
+  Judgement judgement_;
   CaseResult& result_;
 };
 

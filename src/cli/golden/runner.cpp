@@ -88,7 +88,11 @@ class FolderRun {
       : options_(options),
         on_case_(on_case),
         only_(compile(options.only)),
-        workspace_(options.device, options.precision) {}
+        workspace_(options.device, options.precision) {
+    if (options.device.is_cuda() && options.precision == Precision::kBf16) {
+      plain_workspace_.emplace(Device::cpu(), options.precision);
+    }
+  }
 
   Report run() {
     for (const std::filesystem::path& path : list_files(options_.folder)) {
@@ -133,7 +137,13 @@ class FolderRun {
     try {
       const Case golden = file.open(result.name);
       if (kind == nullptr) fail_unknown(golden.op());
-      Checker checker(golden, options_.precision, result);
+      Judgement judgement{options_.precision, options_.device, nullptr};
+      CaseResult plain;
+      if (plain_workspace_) {
+        run_plain(file.open(result.name), *kind, plain);
+        judgement.plain = &plain;
+      }
+      Checker checker(golden, judgement, result);
       kind->run({golden, variant, options_.folder, workspace_, checker});
       result.unchecked = golden.untouched();
       if (result.groups.empty()) checker.fail("nothing was compared");
@@ -144,6 +154,12 @@ class FolderRun {
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
 
+  void run_plain(const Case& golden, const Kind& kind, CaseResult& result) {
+    const Arena::Mark mark(*plain_workspace_->exec.arena);
+    Checker checker(golden, {Precision::kBf16, Device::cpu(), nullptr}, result);
+    kind.run({golden, Variant{}, options_.folder, *plain_workspace_, checker});
+  }
+
   [[noreturn]] static void fail_unknown(const std::string& op) {
     fail(ErrorCode::kUnsupported, fmt::format("op `{}` is not known", op));
   }
@@ -152,6 +168,7 @@ class FolderRun {
   const std::function<void(const CaseResult&)>& on_case_;
   std::optional<std::regex> only_;
   Workspace workspace_;
+  std::optional<Workspace> plain_workspace_;  // for bf16 on a GPU
   Report report_;
 };
 

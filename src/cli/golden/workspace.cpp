@@ -76,6 +76,13 @@ Tensor Workspace::index(std::span<const int32_t> values) {
   return t;
 }
 
+Tensor Workspace::wide_index(std::span<const int64_t> values) {
+  const Tensor t = exec.arena->tensor(DType::kI64, {static_cast<int64_t>(values.size())});
+  copy(t, host_view(values), exec.stream);
+  if (exec.stream != nullptr) exec.stream->synchronize();
+  return t;
+}
+
 Tensor Workspace::zeros(DType dtype, const Shape& shape) {
   const Tensor t = allocate(arena_, dtype, shape);
   write(t, std::vector<double>(static_cast<size_t>(t.elements()), 0.0));

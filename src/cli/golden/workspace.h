@@ -23,6 +23,7 @@ class Workspace {
   /// Tensors in the arena. Activations are rounded in mode bf16, as real ones are.
   Tensor activation(const Values& values);
   Tensor index(std::span<const int32_t> values);
+  Tensor wide_index(std::span<const int64_t> values);
   Tensor zeros(DType dtype, const Shape& shape);
 
   /// Copies with conversion to and from the device; contiguous tensors.

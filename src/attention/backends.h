@@ -1,0 +1,21 @@
+#pragma once
+
+#include "attention/hstu_attention.h"
+
+/// The bodies behind hstu_attention_forward and _backward, which check their arguments first.
+namespace segue::attention {
+
+namespace cpu {
+void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
+void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv);
+}  // namespace cpu
+
+/// Picks the kernels for the device, its architecture and the shape.
+namespace cuda {
+void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
+void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv);
+}  // namespace cuda
+
+}  // namespace segue::attention

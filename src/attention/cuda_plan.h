@@ -1,0 +1,74 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "attention/hstu_attention.h"
+#include "attention/hstu_mask.h"
+#include "tensor/exec.h"
+
+/// Host side of the CUDA kernels: what work there is, in which order, and where it is described.
+namespace segue::attention {
+
+/// The mask as kernels read it: sequences are far shorter than 2^31 rows.
+using KernelMask = BasicHstuMask<int32_t>;
+KernelMask kernel_mask(const HstuMask& mask);
+
+/// Tiles have 128 rows, wide ones 256.
+inline constexpr int kTileRows = 128, kWideTileRows = 256;
+
+/// Score gradients that one kernel leaves for the next: blocks of 64 keys x 64 queries. A sequence
+/// has those on and below the diagonal, then, for each block of queries that holds context, a
+/// whole row of blocks.
+inline constexpr int kSpillBlock = 64;
+inline constexpr int64_t kSpillBlockBytes = kSpillBlock * kSpillBlock * 2;
+
+/// One sequence of a work list; what is `first` counts from the start of its chunk.
+struct SequenceEntry {
+  int32_t first_row, n, targets;
+  int32_t first_tile, first_wide_tile;  // of all heads together
+  int32_t first_spill, spill;           // blocks: where head 0 begins, and how many a head has
+  int32_t unused;
+};
+
+/// Tiles of all heads and sequences of a chunk. The longest sequence comes first, so that no block
+/// is left alone with it at the end; one sequence after the other, so that its keys and values stay
+/// in the second-level cache while its tiles run.
+struct WorkList {
+  const SequenceEntry* table;
+  int32_t sequences, tiles;
+  int32_t* counter;  // next tile to take; 0 when the kernel starts
+};
+
+/// Work lists of one call in device memory, taken from the arena of `exec` (and given back by its
+/// Mark). The upload is ordered on the stream and does not wait for it.
+class CudaPlan {
+ public:
+  /// Sequences are cut into chunks so that the spilled blocks of one need `spill_bytes` at most; 0:
+  /// one chunk.
+  CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill_bytes = 0);
+
+  int chunks() const { return static_cast<int>(chunks_.size()); }
+  /// Each launch takes a counter of its own: 0 or 1.
+  WorkList work(int chunk, int counter) const;
+  WorkList wide_work(int chunk, int counter) const;
+  /// Most blocks that a chunk spills.
+  int64_t spill_blocks() const { return spill_blocks_; }
+
+ private:
+  struct Chunk {
+    int32_t begin = 0, end = 0;  // sequences
+    int32_t tiles = 0, wide_tiles = 0;
+    int64_t spill = 0;
+  };
+  WorkList list(int chunk, int32_t tiles, int counter) const;
+
+  Tensor table_;
+  std::vector<Chunk> chunks_;
+  int64_t spill_blocks_ = 0;
+};
+
+/// What the longest sequence would spill, all heads: less cannot be asked for.
+int64_t least_spill_bytes(const HstuAttentionParams& p);
+
+}  // namespace segue::attention

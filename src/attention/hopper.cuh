@@ -1,0 +1,376 @@
+#pragma once
+
+#include <cstdint>
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+/// The Hopper instructions our kernels use, one thin function each: barriers in shared memory, bulk
+/// tensor copies, warpgroup matrix products, and matrix moves between registers and shared memory.
+/// Every tile in shared memory is made of panels of 64 columns (128 bytes), swizzled in 128 bytes
+/// and aligned to 1,024.
+namespace segue::attention::hopper {
+
+/// Kernels have a body for sm_90a only; other targets get an empty one, which is never launched.
+#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define SEGUE_SM90A 1
+#else
+#define SEGUE_SM90A 0
+#endif
+
+inline constexpr int kPanelColumns = 64;
+inline constexpr int kPanelRowBytes = 128;
+
+__device__ inline uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+#if SEGUE_SM90A
+
+// ---- barriers in shared memory ----
+
+__device__ inline void barrier_init(uint64_t* barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
+               "r"(arrivals));
+}
+/// After the last barrier_init, before other threads or the copy engine see the barriers.
+__device__ inline void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ inline void barrier_expect(uint64_t* barrier, int bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+__device__ inline void barrier_arrive(uint64_t* barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier))
+               : "memory");
+}
+__device__ inline void barrier_wait(uint64_t* barrier, int parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra finished;\n"
+      "bra again;\n"
+      "finished:\n"
+      "}" ::"r"(shared_address(barrier)),
+      "r"(parity)
+      : "memory");
+}
+
+/// Position in a ring of kStages buffers. A consumer waits for `parity`, a producer for the
+/// opposite one, so that its first round passes.
+template <int kStages>
+struct RingPosition {
+  int stage = 0;
+  int parity = 0;
+
+  __device__ void advance() {
+    if (++stage == kStages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+/// Named barriers among some warps of the block; ids 1 to 15.
+__device__ inline void named_sync(int id, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ inline void named_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/// Shared memory written by ordinary stores, before the copy engine or a matrix product uses it.
+__device__ inline void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+template <int kRegisters>
+__device__ inline void registers_raise() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void registers_lower() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// ---- bulk tensor copies ----
+
+__device__ inline void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+/// A box of a head: all its panels, rows from `row` on. Rows past the end arrive as zeros.
+__device__ inline void load_tile(void* to, const CUtensorMap* map, uint64_t* barrier, int row,
+                                 int head) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%3, %4, %3, %5}], [%2];" ::"r"(shared_address(to)),
+      "l"(map), "r"(shared_address(barrier)), "r"(0), "r"(row), "r"(head)
+      : "memory");
+}
+
+/// Contiguous bytes that nobody reads again: they need not stay in the cache.
+__device__ inline void load_once(void* to, const void* from, int bytes, uint64_t* barrier) {
+  asm volatile(
+      "{\n"
+      ".reg .b64 policy;\n"
+      "createpolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+      "[%1], %2, [%3], policy;\n"
+      "}" ::"r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
+// ---- warpgroup matrix products ----
+
+__device__ inline void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void products_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+/// Until at most kPending committed groups are unfinished.
+template <int kPending>
+__device__ inline void products_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+/// Keeps the compiler from moving uses of accumulators across a wait.
+template <int kCount>
+__device__ inline void pin(float (&x)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
+}
+
+/// Operand in shared memory whose rows run along the summed dimension ("K-major"): the k-th slice
+/// of 16 columns of a tile of kRows rows starts at slice_k.
+template <int kRows>
+struct AlongRows {
+  static constexpr bool kTransposed = false;
+  uint64_t base;
+
+  __device__ explicit AlongRows(const void* tile)
+      : base((shared_address(tile) >> 4) | uint64_t{1} << 16 | uint64_t{64} << 32 |
+             uint64_t{1} << 62) {}
+  __device__ uint64_t slice(int k) const {
+    return base + static_cast<uint64_t>((k / 4) * (kRows * kPanelRowBytes / 16) + (k % 4) * 2);
+  }
+};
+
+/// The summed dimension runs down the rows ("MN-major"): slice k is rows 16 k .. 16 k + 15.
+template <int kRows>
+struct DownRows {
+  static constexpr bool kTransposed = true;
+  uint64_t base;
+
+  __device__ explicit DownRows(const void* tile)
+      : base((shared_address(tile) >> 4) | uint64_t{kRows * kPanelRowBytes / 16} << 16 |
+             uint64_t{64} << 32 | uint64_t{1} << 62) {}
+  __device__ uint64_t slice(int k) const { return base + static_cast<uint64_t>(k * 128); }
+};
+
+#define SEGUE_F8(d, i)                                                                  \
+  "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3]), "+f"(d[(i) + 4]), \
+      "+f"(d[(i) + 5]), "+f"(d[(i) + 6]), "+f"(d[(i) + 7])
+#define SEGUE_F32(d) SEGUE_F8(d, 0), SEGUE_F8(d, 8), SEGUE_F8(d, 16), SEGUE_F8(d, 24)
+#define SEGUE_F64(d) \
+  SEGUE_F32(d), SEGUE_F8(d, 32), SEGUE_F8(d, 40), SEGUE_F8(d, 48), SEGUE_F8(d, 56)
+#define SEGUE_L32                                                                               \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
+  "%25,%26,%27,%28,%29,%30,%31}"
+#define SEGUE_L64                                                                                \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
+  "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+  "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+#define SEGUE_WGMMA_RS(SHAPE, TYPE, LIST, OUT, A0, A1, A2, A3, B, S, T)                      \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S                                         \
+               ", 0;\n"                                                                      \
+               "wgmma.mma_async.sync.aligned." SHAPE ".f32." TYPE "." TYPE " " LIST ", {" A0 \
+               "," A1 "," A2 "," A3 "}, " B ", p, 1, 1, " T ";\n}\n"                         \
+               : OUT                                                                         \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdd ? 1 : 0),      \
+                 "n"(kTransposed ? 1 : 0))
+#define SEGUE_WGMMA_SS(SHAPE, TYPE, LIST, OUT, A, B, S, T)                                        \
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S                                              \
+               ", 0;\n"                                                                           \
+               "wgmma.mma_async.sync.aligned." SHAPE ".f32." TYPE "." TYPE " " LIST ", " A ", " B \
+               ", p, 1, 1, 0, " T ";\n}\n"                                                        \
+               : OUT                                                                              \
+               : "l"(a), "l"(b), "n"(kAdd ? 1 : 0), "n"(kTransposed ? 1 : 0))
+
+template <class T>
+inline constexpr bool kIsHalf = false;
+template <>
+inline constexpr bool kIsHalf<__half> = true;
+
+/// d[64 x kN] = or += a[64 x 16] b[16 x kN], a in registers.
+template <class T, bool kTransposed, bool kAdd>
+__device__ inline void product(float (&d)[32], const uint32_t* a, uint64_t b) {
+  if constexpr (kIsHalf<T>) {
+    SEGUE_WGMMA_RS("m64n64k16", "f16", SEGUE_L32, SEGUE_F32(d), "%32", "%33", "%34", "%35", "%36",
+                   "%37", "%38");
+  } else {
+    SEGUE_WGMMA_RS("m64n64k16", "bf16", SEGUE_L32, SEGUE_F32(d), "%32", "%33", "%34", "%35", "%36",
+                   "%37", "%38");
+  }
+}
+template <class T, bool kTransposed, bool kAdd>
+__device__ inline void product(float (&d)[64], const uint32_t* a, uint64_t b) {
+  if constexpr (kIsHalf<T>) {
+    SEGUE_WGMMA_RS("m64n128k16", "f16", SEGUE_L64, SEGUE_F64(d), "%64", "%65", "%66", "%67", "%68",
+                   "%69", "%70");
+  } else {
+    SEGUE_WGMMA_RS("m64n128k16", "bf16", SEGUE_L64, SEGUE_F64(d), "%64", "%65", "%66", "%67", "%68",
+                   "%69", "%70");
+  }
+}
+/// The same with a in shared memory, its rows along the sum.
+template <class T, bool kTransposed, bool kAdd>
+__device__ inline void product(float (&d)[32], uint64_t a, uint64_t b) {
+  if constexpr (kIsHalf<T>) {
+    SEGUE_WGMMA_SS("m64n64k16", "f16", SEGUE_L32, SEGUE_F32(d), "%32", "%33", "%34", "%35");
+  } else {
+    SEGUE_WGMMA_SS("m64n64k16", "bf16", SEGUE_L32, SEGUE_F32(d), "%32", "%33", "%34", "%35");
+  }
+}
+template <class T, bool kTransposed, bool kAdd>
+__device__ inline void product(float (&d)[64], uint64_t a, uint64_t b) {
+  if constexpr (kIsHalf<T>) {
+    SEGUE_WGMMA_SS("m64n128k16", "f16", SEGUE_L64, SEGUE_F64(d), "%64", "%65", "%66", "%67");
+  } else {
+    SEGUE_WGMMA_SS("m64n128k16", "bf16", SEGUE_L64, SEGUE_F64(d), "%64", "%65", "%66", "%67");
+  }
+}
+
+#undef SEGUE_WGMMA_SS
+#undef SEGUE_WGMMA_RS
+#undef SEGUE_L64
+#undef SEGUE_L32
+#undef SEGUE_F64
+#undef SEGUE_F32
+#undef SEGUE_F8
+
+/// d = or += a b over kSlices slices of 16; a is a register fragment [slice][4].
+template <class T, int kSlices, bool kAdd, int kCount, class B>
+__device__ inline void multiply(float (&d)[kCount], const uint32_t (&a)[kSlices][4], const B& b) {
+  product<T, B::kTransposed, kAdd>(d, a[0], b.slice(0));
+#pragma unroll
+  for (int k = 1; k < kSlices; ++k) product<T, B::kTransposed, true>(d, a[k], b.slice(k));
+}
+template <class T, int kSlices, bool kAdd, int kCount, int kRowsA, class B>
+__device__ inline void multiply(float (&d)[kCount], const AlongRows<kRowsA>& a, const B& b) {
+  product<T, B::kTransposed, kAdd>(d, a.slice(0), b.slice(0));
+#pragma unroll
+  for (int k = 1; k < kSlices; ++k) product<T, B::kTransposed, true>(d, a.slice(k), b.slice(k));
+}
+
+// ---- registers and shared memory ----
+
+/// Address of 16 bytes of a swizzled tile of kRows rows: row, and columns 8 chunk .. 8 chunk + 7.
+template <int kRows>
+__device__ inline uint32_t chunk_address(uint32_t tile, int row, int chunk) {
+  const int panel = chunk >> 3;
+  return tile + static_cast<uint32_t>(panel * kRows * kPanelRowBytes + row * kPanelRowBytes +
+                                      (((chunk & 7) ^ (row & 7)) << 4));
+}
+
+/// Rows of this warpgroup's 64-row tile as the left operand of a product, [slice][4].
+template <int kSlices>
+__device__ inline void load_fragment(uint32_t (&a)[kSlices][4], const void* tile) {
+  const int lane = threadIdx.x & 31;
+  const int row = (threadIdx.x >> 5 & 3) * 16 + (lane & 15);
+  const uint32_t base = shared_address(tile);
+#pragma unroll
+  for (int k = 0; k < kSlices; ++k) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(a[k][0]), "=r"(a[k][1]), "=r"(a[k][2]), "=r"(a[k][3])
+                 : "r"(chunk_address<64>(base, row, 2 * k + (lane >> 4)))
+                 : "memory");
+  }
+}
+
+/// Transposes the 8 x 8 matrix of 2-byte elements that a warp holds in one register.
+__device__ inline uint32_t transpose_8x8(uint32_t x) {
+  uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+template <class T>
+__device__ inline uint32_t pack(float low, float high) {
+  uint32_t r;
+  if constexpr (kIsHalf<T>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  }
+  return r;
+}
+
+/// An accumulator as the left operand of the next product: the layouts agree.
+template <class T, int kCount, int kSlices>
+__device__ inline void to_fragment(uint32_t (&a)[kSlices][4], const float (&d)[kCount]) {
+  static_assert(kSlices * 8 == kCount);
+#pragma unroll
+  for (int k = 0; k < kSlices; ++k) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[k][i] = pack<T>(d[8 * k + 2 * i], d[8 * k + 2 * i + 1]);
+  }
+}
+
+/// scale * d to rows of global memory: panel by panel through this warp's 16 rows of a panel of 64
+/// rows (kStagingBytes), then 16 bytes a lane. Rows from `rows` on (counted in the 64) are not
+/// written.
+inline constexpr int kStagingBytes = 64 * kPanelRowBytes;
+template <class T, int kCount>
+__device__ inline void store_rows(const float (&d)[kCount], float scale, void* staging, T* to,
+                                  int64_t stride, int rows) {
+  const int lane = threadIdx.x & 31;
+  const int first = (threadIdx.x >> 5 & 3) * 16;
+  const uint32_t panel = shared_address(staging);
+#pragma unroll
+  for (int half = 0; half < kCount / 32; ++half) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      uint32_t r[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int at = 32 * half + 8 * k + 2 * i;
+        r[i] = pack<T>(scale * d[at], scale * d[at + 1]);
+      }
+      const uint32_t at = chunk_address<64>(panel, first + (lane & 15), 2 * k + (lane >> 4));
+      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
+                   "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                   : "memory");
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int row = first + 4 * i + lane / 8;
+      uint32_t r[4];
+      asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                   : "r"(chunk_address<64>(panel, row, lane % 8))
+                   : "memory");
+      if (row < rows) {
+        *reinterpret_cast<uint4*>(to + row * stride + half * 64 + lane % 8 * 8) =
+            make_uint4(r[0], r[1], r[2], r[3]);
+      }
+    }
+    __syncwarp();
+  }
+}
+
+__device__ inline float tanh_fast(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+#endif  // SEGUE_SM90A
+
+}  // namespace segue::attention::hopper

@@ -1,0 +1,67 @@
+#include "attention/hstu_attention.h"
+
+#include <algorithm>
+
+#include "attention/backends.h"
+
+namespace segue::attention {
+namespace {
+
+void check_operand(const Exec& exec, const HstuAttentionParams& p, const Tensor& t, int64_t dim) {
+  SEGUE_ASSERT(t.rank == 3 && t.stride(2) == 1, "attention: [rows, heads, dim] with dense heads");
+  SEGUE_ASSERT(t.size(0) >= p.offsets.back(), "attention: a tensor ends before the last sequence");
+  SEGUE_ASSERT(t.size(1) == p.q.size(1) && t.size(2) == dim, "attention: shapes differ");
+  SEGUE_ASSERT(t.dtype == exec.dtype(), "attention: wrong type");
+}
+
+void check(const Exec& exec, const HstuAttentionParams& p) {
+  SEGUE_ASSERT(exec.arena != nullptr, "attention: needs an arena for scratch");
+  SEGUE_ASSERT(!p.offsets.empty(), "attention: offsets have one entry more than sequences");
+  SEGUE_ASSERT(p.num_targets.empty() || p.num_targets.size() + 1 == p.offsets.size(),
+               "attention: one number of targets per sequence");
+  check_operand(exec, p, p.q, p.q.size(2));
+  check_operand(exec, p, p.k, p.q.size(2));
+  check_operand(exec, p, p.v, p.v.size(2));
+}
+
+}  // namespace
+
+void hstu_attention_forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
+  check(exec, p);
+  check_operand(exec, p, o, p.v.size(2));
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda()) return cuda::forward(exec, p, o);
+#endif
+  require_cpu(exec, "hstu_attention");
+  cpu::forward(exec, p, o);
+}
+
+void hstu_attention_backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+  check(exec, p);
+  check_operand(exec, p, grad_o, p.v.size(2));
+  check_operand(exec, p, dq, p.q.size(2));
+  check_operand(exec, p, dk, p.q.size(2));
+  check_operand(exec, p, dv, p.v.size(2));
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda()) return cuda::backward(exec, p, grad_o, dq, dk, dv);
+#endif
+  require_cpu(exec, "hstu_attention");
+  cpu::backward(exec, p, grad_o, dq, dk, dv);
+}
+
+int64_t attention_pairs(std::span<const int64_t> offsets, std::span<const int64_t> num_targets,
+                        const HstuMask& mask) {
+  int64_t pairs = 0;
+  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
+    const int64_t n = offsets[b + 1] - offsets[b];
+    const int64_t targets = num_targets.empty() ? 0 : num_targets[b];
+    for (int64_t i = 0; i < n; ++i) {
+      const HstuMask::Row row = mask.row(i, n, targets);
+      pairs += row.hi - row.lo + std::max<int64_t>(0, i + 1 - row.group_lo);
+    }
+  }
+  return pairs;
+}
+
+}  // namespace segue::attention

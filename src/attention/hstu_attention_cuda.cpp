@@ -1,0 +1,36 @@
+#if SEGUE_HAS_CUDA
+
+#include "attention/backends.h"
+#include "attention/plain_cuda.h"
+#include "attention/sm90_kernels.h"
+
+namespace segue::attention::cuda {
+namespace {
+
+[[noreturn]] void unsupported() {
+  fail(ErrorCode::kUnsupported,
+       "attention on a GPU needs heads of at most 256 columns; use --device cpu");
+}
+
+}  // namespace
+
+void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
+  if (p.offsets.back() == p.offsets.front()) return;
+  const Arena::Mark mark(*exec.arena);
+  if (hopper::supports(exec, p)) return hopper::forward(exec, p, o);
+  if (plain::supports(p)) return plain::forward(exec, p, o);
+  unsupported();
+}
+
+void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+  if (p.offsets.back() == p.offsets.front()) return;
+  const Arena::Mark mark(*exec.arena);
+  if (hopper::supports(exec, p)) return hopper::backward(exec, p, grad_o, dq, dk, dv);
+  if (plain::supports(p)) return plain::backward(exec, p, grad_o, dq, dk, dv);
+  unsupported();
+}
+
+}  // namespace segue::attention::cuda
+
+#endif

@@ -1,0 +1,278 @@
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "attention/hstu_attention.h"
+#include "base/bf16.h"
+#include "ops/test_util.h"
+
+namespace segue::attention {
+namespace {
+
+using ops::test::TestBed;
+
+struct Case {
+  std::string name;
+  std::vector<int64_t> lengths;
+  std::vector<int64_t> targets;  // empty: none
+  HstuMask mask;
+  int64_t heads = 2;
+  int64_t dim = 128;
+  double alpha_factor = 1;
+};
+
+std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
+
+constexpr float kUntouched = -77;
+constexpr int64_t kRowsBefore = 3, kRowsAfter = 2;
+
+/// What both sides are computed from: packed rows u, v, q, k as a layer has them, in bf16 numbers.
+struct Inputs {
+  explicit Inputs(const Case& test_case, uint64_t seed = 1) : c(test_case) {
+    offsets.push_back(kRowsBefore);
+    int64_t longest = 1;
+    for (const int64_t n : c.lengths) {
+      offsets.push_back(offsets.back() + n);
+      longest = std::max(longest, n);
+    }
+    rows = offsets.back() + kRowsAfter;
+    width = c.heads * c.dim;
+    packed = numbers(seed, rows * 4 * width);
+    grad_o = numbers(seed + 1, rows * width);
+    // Rows of no sequence hold what must never be looked at.
+    const auto poison = [&](std::vector<float>& x, int64_t columns) {
+      std::fill(x.end() - kRowsAfter * columns, x.end(), std::nanf(""));
+    };
+    poison(packed, 4 * width);
+    poison(grad_o, width);
+    alpha = c.alpha_factor / std::sqrt(static_cast<double>(c.dim));
+    scale = 1.0 / static_cast<double>(longest);
+  }
+
+  /// Sums of four uniform numbers: near enough to normal ones, of deviation 1.
+  static std::vector<float> numbers(uint64_t seed, int64_t count) {
+    std::vector<float> x(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      double sum = 0;
+      for (int64_t k = 0; k < 4; ++k) sum += TestBed::number(seed, 4 * i + k);
+      x[static_cast<size_t>(i)] = round_to_bf16(static_cast<float>(sum * 0.866));
+    }
+    return x;
+  }
+
+  const Case& c;
+  std::vector<int64_t> offsets;
+  int64_t rows = 0, width = 0;
+  double alpha = 1, scale = 1;
+  std::vector<float> packed, grad_o;
+};
+
+struct Results {
+  std::vector<double> o, dq, dk, dv;  // rows x width, kUntouched where nothing was written
+};
+
+/// Runs forward and backward with tensors on `bed`; `load(values)` puts numbers there and
+/// `read(tensor)` gets them back.
+template <class Load, class Read>
+Results run(const Exec& exec, const Inputs& in, Load&& load, Read&& read) {
+  const int64_t w = in.width;
+  const auto part = [&](const Tensor& t, int64_t i) {
+    return t.columns(i * w, w).split_columns(in.c.heads);
+  };
+  const Tensor packed = load(in.packed, 4 * w);
+  const Tensor grad_o = load(in.grad_o, w);
+  const Tensor o = load(std::vector<float>(static_cast<size_t>(in.rows * w), kUntouched), w);
+  const Tensor grads =
+      load(std::vector<float>(static_cast<size_t>(in.rows * 4 * w), kUntouched), 4 * w);
+  HstuAttentionParams p;
+  p.v = part(packed, 1);
+  p.q = part(packed, 2);
+  p.k = part(packed, 3);
+  p.offsets = in.offsets;
+  p.num_targets = in.c.targets;
+  p.mask = in.c.mask;
+  p.alpha = in.alpha;
+  p.scale = in.scale;
+  const int64_t used = exec.arena->used();
+  hstu_attention_forward(exec, p, o.split_columns(in.c.heads));
+  hstu_attention_backward(exec, p, grad_o.split_columns(in.c.heads), part(grads, 2), part(grads, 3),
+                          part(grads, 1));
+  EXPECT_EQ(exec.arena->used(), used) << "scratch was kept";
+  const std::vector<double> all = read(grads);
+  const auto columns = [&](int64_t i) {
+    std::vector<double> x;
+    for (int64_t r = 0; r < in.rows; ++r) {
+      const auto at = all.begin() + r * 4 * w + i * w;
+      x.insert(x.end(), at, at + w);
+    }
+    return x;
+  };
+  for (const double x : columns(0)) EXPECT_EQ(x, double{kUntouched}) << "u was written";
+  return {read(o), columns(2), columns(3), columns(1)};
+}
+
+Results run_cpu(const Inputs& in, Precision precision) {
+  TestBed bed(precision, int64_t{8} << 30);
+  const auto load = [&](const std::vector<float>& values, int64_t columns) {
+    const Tensor t = bed.zeros(bed.exec.dtype(), {in.rows, columns});
+    dispatch_real(t.dtype, [&](auto zero) {
+      std::copy(values.begin(), values.end(), t.span<decltype(zero)>().begin());
+    });
+    return t;
+  };
+  const auto read = [](const Tensor& t) {
+    return dispatch_real(t.dtype, [&](auto zero) {
+      const auto x = t.span<decltype(zero)>();
+      return std::vector<double>(x.begin(), x.end());
+    });
+  };
+  return run(bed.exec, in, load, read);
+}
+
+class GpuBed {
+ public:
+  GpuBed() : stream_(Device::cuda()), arena_(Device::cuda(), int64_t{4} << 30) {
+    exec.arena = &arena_;
+    exec.stream = &stream_;
+    exec.device = Device::cuda();
+    exec.precision = Precision::kBf16;
+  }
+  Exec exec;
+
+ private:
+  Stream stream_;
+  Arena arena_;
+};
+
+Results run_gpu(const Inputs& in) {
+  GpuBed bed;
+  const auto load = [&](const std::vector<float>& values, int64_t columns) {
+    std::vector<bf16> bits;
+    for (const float x : values) bits.emplace_back(x);
+    const Tensor t = bed.exec.activation({in.rows, columns});
+    copy_bytes(t.data, t.device, bits.data(), Device::cpu(), bits.size() * 2, bed.exec.stream);
+    bed.exec.stream->synchronize();
+    return t;
+  };
+  const auto read = [&](const Tensor& t) {
+    std::vector<bf16> bits(static_cast<size_t>(t.elements()));
+    copy_bytes(bits.data(), Device::cpu(), t.data, t.device, bits.size() * 2, bed.exec.stream);
+    bed.exec.stream->synchronize();
+    std::vector<double> x;
+    for (const bf16 b : bits) x.push_back(double{static_cast<float>(b)});
+    return x;
+  };
+  return run(bed.exec, in, load, read);
+}
+
+struct Errors {
+  double plain, gpu, largest;
+};
+
+Errors errors(const std::vector<double>& exact, const std::vector<double>& plain,
+              const std::vector<double>& gpu, const char* what) {
+  Errors e{0, 0, 0};
+  size_t reported = 0;
+  for (size_t i = 0; i < exact.size(); ++i) {
+    if (exact[i] == double{kUntouched}) {
+      if (gpu[i] != exact[i] && reported++ < 5) {
+        ADD_FAILURE() << what << ": written outside of all sequences, element " << i;
+      }
+      continue;
+    }
+    if (!std::isfinite(gpu[i]) && reported++ < 5) {
+      ADD_FAILURE() << what << ": " << gpu[i] << " at element " << i;
+    }
+    e.plain = std::max(e.plain, std::abs(plain[i] - exact[i]));
+    e.gpu = std::max(e.gpu, std::abs(gpu[i] - exact[i]));
+    e.largest = std::max(e.largest, std::abs(exact[i]));
+  }
+  return e;
+}
+
+void expect_near(const Results& exact, const Results& plain, const Results& gpu) {
+  const Errors o = errors(exact.o, plain.o, gpu.o, "o");
+  EXPECT_LE(o.gpu, 2 * o.plain + 0x1p-10 * o.largest) << "o, plain " << o.plain;
+  const auto gradient = [](const auto& e, const char* what) {
+    EXPECT_LE(e.gpu, 3 * e.plain + 0x1p-10 * e.largest) << what << ", plain " << e.plain;
+  };
+  gradient(errors(exact.dq, plain.dq, gpu.dq, "dq"), "dq");
+  gradient(errors(exact.dk, plain.dk, gpu.dk, "dk"), "dk");
+  gradient(errors(exact.dv, plain.dv, gpu.dv, "dv"), "dv");
+}
+
+std::vector<Case> cases() {
+  const std::vector<int64_t> edges{0, 1, 2, 63, 64, 65, 0, 127, 128, 129, 200, 255, 256, 257, 300};
+  const std::vector<int64_t> some{0, 1, 2, 1, 0, 65, 0, 3, 70, 1, 150, 0, 1, 20, 130};
+  std::vector<Case> all;
+  for (const int64_t dim : {128, 64}) {
+    const std::string d = "_d" + std::to_string(dim);
+    const std::vector<Case> here{
+        {"causal" + d, edges, {}, {}, 2, dim},
+        {"targets" + d, edges, some, {}, 2, dim},
+        {"groups" + d, edges, some, {.target_group = 3}, 1, dim},
+        {"context" + d, edges, some, {.contextual_len = 8}, 2, dim},
+        {"long_context" + d, edges, some, {.contextual_len = 70}, 1, dim},
+        {"longer_context" + d, edges, some, {.contextual_len = 140}, 1, dim},
+        {"window" + d, edges, some, {.window = 10}, 2, dim},
+        {"window_full" + d, edges, some, {.window = 65, .min_full = 20}, 1, dim},
+        {"everything" + d, edges, some, {5, 17, 9, 4}, 3, dim},
+        {"long" + d, {1500, 1}, {1, 1}, {}, 1, dim},
+        {"long_context_1000" + d, {1000, 700}, {3, 200}, {.contextual_len = 9}, 1, dim},
+        {"long_window" + d, {1300}, {100}, {4, 200, 150, 1}, 1, dim},
+        {"many_targets" + d, {1200}, {1000}, {.target_group = 2}, 1, dim},
+        {"steep" + d, {500, 130}, {1, 1}, {}, 2, dim, 4},
+        {"steeper" + d, {500, 130}, {1, 1}, {}, 2, dim, 8},
+        {"many" + d, std::vector<int64_t>(300, 70), std::vector<int64_t>(300, 1), {}, 4, dim},
+    };
+    all.insert(all.end(), here.begin(), here.end());
+  }
+  return all;
+}
+
+class GpuHstuAttention : public testing::TestWithParam<Case> {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  }
+};
+
+TEST_P(GpuHstuAttention, IsAsNearToExactAsPlainBf16) {
+  const Inputs in(GetParam());
+  expect_near(run_cpu(in, Precision::kF64), run_cpu(in, Precision::kBf16), run_gpu(in));
+}
+
+INSTANTIATE_TEST_SUITE_P(Masks, GpuHstuAttention, testing::ValuesIn(cases()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(GpuHstuAttentionBits, AreTheSameEveryTime) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const int64_t dim : {128, 64}) {
+    const Case c{
+        "mixed", {900, 3, 513, 2000, 1, 0, 777}, {1, 1, 40, 1, 1, 0, 2}, {.contextual_len = 6}, 4,
+        dim};
+    const Inputs in(c);
+    const Results first = run_gpu(in);
+    for (int i = 0; i < 5; ++i) {
+      const Results again = run_gpu(in);
+      EXPECT_EQ(again.o, first.o);
+      EXPECT_EQ(again.dq, first.dq);
+      EXPECT_EQ(again.dk, first.dk);
+      EXPECT_EQ(again.dv, first.dv);
+    }
+  }
+}
+
+TEST(GpuHstuAttentionLong, FourThousandRows) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const Case c{"long", {4096, 4095}, {1, 1}, {}, 1, 128};
+  const Inputs in(c);
+  expect_near(run_cpu(in, Precision::kF64), run_cpu(in, Precision::kBf16), run_gpu(in));
+}
+
+}  // namespace
+}  // namespace segue::attention

@@ -1,0 +1,308 @@
+#include <cuda_runtime.h>
+
+#include "attention/cuda_check.h"
+#include "attention/sm90_kernels.h"
+#include "attention/sm90_work.cuh"
+
+// dv = p^T do, dk = alpha ds^T q on Hopper: keys stay, queries stream by.
+// Letters: s scores, p = silu(s), dp = do v^T, ds = dp silu'(s), all transposed: 64 keys x kQueries
+// queries, so that p and ds are left operands as they come. With y = s / 2, t = tanh(y), w = 1 + t:
+// p = y w and 2 silu' = w + p (1 - t). The factors scale and alpha / 2 wait for the end.
+
+namespace segue::attention::hopper {
+namespace {
+
+/// Tile choices. Keys and values are double buffered so that a tile's successor is there when it
+/// ends.
+template <int kHeadDim>
+struct KeyShape;
+template <>
+struct KeyShape<128> {
+  static constexpr int kQueries = 64, kStages = 3;
+  static constexpr int kFetchRegisters = 24, kComputeRegisters = 240;
+};
+template <>
+struct KeyShape<64> {
+  static constexpr int kQueries = 64, kStages = 4;
+  static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
+};
+constexpr int kConsumers = 2;
+constexpr int kKeys = 64 * kConsumers;
+
+struct KeyArgs {
+  WorkList work;
+  KernelMask mask;
+  void *dk, *dv;
+  int64_t dk_row, dk_head, dv_row, dv_head;
+  float half_alpha, dk_scale, dv_scale;
+  uint4* spill;  // score gradients for the kernel that makes dq of them
+};
+
+template <class T, int kHeadDim>
+struct KeyShared {
+  using Shape = KeyShape<kHeadDim>;
+  T k[2][kConsumers][64 * kHeadDim];
+  T v[2][kConsumers][64 * kHeadDim];
+  T q[Shape::kStages][Shape::kQueries * kHeadDim];
+  T grad_o[Shape::kStages][Shape::kQueries * kHeadDim];
+  StepWord word[Shape::kStages];
+  TileQueue queue;
+  uint64_t kv_full[2], kv_empty[2];
+  uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
+  uint64_t o_full[Shape::kStages], o_empty[Shape::kStages];
+};
+
+#if SEGUE_SM90A
+
+template <class T, int kHeadDim>
+__device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const CUtensorMap& q_map,
+                      const CUtensorMap& k_map, const CUtensorMap& v_map,
+                      const CUtensorMap& o_map) {
+  using Shape = KeyShape<kHeadDim>;
+  const int lane = threadIdx.x & 31;
+  RingPosition<kTileSlots> at_tile;
+  RingPosition<Shape::kStages> at;
+  RingPosition<2> buffer;
+  for (;;) {
+    Steps steps;
+    const Tile t = sh.queue.pop(at_tile, &steps);
+    if (t.head < 0) break;
+    if (lane == 0) {
+      uint64_t* const kv_full = &sh.kv_full[buffer.stage];
+      barrier_wait(&sh.kv_empty[buffer.stage], buffer.parity ^ 1);
+      barrier_expect(kv_full, sizeof(sh.k[0]) + sizeof(sh.v[0]));
+      for (int w = 0; w < kConsumers; ++w) {
+        const int row = t.first_row + t.begin + 64 * w;
+        load_tile(sh.k[buffer.stage][w], &k_map, kv_full, row, t.head);
+        load_tile(sh.v[buffer.stage][w], &v_map, kv_full, row, t.head);
+      }
+    }
+    __syncwarp();
+    buffer.advance();
+    for (int i = 0; i < t.count; ++i) {
+      const int block = steps.at(i);
+      const int query = block * Shape::kQueries;
+      const View view = view_of(mask, t, query, Shape::kQueries, t.begin + 64 * lane);
+      const StepWord word = StepWord::gather(block, view, false, kConsumers);
+      if (lane == 0) {
+        const int row = t.first_row + query;
+        barrier_wait(&sh.q_empty[at.stage], at.parity ^ 1);
+        sh.word[at.stage] = word;
+        barrier_expect(&sh.q_full[at.stage], sizeof(sh.q[0]));
+        load_tile(sh.q[at.stage], &q_map, &sh.q_full[at.stage], row, t.head);
+        barrier_wait(&sh.o_empty[at.stage], at.parity ^ 1);
+        barrier_expect(&sh.o_full[at.stage], sizeof(sh.grad_o[0]));
+        load_tile(sh.grad_o[at.stage], &o_map, &sh.o_full[at.stage], row, t.head);
+      }
+      __syncwarp();
+      at.advance();
+    }
+  }
+}
+
+template <class T, int kHeadDim, bool kSpill>
+__device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int consumer) {
+  using Shape = KeyShape<kHeadDim>;
+  constexpr int kQueries = Shape::kQueries;
+  const bool leader = (threadIdx.x & 31) == 0;
+  RingPosition<kTileSlots> at_tile;
+  RingPosition<Shape::kStages> at;
+  RingPosition<2> buffer;
+  const auto release = [&](uint64_t* barrier) {
+    if (leader) barrier_arrive(barrier);
+  };
+  for (;;) {
+    const Tile t = sh.queue.pop(at_tile);
+    if (t.head < 0) break;
+    const int key = t.begin + 64 * consumer;
+    float dk[kHeadDim / 2];
+    float dv[kHeadDim / 2];
+#pragma unroll
+    for (int i = 0; i < kHeadDim / 2; ++i) dk[i] = dv[i] = 0;
+    T* const k_tile = sh.k[buffer.stage][consumer];
+    T* const v_tile = sh.v[buffer.stage][consumer];
+    barrier_wait(&sh.kv_full[buffer.stage], buffer.parity);
+
+    for (int left = t.count; left > 0; --left, at.advance()) {
+      barrier_wait(&sh.q_full[at.stage], at.parity);
+      const StepWord word{__shfl_sync(~0u, sh.word[at.stage].bits, 0)};
+      const View view = word.view(consumer);
+      const int query = word.block() * kQueries;
+      if (view == kNone) {
+        release(&sh.q_empty[at.stage]);
+        barrier_wait(&sh.o_full[at.stage], at.parity);
+        release(&sh.o_empty[at.stage]);
+        continue;
+      }
+      float s[kQueries / 2];
+      float dp[kQueries / 2];
+      products_begin();
+      multiply<T, kHeadDim / 16, false>(s, AlongRows<64>(k_tile),
+                                        AlongRows<kQueries>(sh.q[at.stage]));
+      products_commit();
+      barrier_wait(&sh.o_full[at.stage], at.parity);
+      products_begin();
+      multiply<T, kHeadDim / 16, false>(dp, AlongRows<64>(v_tile),
+                                        AlongRows<kQueries>(sh.grad_o[at.stage]));
+      products_commit();
+      products_wait<1>();
+      pin(s);
+      uint32_t p[kQueries / 16][4];
+      // s becomes twice the derivative of silu.
+      const auto activate = [&](auto keep) {
+#pragma unroll
+        for (int i = 0; i < kQueries / 2; i += 2) {
+          float value[2];
+#pragma unroll
+          for (int e = 0; e < 2; ++e) {
+            const float y = args.half_alpha * s[i + e];
+            const float th = tanh_fast(y);
+            const float w = 1 + th;
+            value[e] = y * w;
+            s[i + e] = fmaf(value[e], 1 - th, w);
+            if (!keep(i + e)) value[e] = s[i + e] = 0;
+          }
+          p[i / 8][i % 8 / 2] = pack<T>(value[0], value[1]);
+        }
+      };
+      if (view == kAll) {
+        activate([](int) { return true; });
+      } else {
+        uint32_t bits[kQueries / 64];
+        keep_bits<kQueries>(bits, args.mask, t, key, query);
+        activate([&](int i) { return (bits[i / 32] >> (i % 32) & 1) != 0; });
+      }
+      products_begin();
+      multiply<T, kQueries / 16, true>(dv, p, DownRows<kQueries>(sh.grad_o[at.stage]));
+      products_commit();
+      products_wait<1>();
+      pin(dp);
+#pragma unroll
+      for (int i = 0; i < kQueries / 2; ++i) dp[i] *= s[i];
+      uint32_t ds[kQueries / 16][4];
+      to_fragment<T>(ds, dp);
+      if constexpr (kSpill) {
+        // In the order of registers: the other kernel's warps read them the same way.
+        static_assert(kQueries == kSpillBlock);
+        uint4* const to = args.spill + spill_block(t, query, key) * (kSpillBlockBytes / 16) +
+                          threadIdx.x % kWarpgroup;
+#pragma unroll
+        for (int g = 0; g < 4; ++g) {
+          to[g * kWarpgroup] = make_uint4(ds[g][0], ds[g][1], ds[g][2], ds[g][3]);
+        }
+      }
+      products_begin();
+      multiply<T, kQueries / 16, true>(dk, ds, DownRows<kQueries>(sh.q[at.stage]));
+      products_commit();
+      products_wait<1>();
+      pin(dv);
+      release(&sh.o_empty[at.stage]);
+      products_wait<0>();
+      pin(dk);
+      release(&sh.q_empty[at.stage]);
+    }
+
+    // This warpgroup's own keys and values are no longer needed: room to turn the results around.
+    named_sync(1 + consumer, kWarpgroup);
+    if (key < t.n) {
+      const int64_t row = t.first_row + key;
+      const int rows = min(64, t.n - key);
+      store_rows(dk, args.dk_scale, k_tile,
+                 static_cast<T*>(args.dk) + row * args.dk_row + t.head * args.dk_head, args.dk_row,
+                 rows);
+      store_rows(dv, args.dv_scale, v_tile,
+                 static_cast<T*>(args.dv) + row * args.dv_row + t.head * args.dv_head, args.dv_row,
+                 rows);
+      fence_async_proxy();
+      __syncwarp();
+    }
+    release(&sh.kv_empty[buffer.stage]);
+    buffer.advance();
+  }
+}
+
+#endif
+
+template <class T, int kHeadDim, bool kSpill>
+__global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
+    dkdv_kernel(const __grid_constant__ CUtensorMap q_map,
+                const __grid_constant__ CUtensorMap k_map,
+                const __grid_constant__ CUtensorMap v_map,
+                const __grid_constant__ CUtensorMap o_map, const KeyArgs args) {
+#if SEGUE_SM90A
+  using Shape = KeyShape<kHeadDim>;
+  extern __shared__ uint8_t raw[];
+  auto& sh = *reinterpret_cast<KeyShared<T, kHeadDim>*>((reinterpret_cast<uintptr_t>(raw) + 1023) &
+                                                        ~uintptr_t{1023});
+  if (threadIdx.x == 0) {
+    sh.queue.init(1 + 4 * kConsumers);
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(&sh.kv_full[i], 1);
+      barrier_init(&sh.kv_empty[i], 4 * kConsumers);
+    }
+    for (int i = 0; i < Shape::kStages; ++i) {
+      barrier_init(&sh.q_full[i], 1);
+      barrier_init(&sh.o_full[i], 1);
+      barrier_init(&sh.q_empty[i], 4 * kConsumers);
+      barrier_init(&sh.o_empty[i], 4 * kConsumers);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    registers_lower<Shape::kFetchRegisters>();
+    if (threadIdx.x < 32) {
+      fetch<T, kHeadDim>(sh, args.mask, q_map, k_map, v_map, o_map);
+    } else if (threadIdx.x < 64) {
+      pick_tiles<kKeys>(sh.queue, args.work, Order::kFirstTileFirst, [&](const Tile& t) {
+        return query_steps(args.mask, t, kKeys, Shape::kQueries);
+      });
+    }
+  } else {
+    registers_raise<Shape::kComputeRegisters>();
+    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpgroup), 0);
+    compute<T, kHeadDim, kSpill>(sh, args, warpgroup - 1);
+  }
+#endif
+}
+
+template <class T, int kHeadDim, bool kSpill>
+void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o, const Tensor& dk,
+            const Tensor& dv, const CudaPlan& plan, int chunk, void* spill) {
+  using Shape = KeyShape<kHeadDim>;
+  using Shared = KeyShared<T, kHeadDim>;
+  const int64_t rows = p.offsets.back();
+  const KeyArgs args{plan.work(chunk, 0),
+                     kernel_mask(p.mask),
+                     dk.data,
+                     dv.data,
+                     dk.stride(0),
+                     dk.stride(1),
+                     dv.stride(0),
+                     dv.stride(1),
+                     static_cast<float>(p.alpha / 2),
+                     static_cast<float>(p.scale * p.alpha / 2),
+                     static_cast<float>(p.scale),
+                     static_cast<uint4*>(spill)};
+  constexpr int kBytes = sizeof(Shared) + 1024;
+  static_assert(kBytes <= kMaxSharedBytes);
+  launch_persistent(exec, reinterpret_cast<const void*>(dkdv_kernel<T, kHeadDim, kSpill>),
+                    args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
+                    tile_map(p.q, rows, Shape::kQueries), tile_map(p.k, rows, 64),
+                    tile_map(p.v, rows, 64), tile_map(grad_o, rows, Shape::kQueries), args);
+}
+
+}  // namespace
+
+void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk,
+                   void* spill) {
+  const auto run =
+      p.q.size(2) == 128
+          ? (spill != nullptr ? launch<__nv_bfloat16, 128, true>
+                              : launch<__nv_bfloat16, 128, false>)
+          : (spill != nullptr ? launch<__nv_bfloat16, 64, true> : launch<__nv_bfloat16, 64, false>);
+  run(exec, p, grad_o, dk, dv, plan, chunk, spill);
+}
+
+}  // namespace segue::attention::hopper

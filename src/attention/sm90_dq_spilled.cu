@@ -1,0 +1,188 @@
+#include <cuda_runtime.h>
+
+#include "attention/cuda_check.h"
+#include "attention/sm90_kernels.h"
+#include "attention/sm90_work.cuh"
+
+// dq = alpha ds k on Hopper, with ds as the kernel of dk and dv left it: bounded by reading ds
+// once. Letters: ds 64 queries x 64 keys; its factor scale alpha / 2 waits for the end.
+
+namespace segue::attention::hopper {
+namespace {
+
+/// Tile choices: 256 queries share the keys, so that those are read a quarter as often as ds.
+constexpr int kConsumers = 4;
+constexpr int kQueries = 64 * kConsumers;
+constexpr int kKeys = kSpillBlock;
+constexpr int kStages = 4;
+constexpr int kFetchRegisters = 32, kComputeRegisters = 112;
+
+struct SpilledArgs {
+  WorkList work;
+  KernelMask mask;
+  const uint4* spill;
+  void* dq;
+  int64_t row_stride, head_stride;
+  float dq_scale;
+};
+
+template <class T, int kHeadDim>
+struct SpilledShared {
+  T k[kStages][kKeys * kHeadDim];
+  uint4 ds[kStages][kConsumers][kSpillBlockBytes / 16];
+  uint8_t dq[kConsumers][kStagingBytes];
+  int begin[kStages];  // first key of a stage
+  TileQueue queue;
+  uint64_t full[kStages], empty[kStages];
+};
+
+#if SEGUE_SM90A
+
+/// Lanes 0 to 3 each look after the gradients of one consumer.
+template <class T, int kHeadDim>
+__device__ void fetch(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
+                      const CUtensorMap& k_map) {
+  const int lane = threadIdx.x & 31;
+  RingPosition<kTileSlots> at_tile;
+  RingPosition<kStages> at;
+  for (;;) {
+    Steps steps;
+    const Tile t = sh.queue.pop(at_tile, &steps);
+    if (t.head < 0) break;
+    const int first = t.begin + 64 * (lane % kConsumers);
+    const int last = min(first + 64, t.n);
+    const KernelMask::Rows seen = first < last ? args.mask.rows(first, last, t.n, t.targets)
+                                               : KernelMask::Rows{0, 0, 0, 0, t.n};
+    for (int i = 0; i < t.count; ++i) {
+      const int begin = steps.at(i) * kKeys;
+      const bool wanted = lane < kConsumers && !seen.none_sees(begin, begin + kKeys, last);
+      const int blocks = __popc(__ballot_sync(~0u, wanted));
+      barrier_wait(&sh.empty[at.stage], at.parity ^ 1);
+      uint64_t* const full = &sh.full[at.stage];
+      if (lane == 0) {
+        sh.begin[at.stage] = begin;
+        barrier_expect(
+            full, static_cast<int>(sizeof(sh.k[0])) + blocks * static_cast<int>(kSpillBlockBytes));
+        load_tile(sh.k[at.stage], &k_map, full, t.first_row + begin, t.head);
+      }
+      __syncwarp();
+      if (wanted) {
+        load_once(sh.ds[at.stage][lane],
+                  args.spill + spill_block(t, first, begin) * (kSpillBlockBytes / 16),
+                  static_cast<int>(kSpillBlockBytes), full);
+      }
+      at.advance();
+    }
+  }
+}
+
+template <class T, int kHeadDim>
+__device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args, int consumer) {
+  const int lane = threadIdx.x & 31;
+  const int warp = threadIdx.x >> 5 & 3;
+  RingPosition<kTileSlots> at_tile;
+  RingPosition<kStages> at;
+  for (;;) {
+    const Tile t = sh.queue.pop(at_tile);
+    if (t.head < 0) break;
+    const int first = t.begin + 64 * consumer;
+    const int last = min(first + 64, t.n);
+    const KernelMask::Rows seen = first < last ? args.mask.rows(first, last, t.n, t.targets)
+                                               : KernelMask::Rows{0, 0, 0, 0, t.n};
+    float dq[kHeadDim / 2];
+#pragma unroll
+    for (float& x : dq) x = 0;
+    for (int left = t.count; left > 0; --left, at.advance()) {
+      barrier_wait(&sh.full[at.stage], at.parity);
+      const int begin = __shfl_sync(~0u, sh.begin[at.stage], 0);
+      if (!seen.none_sees(begin, begin + kKeys, last)) {
+        // Group `warp` of 16 queries, as warp k of the other kernel (keys 16 k and up) stored it.
+        uint32_t ds[4][4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const uint4 r = sh.ds[at.stage][consumer][warp * kWarpgroup + k * 32 + lane];
+          ds[k][0] = transpose_8x8(r.x);
+          ds[k][1] = transpose_8x8(r.z);
+          ds[k][2] = transpose_8x8(r.y);
+          ds[k][3] = transpose_8x8(r.w);
+        }
+        products_begin();
+        multiply<T, 4, true>(dq, ds, DownRows<kKeys>(sh.k[at.stage]));
+        products_commit();
+        products_wait<0>();
+        pin(dq);
+      }
+      if (lane == 0) barrier_arrive(&sh.empty[at.stage]);
+    }
+    T* to = static_cast<T*>(args.dq) + (t.first_row + first) * args.row_stride +
+            t.head * args.head_stride;
+    if (first < last) {
+      store_rows(dq, args.dq_scale, sh.dq[consumer], to, args.row_stride, last - first);
+    }
+  }
+}
+
+#endif
+
+template <class T, int kHeadDim>
+__global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
+    dq_spilled_kernel(const __grid_constant__ CUtensorMap k_map, const SpilledArgs args) {
+#if SEGUE_SM90A
+  extern __shared__ uint8_t raw[];
+  auto& sh = *reinterpret_cast<SpilledShared<T, kHeadDim>*>(
+      (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023});
+  if (threadIdx.x == 0) {
+    sh.queue.init(1 + 4 * kConsumers);
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(&sh.full[i], 1);
+      barrier_init(&sh.empty[i], 4 * kConsumers);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    registers_lower<kFetchRegisters>();
+    if (threadIdx.x < 32) {
+      fetch<T, kHeadDim>(sh, args, k_map);
+    } else if (threadIdx.x < 64) {
+      const Order order =
+          args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
+      pick_tiles<kQueries>(sh.queue, args.work, order,
+                           [&](const Tile& t) { return key_steps(args.mask, t, kQueries, kKeys); });
+    }
+  } else {
+    registers_raise<kComputeRegisters>();
+    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpgroup), 0);
+    compute<T, kHeadDim>(sh, args, warpgroup - 1);
+  }
+#endif
+}
+
+template <class T, int kHeadDim>
+void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, const CudaPlan& plan,
+            int chunk, const void* spill) {
+  using Shared = SpilledShared<T, kHeadDim>;
+  static_assert(kQueries == kWideTileRows);
+  const SpilledArgs args{plan.wide_work(chunk, 1),
+                         kernel_mask(p.mask),
+                         static_cast<const uint4*>(spill),
+                         dq.data,
+                         dq.stride(0),
+                         dq.stride(1),
+                         static_cast<float>(p.scale * p.alpha / 2)};
+  constexpr int kBytes = sizeof(Shared) + 1024;
+  static_assert(kBytes <= kMaxSharedBytes);
+  launch_persistent(exec, reinterpret_cast<const void*>(dq_spilled_kernel<T, kHeadDim>),
+                    args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
+                    tile_map(p.k, p.offsets.back(), kKeys), args);
+}
+
+}  // namespace
+
+void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq,
+                         const CudaPlan& plan, int chunk, const void* spill) {
+  if (p.q.size(2) == 128) return launch<__nv_bfloat16, 128>(exec, p, dq, plan, chunk, spill);
+  launch<__nv_bfloat16, 64>(exec, p, dq, plan, chunk, spill);
+}
+
+}  // namespace segue::attention::hopper

@@ -1,0 +1,338 @@
+#include <cuda_runtime.h>
+
+#include "attention/cuda_check.h"
+#include "attention/sm90_kernels.h"
+#include "attention/sm90_work.cuh"
+
+// o = scale * (mask silu(alpha q k^T)) v on Hopper.
+// Letters: q, k, v, o as in the contract; s scores, p = silu of them, both 64 queries x kKeys keys;
+// d... nothing here. silu(x) = y + y tanh(y) with y = x / 2, and `scale` waits for the end.
+
+#ifndef SEGUE_TURNS
+#define SEGUE_TURNS false
+#endif
+
+namespace segue::attention::hopper {
+namespace {
+
+/// Tile choices.
+template <int kHeadDim>
+struct ForwardShape;
+template <>
+struct ForwardShape<128> {
+  static constexpr int kConsumers = 2, kKeys = 128, kStages = 2;
+  static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
+  static constexpr bool kTurns = SEGUE_TURNS;
+};
+template <>
+struct ForwardShape<64> {
+  static constexpr int kConsumers = 2, kKeys = 128, kStages = 4;
+  static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
+  static constexpr bool kTurns = SEGUE_TURNS;
+};
+
+template <int kValue>
+struct Constant {
+  static constexpr int value = kValue;
+};
+
+struct ForwardArgs {
+  WorkList work;
+  KernelMask mask;
+  void* o;
+  int64_t row_stride, head_stride;
+  float half_alpha, scale;
+};
+
+template <class T, int kHeadDim>
+struct ForwardShared {
+  using Shape = ForwardShape<kHeadDim>;
+  static constexpr int kQueries = 64 * Shape::kConsumers;
+  T q[Shape::kConsumers][64 * kHeadDim];
+  T k[Shape::kStages][Shape::kKeys * kHeadDim];
+  T v[Shape::kStages][Shape::kKeys * kHeadDim];
+  uint8_t o[Shape::kConsumers][kStagingBytes];
+  StepWord word[Shape::kStages];
+  TileQueue queue;
+  uint64_t q_full[Shape::kConsumers], q_empty[Shape::kConsumers];
+  uint64_t k_full[Shape::kStages], k_empty[Shape::kStages];
+  uint64_t v_full[Shape::kStages], v_empty[Shape::kStages];
+};
+
+#if SEGUE_SM90A
+
+template <class T, int kHeadDim>
+__device__ void fetch(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
+                      const CUtensorMap& q_map, const CUtensorMap& k_map,
+                      const CUtensorMap& v_map) {
+  using Shape = ForwardShape<kHeadDim>;
+  const int lane = threadIdx.x & 31;
+  RingPosition<kTileSlots> at_tile;
+  RingPosition<Shape::kStages> at;
+  int q_parity = 1;
+  for (;;) {
+    Steps steps;
+    const Tile t = sh.queue.pop(at_tile, &steps);
+    if (t.head < 0) break;
+    const RowView rows(mask, t, lane);
+    if (lane == 0) {
+      for (int w = 0; w < Shape::kConsumers; ++w) {
+        barrier_wait(&sh.q_empty[w], q_parity);
+        barrier_expect(&sh.q_full[w], sizeof(sh.q[w]));
+        load_tile(sh.q[w], &q_map, &sh.q_full[w], t.first_row + t.begin + 64 * w, t.head);
+      }
+    }
+    __syncwarp();
+    q_parity ^= 1;
+    for (int i = t.count - 1; i >= 0; --i) {
+      const int block = steps.at(i);
+      const int begin = block * Shape::kKeys;
+      const StepWord word =
+          StepWord::gather(block, rows.of(begin, Shape::kKeys), rows.causal, Shape::kConsumers);
+      if (lane == 0) {
+        const int row = t.first_row + begin;
+        barrier_wait(&sh.k_empty[at.stage], at.parity ^ 1);
+        sh.word[at.stage] = word;
+        barrier_expect(&sh.k_full[at.stage], sizeof(sh.k[0]));
+        load_tile(sh.k[at.stage], &k_map, &sh.k_full[at.stage], row, t.head);
+        barrier_wait(&sh.v_empty[at.stage], at.parity ^ 1);
+        barrier_expect(&sh.v_full[at.stage], sizeof(sh.v[0]));
+        load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage], row, t.head);
+      }
+      __syncwarp();
+      at.advance();
+    }
+  }
+}
+
+/// One stream of key blocks over all tiles: the product with v of a block, and the output of a
+/// tile, come while the scores of the next block are computed, whichever tile that is of.
+template <class T, int kHeadDim>
+__device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args, int consumer) {
+  using Shape = ForwardShape<kHeadDim>;
+  constexpr int kKeys = Shape::kKeys;
+  constexpr int kTurnThreads = 2 * kWarpgroup;
+  const bool leader = (threadIdx.x & 31) == 0;
+  RingPosition<kTileSlots> at_tile;
+  RingPosition<Shape::kStages> at;
+  RingPosition<Shape::kStages> before;  // of the block whose p waits for its product with v
+  int q_parity = 0;
+  bool pending = false;       // there is such a block
+  bool pending_half = false;  // and only its first half counts
+  int done = -1;              // slot of the tile whose o is complete with that block
+  const auto release = [&](uint64_t* barrier) {
+    if (leader) barrier_arrive(barrier);
+  };
+  const auto take_turn = [&] {
+    if constexpr (Shape::kTurns) named_sync(1 + consumer, kTurnThreads);
+  };
+  const auto pass_turn = [&] {
+    if constexpr (Shape::kTurns) named_arrive(2 - consumer, kTurnThreads);
+  };
+  if (Shape::kTurns && consumer == 1) named_arrive(1, kTurnThreads);
+
+  uint32_t q[kHeadDim / 16][4];
+  float s[kKeys / 2];
+  uint32_t p[kKeys / 16][4];
+  float o[kHeadDim / 2];
+#pragma unroll
+  for (float& x : o) x = 0;
+  const auto write_out = [&] {
+    const Tile& t = sh.queue.tiles[done];
+    const int first = t.begin + 64 * consumer;
+    T* to = static_cast<T*>(args.o) + (t.first_row + first) * args.row_stride +
+            t.head * args.head_stride;
+    store_rows(o, args.scale, sh.o[consumer], to, args.row_stride, t.n - first);
+    sh.queue.release(done);
+    done = -1;
+#pragma unroll
+    for (float& x : o) x = 0;
+  };
+  // The pending block and, there being no other reason to flush, the output that it completes.
+  const auto flush = [&] {
+    barrier_wait(&sh.v_full[before.stage], before.parity);
+    products_begin();
+    multiply<T, kKeys / 16, true>(o, p, DownRows<kKeys>(sh.v[before.stage]));
+    products_commit();
+    products_wait<0>();
+    pin(o);
+    release(&sh.v_empty[before.stage]);
+    pending = false;
+    write_out();
+  };
+
+  for (;;) {
+    const Tile& t = sh.queue.wait(at_tile);
+    const int count = __shfl_sync(~0u, t.head < 0 ? -1 : t.count, 0);
+    if (count < 0) break;
+    barrier_wait(&sh.q_full[consumer], q_parity);
+    q_parity ^= 1;
+    load_fragment(q, sh.q[consumer]);
+    __syncwarp();
+    release(&sh.q_empty[consumer]);
+
+    for (int left = count; left > 0; --left, at.advance()) {
+      barrier_wait(&sh.k_full[at.stage], at.parity);
+      const StepWord word{__shfl_sync(~0u, sh.word[at.stage].bits, 0)};
+      const View view = word.view(consumer);
+      const auto activate = [&](auto columns, bool masked) {
+        constexpr int kColumns = decltype(columns)::value;
+        if (masked) {
+          mask_rows<kColumns>(args.mask, sh.queue.tiles[at_tile.stage], word.causal(consumer),
+                              64 * consumer, word.block() * kKeys, [&](int i) { s[i] = 0; });
+        }
+#pragma unroll
+        for (int i = 0; i < kColumns / 2; ++i) {
+          const float y = args.half_alpha * s[i];
+          s[i] = fmaf(y, tanh_fast(y), y);
+        }
+#pragma unroll
+        for (int i = kColumns / 2; i < kKeys / 2; ++i) s[i] = 0;
+      };
+      // Scores of this block, half or whole, beside the product with v of the block before.
+      const auto step = [&](auto columns, auto columns_before, bool masked) {
+        constexpr int kColumns = decltype(columns)::value;
+        constexpr int kSlices = decltype(columns_before)::value / 16;
+        take_turn();
+        products_begin();
+        multiply<T, kHeadDim / 16, false>(reinterpret_cast<float(&)[kColumns / 2]>(s), q,
+                                          AlongRows<kKeys>(sh.k[at.stage]));
+        products_commit();
+        barrier_wait(&sh.v_full[before.stage], before.parity);
+        products_begin();
+        multiply<T, kSlices, true>(o, reinterpret_cast<uint32_t(&)[kSlices][4]>(p),
+                                   DownRows<kKeys>(sh.v[before.stage]));
+        products_commit();
+        pass_turn();
+        products_wait<1>();
+        pin(reinterpret_cast<float(&)[kColumns / 2]>(s));
+        release(&sh.k_empty[at.stage]);
+        activate(columns, masked);
+        products_wait<0>();
+        pin(o);
+        release(&sh.v_empty[before.stage]);
+        if (done >= 0) write_out();
+      };
+      // A block that is hidden between visible ones (rare) is computed, all of it masked: then a
+      // tile with rows always ends with a pending block.
+      if (view == kNone && (!pending || done >= 0)) {
+        if (pending) flush();
+        take_turn();
+        pass_turn();
+        release(&sh.k_empty[at.stage]);
+        barrier_wait(&sh.v_full[at.stage], at.parity);
+        release(&sh.v_empty[at.stage]);
+        continue;
+      }
+      if (!pending) {
+        take_turn();
+        products_begin();
+        multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
+        products_commit();
+        pass_turn();
+        products_wait<0>();
+        pin(s);
+        release(&sh.k_empty[at.stage]);
+        activate(Constant<kKeys>(), true);
+      } else if (view == kHalf) {
+        step(Constant<kKeys / 2>(), Constant<kKeys>(), true);
+      } else if (pending_half) {
+        step(Constant<kKeys>(), Constant<kKeys / 2>(), view != kAll);
+      } else {
+        step(Constant<kKeys>(), Constant<kKeys>(), view != kAll);
+      }
+      to_fragment<T>(p, s);
+      before = at;
+      pending = true;
+      pending_half = view == kHalf;
+    }
+    const bool has_rows = __shfl_sync(~0u, t.begin + 64 * consumer < t.n, 0);
+    if (has_rows) {
+      done = at_tile.stage;
+    } else {
+      sh.queue.release(at_tile.stage);
+    }
+    at_tile.advance();
+  }
+  if (pending) flush();
+}
+
+#endif
+
+template <class T, int kHeadDim>
+__global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWarpgroup, 1)
+    forward_kernel(const __grid_constant__ CUtensorMap q_map,
+                   const __grid_constant__ CUtensorMap k_map,
+                   const __grid_constant__ CUtensorMap v_map, const ForwardArgs args) {
+#if SEGUE_SM90A
+  using Shape = ForwardShape<kHeadDim>;
+  extern __shared__ uint8_t raw[];
+  auto& sh = *reinterpret_cast<ForwardShared<T, kHeadDim>*>(
+      (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023});
+  if (threadIdx.x == 0) {
+    sh.queue.init(1 + 4 * Shape::kConsumers);
+    for (int w = 0; w < Shape::kConsumers; ++w) {
+      barrier_init(&sh.q_full[w], 1);
+      barrier_init(&sh.q_empty[w], 4);
+    }
+    for (int i = 0; i < Shape::kStages; ++i) {
+      barrier_init(&sh.k_full[i], 1);
+      barrier_init(&sh.v_full[i], 1);
+      barrier_init(&sh.k_empty[i], 4 * Shape::kConsumers);
+      barrier_init(&sh.v_empty[i], 4 * Shape::kConsumers);
+    }
+    barrier_init_done();
+    prefetch_map(&q_map);
+    prefetch_map(&k_map);
+    prefetch_map(&v_map);
+  }
+  __syncthreads();
+  if (threadIdx.x < kWarpgroup) {
+    registers_lower<Shape::kFetchRegisters>();
+    if (threadIdx.x < 32) {
+      fetch<T, kHeadDim>(sh, args.mask, q_map, k_map, v_map);
+    } else if (threadIdx.x < 64) {
+      const Order order =
+          args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
+      pick_tiles<sh.kQueries>(sh.queue, args.work, order, [&](const Tile& t) {
+        return key_steps(args.mask, t, sh.kQueries, Shape::kKeys);
+      });
+    }
+  } else {
+    registers_raise<Shape::kComputeRegisters>();
+    const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpgroup), 0);
+    compute<T, kHeadDim>(sh, args, warpgroup - 1);
+  }
+#endif
+}
+
+template <class T, int kHeadDim>
+void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
+  using Shape = ForwardShape<kHeadDim>;
+  using Shared = ForwardShared<T, kHeadDim>;
+  const CudaPlan plan(exec, p);
+  static_assert(Shared::kQueries == kTileRows);
+  const int64_t rows = p.offsets.back();
+  const ForwardArgs args{plan.work(0, 0),
+                         kernel_mask(p.mask),
+                         o.data,
+                         o.stride(0),
+                         o.stride(1),
+                         static_cast<float>(p.alpha / 2),
+                         static_cast<float>(p.scale)};
+  constexpr int kBytes = sizeof(Shared) + 1024;
+  static_assert(kBytes <= 232448);
+  const auto kernel = forward_kernel<T, kHeadDim>;
+  launch_persistent(exec, reinterpret_cast<const void*>(kernel), args.work.tiles,
+                    (Shape::kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),
+                    tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys), args);
+}
+
+}  // namespace
+
+void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
+  if (p.q.size(2) == 128) return launch<__nv_bfloat16, 128>(exec, p, o);
+  launch<__nv_bfloat16, 64>(exec, p, o);
+}
+
+}  // namespace segue::attention::hopper

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cuda.h>
+
+#include "attention/cuda_plan.h"
+#include "attention/hstu_attention.h"
+
+/// The kernels for Hopper (sm_90a) and what their launches share. bf16, heads of 64 or 128 for both
+/// queries and values, 16-byte aligned rows.
+namespace segue::attention::hopper {
+
+/// Whether these kernels can do it; if not, the portable ones must.
+bool supports(const Exec& exec, const HstuAttentionParams& p);
+
+void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
+void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv);
+
+/// The parts of backward. Every sum is made by one thread in one order. dq comes either from the
+/// score gradients that backward_dkdv spilled, or, where there is no room for those, from scores
+/// computed once more.
+void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk,
+                   void* spill);
+void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq,
+                         const CudaPlan& plan, int chunk, const void* spill);
+void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+                 const Tensor& dq, const CudaPlan& plan);
+
+/// Dynamic shared memory of a block.
+inline constexpr int kMaxSharedBytes = 232448;
+
+/// [rows, heads, dim] for load_tile in boxes of `box_rows` rows of one head. Rows from `rows` on
+/// read as zero.
+CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows);
+
+/// One block for each multiprocessor, at most one for each tile.
+void launch_kernel(const Exec& exec, const void* kernel, int tiles, int threads, int shared_bytes,
+                   void** args);
+
+template <class... Args>
+void launch_persistent(const Exec& exec, const void* kernel, int tiles, int threads,
+                       int shared_bytes, Args... args) {
+  void* pointers[] = {&args...};
+  launch_kernel(exec, kernel, tiles, threads, shared_bytes, pointers);
+}
+
+}  // namespace segue::attention::hopper

@@ -1,0 +1,99 @@
+#include <algorithm>
+
+#include <cuda.h>
+#include <cudaTypedefs.h>
+#include <cuda_runtime.h>
+
+#include "attention/cuda_check.h"
+#include "attention/sm90_kernels.h"
+
+namespace segue::attention::hopper {
+namespace {
+
+/// Scratch of backward, and what is left of the arena for its work lists. More scratch means fewer
+/// chunks, each of which ends with idle multiprocessors.
+constexpr int64_t kSpillBytes = int64_t{4} << 30;
+constexpr int64_t kPlanBytes = int64_t{8} << 20;
+
+/// From the driver, which only a machine with a GPU has: looked up instead of linked.
+PFN_cuTensorMapEncodeTiled_v12000 encode_tiled() {
+  static const auto kFunction = [] {
+    void* function = nullptr;
+    cudaDriverEntryPointQueryResult found{};
+    check_cuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                cudaEnableDefault, &found));
+    if (found != cudaDriverEntryPointSuccess) {
+      fail(ErrorCode::kUnsupported, "this driver is older than CUDA 12; update it");
+    }
+    return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
+  }();
+  return kFunction;
+}
+
+bool aligned(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride(0) % 8 == 0 &&
+         t.stride(1) % 8 == 0;
+}
+
+}  // namespace
+
+bool supports(const Exec& exec, const HstuAttentionParams& p) {
+  const int64_t dim = p.q.size(2);
+  if (p.q.dtype != DType::kBf16 || (dim != 64 && dim != 128) || p.v.size(2) != dim) return false;
+  if (!aligned(p.q) || !aligned(p.k) || !aligned(p.v)) return false;
+  int major = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, exec.device.index));
+  return major == 9;
+}
+
+CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows) {
+  const auto dim = static_cast<cuuint64_t>(t.size(2));
+  const auto heads = static_cast<cuuint64_t>(t.size(1));
+  const auto bytes = [](int64_t elements) { return static_cast<cuuint64_t>(elements) * 2; };
+  const cuuint64_t sizes[4] = {64, static_cast<cuuint64_t>(rows), dim / 64, heads};
+  const cuuint64_t strides[3] = {bytes(t.stride(0)), bytes(64),
+                                 bytes(heads > 1 ? t.stride(1) : 64)};
+  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_rows),
+                             static_cast<cuuint32_t>(dim / 64), 1};
+  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult rc =
+      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.data, sizes, strides, box, steps,
+                     CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                     CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  SEGUE_ASSERT(rc == CUDA_SUCCESS, "attention: the driver refuses a tensor map");
+  return map;
+}
+
+void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+  const int64_t room = exec.arena->capacity() - exec.arena->used() - kPlanBytes;
+  const int64_t spill_bytes = std::min(kSpillBytes, room);
+  if (least_spill_bytes(p) > spill_bytes) {
+    const CudaPlan plan(exec, p);
+    backward_dkdv(exec, p, grad_o, dk, dv, plan, 0, nullptr);
+    backward_dq(exec, p, grad_o, dq, plan);
+    return;
+  }
+  const CudaPlan plan(exec, p, spill_bytes);
+  const Tensor spill = exec.arena->tensor(DType::kU8, {plan.spill_blocks() * kSpillBlockBytes});
+  for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
+    backward_dkdv(exec, p, grad_o, dk, dv, plan, chunk, spill.data);
+    backward_dq_spilled(exec, p, dq, plan, chunk, spill.data);
+  }
+}
+
+void launch_kernel(const Exec& exec, const void* kernel, int tiles, int threads, int shared_bytes,
+                   void** args) {
+  int processors = 0;
+  check_cuda(
+      cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, exec.device.index));
+  check_cuda(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes));
+  const dim3 grid(static_cast<unsigned>(std::min(tiles, processors)));
+  check_cuda(cudaLaunchKernel(kernel, grid, dim3(static_cast<unsigned>(threads)), args,
+                              static_cast<size_t>(shared_bytes),
+                              static_cast<cudaStream_t>(exec.stream->handle())));
+}
+
+}  // namespace segue::attention::hopper

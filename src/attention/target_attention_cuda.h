@@ -1,0 +1,14 @@
+#pragma once
+
+#include "attention/hstu_attention.h"
+
+/// CUDA forms of target_attention_forward and _backward: h and dh in f32 or bf16, all else f32.
+namespace segue::attention::cuda {
+
+void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
+                              const Tensor& p_sum);
+void target_attention_backward(const Exec& exec, const TargetAttentionParams& p, const Tensor& dz,
+                               const Tensor& dp_sum, const Tensor& dh, const Tensor& dkey_query,
+                               const Tensor& dkey_bias);
+
+}  // namespace segue::attention::cuda

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "model/layout.h"
+#include "sparse/tables.h"
+#include "tensor/upload.h"
+
+namespace segue::model {
+
+/// What a batch alone decides: where tokens stand, distinct rows, every index that an op will read.
+/// Made on the host by Ranker::prepare, without touching weights or the device, so it may be made
+/// a step ahead on another thread. Keeps its memory when it is made again.
+struct PreparedBatch {
+  template <class T>
+  using Part = UploadBlock::Part<T>;
+
+  /// One micro-batch, token by token.
+  struct Tokens {
+    std::vector<int64_t> offsets;  // tokens, from 0
+    std::vector<int64_t> num_targets;
+    int64_t count = 0;
+    int64_t labels = 0;
+    int64_t first_label = 0;  // number of the first label in the batch
+    int64_t most_targets = 0;
+
+    Part<int64_t> device_offsets, device_num_targets;
+    Part<int32_t> row, action, position, time;      // per token; see ops::AssembleParams
+    Part<int32_t> sample, token;                    // per token: its identity
+    Part<int32_t> label_row;                        // per label: its token
+    Part<int32_t> label_sample, label_token;        // per label: identity of its token
+    Part<int64_t> label_time;                       // per label
+    std::vector<Part<int32_t>> label_features;      // per sequence feature: row in its table
+    std::vector<Part<float>> label_values;          // per task
+    std::vector<Part<double>> label_values_double;  // instead, for models in double
+  };
+
+  BatchLayout layout;
+  sparse::Ticket ticket;
+  std::vector<sparse::TableId> looked_up;  // tables of the ticket, each once
+
+  UploadBlock block;
+  std::vector<Part<int64_t>> distinct_ids;  // like looked_up
+  /// Branch rows: one per distinct tuple (or per event and candidate), and which table rows they
+  /// are made of, per sequence feature.
+  int64_t branch_rows = 0;
+  std::vector<Part<int32_t>> branch_index;
+  Part<int32_t> action_code;                 // codes the action branch runs on
+  std::vector<Part<int32_t>> context_index;  // per contextual slot [samples]
+  std::vector<Tokens> micro_batches;
+
+  std::vector<float> labels;  // [tasks][labels], in sample order
+};
+
+}  // namespace segue::model

@@ -1,0 +1,309 @@
+// The host part of a pass: from a batch to the indices that ops read.
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/log.h"
+#include "base/parallel.h"
+#include "model/prepared_batch.h"
+#include "model/ranker.h"
+#include "ops/assemble.h"
+
+namespace segue::model {
+
+namespace {
+
+constexpr int64_t kSamplesPerTask = 4;
+
+int32_t action_code_of(int64_t bits, std::span<const int64_t> weights) {
+  int32_t code = 0;
+  for (size_t k = 0; k < weights.size(); ++k) {
+    if ((bits & weights[k]) > 0) code |= int32_t{1} << k;
+  }
+  return code;
+}
+
+/// An element of an offsets array.
+int64_t at(const std::vector<int64_t>& values, int64_t i) { return values[static_cast<size_t>(i)]; }
+
+}  // namespace
+
+/// Indices that only the layout of tokens reads.
+struct Ranker::Places {
+  /// Place of every event, then of every candidate, in the rows of each sequence feature's table.
+  std::vector<HostArray<int32_t>> feature_index;
+  HostArray<int32_t> branch;         // of every event, then of every candidate
+  HostArray<int32_t> event_action;   // [events]: place among the action codes
+  HostArray<int32_t> target_action;  // [candidates]
+};
+
+void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBatch& out) {
+  batch.validate();
+  out.layout = BatchLayout(config_, batch);
+  out.block.clear();
+  if (parameters_.values().device.is_cuda()) out.block.set_memory(HostMemory::kPinned);
+  out.labels.resize(config_.tasks.size() * static_cast<size_t>(out.layout.labels));
+
+  Places places;
+  prepare_ids(batch, out, places);
+  prepare_actions(batch, out, places);
+  out.micro_batches.clear();
+  for (const MicroBatch& micro : cut_micro_batches(out.layout, micro_batch_tokens)) {
+    out.micro_batches.push_back(prepare_tokens(batch, micro, places, out));
+  }
+}
+
+void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out, Places& places) {
+  const bool candidates = config_.labels == LabelKind::kCandidates;
+  const BatchLayout& layout = out.layout;
+
+  // Look-ups: history and candidates of every sequence feature, then the contextual features.
+  std::vector<sparse::Lookup> lookups;
+  const auto look_up = [&](sparse::TableId table, const std::string& column) {
+    lookups.push_back({table, column, batch.column(column).values.span()});
+  };
+  for (size_t f = 0; f < sequence_tables_.size(); ++f) {
+    const SequenceFeature& feature = f == 0 ? config_.item : config_.additional[f - 1];
+    look_up(sequence_tables_[f], feature.history);
+    if (candidates) look_up(sequence_tables_[f], feature.candidate);
+  }
+  for (size_t c = 0; c < contextual_tables_.size(); ++c) {
+    look_up(contextual_tables_[c], config_.contextual[c].name);
+  }
+  out.ticket = tables_.begin(lookups);
+  out.looked_up.clear();
+  out.distinct_ids.clear();
+  for (const sparse::Lookup& l : lookups) {
+    if (std::ranges::find(out.looked_up, l.table) != out.looked_up.end()) continue;
+    out.looked_up.push_back(l.table);
+    out.distinct_ids.push_back(out.block.add(out.ticket.distinct_ids(l.table)));
+  }
+
+  // Which table rows every event and candidate is made of.
+  const int64_t count = layout.events() + layout.candidates();
+  int64_t lookup = 0;
+  for (size_t f = 0; f < sequence_tables_.size(); ++f) {
+    HostArray<int32_t> index;
+    index.resize(count);
+    std::ranges::copy(out.ticket.inverse(lookup++), index.data());
+    if (candidates) {
+      std::ranges::copy(out.ticket.inverse(lookup++), index.data() + layout.events());
+    }
+    places.feature_index.push_back(std::move(index));
+  }
+  out.branch_index.clear();
+  if (config_.identities.distinct_rows) {
+    std::vector<std::span<const int32_t>> columns;
+    for (const HostArray<int32_t>& index : places.feature_index) columns.push_back(index.span());
+    sparse::DistinctTuples tuples = sparse::distinct_tuples(columns);
+    out.branch_rows = tuples.count;
+    for (size_t f = 0; f < sequence_tables_.size(); ++f) {
+      out.branch_index.push_back(out.block.add(tuples.column(static_cast<int64_t>(f))));
+    }
+    places.branch = std::move(tuples.inverse);
+  } else {
+    out.branch_rows = count;
+    places.branch.resize(count);
+    std::iota(places.branch.data(), places.branch.data() + count, 0);
+    for (const HostArray<int32_t>& index : places.feature_index) {
+      out.branch_index.push_back(out.block.add(index.span()));
+    }
+  }
+
+  // Contextual slots.
+  out.context_index.clear();
+  for (size_t c = 0; c < contextual_tables_.size(); ++c) {
+    const ContextualFeature& feature = config_.contextual[c];
+    const std::span<const int32_t> inverse = out.ticket.inverse(lookup++);
+    const std::span<const int64_t> offsets = batch.offsets(batch.column(feature.name));
+    for (int64_t slot = 0; slot < feature.max_length; ++slot) {
+      out.context_index.push_back(out.block.add<int32_t>(layout.samples()));
+      const std::span<int32_t> index = out.block.span(out.context_index.back());
+      for (int64_t b = 0; b < layout.samples(); ++b) {
+        const int64_t place = offsets[static_cast<size_t>(b)] + slot;
+        const bool present = place < offsets[static_cast<size_t>(b) + 1] &&
+                             layout.history(b) + layout.targets(b) >= feature.min_sequence;
+        index[static_cast<size_t>(b)] = present ? inverse[static_cast<size_t>(place)] : -1;
+      }
+    }
+  }
+}
+
+void Ranker::prepare_actions(const Batch& batch, PreparedBatch& out, Places& places) const {
+  const int64_t events = out.layout.events();
+  const int64_t targets = out.layout.candidates();
+  const std::span<const int64_t> actions = batch.column(config_.action.history).values.span();
+  const auto code_of_event = [&](int64_t e) {
+    return action_code_of(actions[static_cast<size_t>(e)], config_.action.weights);
+  };
+  const int32_t target_code = int32_t{1} << config_.action.weights.size();
+  places.event_action.resize(events);
+  places.target_action.resize(targets);
+  // Every possible pattern once, or one code per event and candidate.
+  if (config_.identities.action_codes && target_code + 1 <= kMaxActionCodes) {
+    out.action_code = out.block.add<int32_t>(target_code + 1);
+    const std::span<int32_t> codes = out.block.span(out.action_code);
+    std::iota(codes.begin(), codes.end(), 0);
+    constexpr int64_t kEventsPerTask = 1 << 15;
+    base::parallel_for(events, kEventsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t e = begin; e < end; ++e) places.event_action[e] = code_of_event(e);
+    });
+    std::ranges::fill(places.target_action.span(), target_code);
+    return;
+  }
+  if (config_.identities.action_codes) {
+    base::log_once(base::LogLevel::kInfo, "action_codes",
+                   "identity action_codes does not apply: too many action bits; running per event");
+  }
+  out.action_code = out.block.add<int32_t>(events + targets);
+  const std::span<int32_t> codes = out.block.span(out.action_code);
+  for (int64_t e = 0; e < events; ++e) codes[static_cast<size_t>(e)] = code_of_event(e);
+  std::fill(codes.begin() + events, codes.end(), target_code);
+  std::iota(places.event_action.data(), places.event_action.data() + events, 0);
+  std::iota(places.target_action.data(), places.target_action.data() + targets,
+            static_cast<int32_t>(events));
+}
+
+PreparedBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch& micro,
+                                             const Places& places, PreparedBatch& out) const {
+  const bool candidates = config_.labels == LabelKind::kCandidates;
+  const BatchLayout& layout = out.layout;
+  const int64_t last = micro.first + micro.count;
+  const int64_t begin = at(layout.token_offsets, micro.first);
+  const std::vector<int64_t>& label_offsets =
+      candidates ? layout.candidate_offsets : layout.history_offsets;
+
+  PreparedBatch::Tokens t;
+  t.count = at(layout.token_offsets, last) - begin;
+  t.first_label = at(label_offsets, micro.first);
+  t.labels = at(label_offsets, last) - t.first_label;
+  t.offsets.push_back(0);
+  for (int64_t b = micro.first; b < last; ++b) {
+    t.offsets.push_back(at(layout.token_offsets, b + 1) - begin);
+    t.num_targets.push_back(layout.targets(b));
+    t.most_targets = std::max(t.most_targets, layout.targets(b));
+  }
+
+  UploadBlock& block = out.block;
+  t.device_offsets = block.add(std::span<const int64_t>(t.offsets));
+  t.device_num_targets = block.add(std::span<const int64_t>(t.num_targets));
+  for (auto* part : {&t.row, &t.action, &t.position, &t.sample, &t.token}) {
+    *part = block.add<int32_t>(t.count);
+  }
+  if (time_table_ != nullptr) t.time = block.add<int32_t>(t.count);
+  for (auto* part : {&t.label_row, &t.label_sample, &t.label_token}) {
+    *part = block.add<int32_t>(t.labels);
+  }
+  t.label_time = block.add<int64_t>(t.labels);
+  for (size_t f = 0; f < places.feature_index.size(); ++f) {
+    t.label_features.push_back(block.add<int32_t>(t.labels));
+  }
+  const bool in_double = parameters_.values().dtype == DType::kF64;
+  for (size_t k = 0; k < config_.tasks.size(); ++k) {
+    if (in_double) t.label_values_double.push_back(block.add<double>(t.labels));
+    if (!in_double) t.label_values.push_back(block.add<float>(t.labels));
+  }
+
+  HostArray<int64_t> timestamps;
+  timestamps.resize(t.count);
+  fill_tokens(batch, micro, places, t, timestamps.data(), out);
+
+  const ops::PositionParams position{.offsets = t.offsets,
+                                     .num_targets = candidates
+                                                        ? std::span<const int64_t>(t.num_targets)
+                                                        : std::span<const int64_t>(),
+                                     .contextual_len = config_.contextual_tokens(),
+                                     .position_buckets = config_.position_buckets,
+                                     .time_buckets = config_.time_buckets + 1,
+                                     .time_bucket_seconds = ModelConfig::kTimeBucketSeconds};
+  ops::position_indices(position, block.span(t.position));
+  if (time_table_ != nullptr) ops::time_indices(position, timestamps.span(), block.span(t.time));
+  return t;
+}
+
+void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro, const Places& places,
+                         const PreparedBatch::Tokens& t, int64_t* timestamps,
+                         PreparedBatch& out) const {
+  const bool candidates = config_.labels == LabelKind::kCandidates;
+  const bool interleaved = config_.tokens == TokenKind::kInterleaved;
+  const int64_t contextual = config_.contextual_tokens();
+  const BatchLayout& layout = out.layout;
+  UploadBlock& block = out.block;
+  const auto content_rows = static_cast<int32_t>(out.branch_rows);
+  int32_t* const row = block.span(t.row).data();
+  int32_t* const action = block.span(t.action).data();
+  int32_t* const sample = block.span(t.sample).data();
+  int32_t* const token = block.span(t.token).data();
+  int32_t* const label_row = block.span(t.label_row).data();
+  int32_t* const label_sample = block.span(t.label_sample).data();
+  int32_t* const label_token = block.span(t.label_token).data();
+  int64_t* const label_time = block.span(t.label_time).data();
+  const std::span<const int64_t> label_column =
+      batch.column(candidates ? config_.candidate_label : config_.action.history).values.span();
+  const std::span<const int64_t> history_times =
+      batch.column(config_.history_timestamp).values.span();
+  const std::span<const int64_t> candidate_times =
+      candidates ? batch.column(config_.candidate_timestamp).values.span()
+                 : std::span<const int64_t>();
+
+  const auto fill_sample = [&](int64_t b) {
+    const auto sample_index = static_cast<int32_t>(batch.sample_index[b]);
+    const int64_t first = at(t.offsets, b - micro.first);
+    int64_t place = first;
+    const auto put = [&](int32_t row_id, int32_t action_id, int64_t time) {
+      row[place] = row_id;
+      action[place] = action_id;
+      sample[place] = sample_index;
+      token[place] = static_cast<int32_t>(place - first);
+      timestamps[place] = time;
+      ++place;
+    };
+    // Label i of the batch is what the next token to be put predicts; `source` is its event or
+    // candidate, counted over both.
+    const auto put_label = [&](int64_t i, int64_t source, int64_t time) {
+      const int64_t to = i - t.first_label;
+      label_row[to] = static_cast<int32_t>(place);
+      label_sample[to] = sample_index;
+      label_token[to] = static_cast<int32_t>(place - first);
+      label_time[to] = time;
+      for (size_t f = 0; f < places.feature_index.size(); ++f) {
+        block.span(t.label_features[f])[static_cast<size_t>(to)] = places.feature_index[f][source];
+      }
+      const int64_t bits = label_column[static_cast<size_t>(i)];
+      for (size_t k = 0; k < config_.tasks.size(); ++k) {
+        const TaskConfig& task = config_.tasks[k];
+        const bool binary = task.kind == ops::TaskKind::kBinary;
+        const auto value =
+            binary ? static_cast<double>((bits & task.bit) > 0) : static_cast<double>(bits);
+        if (t.label_values.empty()) {
+          block.span(t.label_values_double[k])[static_cast<size_t>(to)] = value;
+        } else {
+          block.span(t.label_values[k])[static_cast<size_t>(to)] = static_cast<float>(value);
+        }
+        out.labels[k * static_cast<size_t>(layout.labels) + static_cast<size_t>(i)] =
+            static_cast<float>(value);
+      }
+    };
+
+    for (int64_t s = 0; s < contextual; ++s) {
+      put(content_rows + static_cast<int32_t>(b * contextual + s), -1, 0);
+    }
+    for (int64_t e = at(layout.history_offsets, b); e < at(layout.history_offsets, b + 1); ++e) {
+      const int64_t time = history_times[static_cast<size_t>(e)];
+      if (!candidates) put_label(e, e, time);
+      put(places.branch[e], interleaved ? -1 : places.event_action[e], time);
+      if (interleaved) put(-1, places.event_action[e], time);
+    }
+    for (int64_t c = at(layout.candidate_offsets, b); c < at(layout.candidate_offsets, b + 1);
+         ++c) {
+      const int64_t time = candidate_times[static_cast<size_t>(c)];
+      put_label(c, layout.events() + c, time);
+      put(places.branch[layout.events() + c], interleaved ? -1 : places.target_action[c], time);
+    }
+  };
+  base::parallel_for(micro.count, kSamplesPerTask, [&](int64_t first, int64_t end) {
+    for (int64_t b = first; b < end; ++b) fill_sample(micro.first + b);
+  });
+}
+
+}  // namespace segue::model

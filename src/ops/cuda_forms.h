@@ -1,0 +1,91 @@
+#pragma once
+
+#include "ops/assemble.h"
+#include "ops/contextual.h"
+#include "ops/gate.h"
+#include "ops/gemm.h"
+#include "ops/loss.h"
+#include "ops/norm.h"
+#include "ops/optimizer.h"
+#include "ops/rows.h"
+
+namespace segue::ops {
+
+/// An op opens with `if constexpr (kHasCuda) { if (exec.device.is_cuda()) return cuda::op(...); }`:
+/// a build without CUDA never names the functions below, so it needs no stubs for them.
+inline constexpr bool kHasCuda = SEGUE_HAS_CUDA != 0;
+
+/// The CUDA form of every op: same contract, work is queued on exec.stream and nothing waits.
+/// Activations are bf16 or f32, parameters and statistics f32; Error(kUnsupported) for double. What
+/// the mode kBf16 of the CPU rounds more than once on the way to a float (gradients of parameters,
+/// scaled sums) is kept in float here. An index outside its table stops the kernel: the next
+/// synchronisation reports it.
+namespace cuda {
+
+void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
+          const Tensor& c, const GemmExtra& extra);
+void column_sum(const Exec& exec, const Tensor& x, const Tensor& out);
+
+void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
+                  const NormStats& stats);
+void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
+                   const NormStats& stats, const Tensor& residual, const Tensor& dx,
+                   const Tensor& dweight, const Tensor& dbias);
+void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
+                        const NormStats& stats);
+void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
+                         const NormStats& stats, const Tensor& dx, const Tensor& dweight,
+                         const Tensor& dbias);
+void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const Tensor& y);
+void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, double eps,
+                           const Tensor& dx);
+
+void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats);
+void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
+                   const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias);
+void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
+
+void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
+                 double scale);
+void convert(const Exec& exec, const Tensor& from, const Tensor& to);
+void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y);
+void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y);
+void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y);
+void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
+void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
+void round_rows_to_bf16(const Exec& exec, const Tensor& x);
+void round_rows_to_f16(const Exec& exec, const Tensor& x);
+
+void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x);
+void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& dx,
+                       const AssembleGradients& gradients);
+
+void contextual_linear_forward(const Exec& exec, const Tensor& e, const Tensor& weight,
+                               const Tensor& bias, const Tensor& y);
+void contextual_linear_backward(const Exec& exec, const Tensor& dy, const Tensor& e,
+                                const Tensor& weight, const Tensor& de, const Tensor& dweight,
+                                const Tensor& dbias);
+void action_encode_forward(const Exec& exec, const Tensor& table, const Tensor& target,
+                           const Tensor& code, const Tensor& y);
+void action_encode_backward(const Exec& exec, const Tensor& dy, const Tensor& code,
+                            const Tensor& dtable, const Tensor& dtarget);
+void cyclic_time_features(const Exec& exec, const CyclicParams& p, const Tensor& timestamps,
+                          const Tensor& out);
+
+void loss_forward_backward(const Exec& exec, TaskKind kind, const Tensor& logits,
+                           const Tensor& labels, const Tensor& weights, double factor,
+                           const Tensor& dlogits, const Tensor& predictions,
+                           const Tensor& loss_sum);
+
+void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
+                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter);
+void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out);
+void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
+                const Tensor& scale);
+void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
+                    const Tensor& gradients, const Tensor& table, const Tensor& state);
+
+}  // namespace cuda
+}  // namespace segue::ops

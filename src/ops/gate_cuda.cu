@@ -1,0 +1,260 @@
+#include "ops/cuda_forms.h"
+#include "ops/norm_rows.cuh"
+
+namespace segue::ops::cuda {
+namespace {
+
+// Blocks on a multiprocessor: what the registers of a row with five operands allow.
+constexpr int kBackwardBlocksEach = 2;
+
+template <class T, class L, bool kConcat>
+__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
+    gate_forward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
+                        Matrix<const T> a, Matrix<T> y) {
+  extern __shared__ __align__(16) float parameters[];
+  norm.template stage<L::kW>(parameters);
+  const int width = norm.columns;
+  const BlockRows block(rows);
+  // The next row is on its way while this one is worked on.
+  typename L::template Raw<T> next_u, next_a;
+  DropoutArgs::Row next_random;
+  const auto prefetch = [&](int64_t r) {
+    if (r >= block.end) return;
+    next_a.load_row(a.row(r), width);
+    next_u.load_row(u.row(r), width);
+    next_random = dropout.row(r);
+  };
+  prefetch(block.begin);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    const typename L::template Raw<T> raw_u = next_u;
+    const DropoutArgs::Row random = next_random;
+    L a_row;
+    a_row.unpack(next_a, width);
+    prefetch(r + kWarpsPerBlock);
+    T* to = y.row(r);
+    for (int group = 0; group < norm.groups; ++group) {
+      const NormSpan s = measure_group(norm, r, group, a_row);
+      L::for_each(width, [&](int i, int c) {
+        if (!s.has(c)) return;
+        float w[L::kW], b[L::kW], u_row[L::kW], gated[L::kW];
+        raw_u.unpack(i, u_row);
+        SharedRow<L::kW>::load(parameters, width, c, w);
+        SharedRow<L::kW>::load(parameters + width, width, c, b);
+        for (int j = 0; j < L::kW; ++j) {
+          const float value = rounded<T>(Silu<T>(u_row[j]).value);
+          gated[j] = value * ((a_row.v[i][j] - s.mean) * s.rstd * w[j] + b[j]);
+          u_row[j] = value;
+        }
+        if constexpr (kConcat) {
+          dropout.apply(random, c, u_row);
+          store(to + c, u_row);
+          dropout.apply(random, 2 * width + c, gated);
+          store(to + 2 * width + c, gated);
+          float plain[L::kW];
+          for (int j = 0; j < L::kW; ++j) plain[j] = a_row.v[i][j];
+          dropout.apply(random, width + c, plain);
+          store(to + width + c, plain);
+        } else {
+          dropout.apply(random, c, gated);
+          store(to + c, gated);
+        }
+      });
+    }
+  }
+}
+
+template <class T, class L, bool kConcat>
+__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach : 1)
+    gate_backward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
+                         Matrix<const T> a, Matrix<const T> dy, Matrix<T> du, Matrix<T> da,
+                         float* partials) {
+  extern __shared__ __align__(16) float shared[];
+  float* parameters = shared;
+  norm.template stage<L::kW>(parameters);
+  const int width = norm.columns;
+  float* warp_sums = shared + 2 * width;
+  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * 2 * width, width};
+  sums.clear();
+  const BlockRows block(rows);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    typename L::template Raw<T> raw_u, raw_a, raw_gated, raw_plain, raw_direct;
+    const T* from = dy.row(r);
+    raw_a.load_row(a.row(r), width);
+    raw_u.load_row(u.row(r), width);
+    raw_gated.load_row(from + (kConcat ? 2 * width : 0), width);
+    if constexpr (kConcat) {
+      raw_direct.load_row(from, width);
+      raw_plain.load_row(from + width, width);
+    }
+    const DropoutArgs::Row random = dropout.row(r);
+    const NormSpan first = saved_group(norm, r, 0);
+    T *du_to = du.row(r), *da_to = da.row(r);
+    L dn;
+    for (int group = 0; group < norm.groups; ++group) {
+      const NormSpan s = group == 0 ? first : saved_group(norm, r, group);
+      L::for_each(width, [&](int i, int c) {
+        if (!s.has(c)) return;
+        float w[L::kW], b[L::kW], value[L::kW], raw[L::kW], direct[L::kW] = {};
+        raw_gated.unpack(i, dn.v[i]);
+        dropout.apply(random, (kConcat ? 2 * width : 0) + c, dn.v[i]);
+        if constexpr (kConcat) {
+          raw_direct.unpack(i, direct);
+          dropout.apply(random, c, direct);
+        }
+        raw_u.unpack(i, raw);
+        raw_a.unpack(i, value);
+        SharedRow<L::kW>::load(parameters, width, c, w);
+        SharedRow<L::kW>::load(parameters + width, width, c, b);
+        for (int j = 0; j < L::kW; ++j) {
+          const Silu<T> silu(raw[j]);
+          const float g = (value[j] - s.mean) * s.rstd * w[j] + b[j];
+          raw[j] = (direct[j] + dn.v[i][j] * g) * silu.derivative;
+          dn.v[i][j] *= rounded<T>(silu.value);
+        }
+        store(du_to + c, raw);
+      });
+    }
+    const auto a_at = [&](int i, float(&v)[L::kW]) { raw_a.unpack(i, v); };
+    const auto dn_at = [&](int i, float(&v)[L::kW]) {
+      for (int j = 0; j < L::kW; ++j) v[j] = dn.v[i][j];
+    };
+    norm_backward_row(norm, r, first, parameters, a_at, dn_at, sums,
+                      [&](int i, int c, float(&gradient)[L::kW]) {
+                        if constexpr (kConcat) {
+                          float plain[L::kW];
+                          raw_plain.unpack(i, plain);
+                          dropout.apply(random, width + c, plain);
+                          for (int j = 0; j < L::kW; ++j) gradient[j] += plain[j];
+                        }
+                        store(da_to + c, gradient);
+                      });
+  }
+  write_partials<L>(width, warp_sums, partials);
+}
+
+template <class T, int kW, bool kBackward>
+__global__ void __launch_bounds__(kThreads)
+    silu_kernel(int64_t rows, int columns, Matrix<const T> dy, Matrix<const T> x, Matrix<T> to) {
+  const BlockRows block(rows);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    for (int c = static_cast<int>(threadIdx.x % kWarp) * kW; c < columns; c += kWarp * kW) {
+      float value[kW], gradient[kW];
+      load(x.row(r) + c, value);
+      if constexpr (kBackward) load(dy.row(r) + c, gradient);
+      for (int j = 0; j < kW; ++j) {
+        const Silu<T> silu(value[j]);
+        value[j] = kBackward ? gradient[j] * silu.derivative : silu.value;
+      }
+      store(to.row(r) + c, value);
+    }
+  }
+}
+
+void check_matrix(const Tensor& t, int64_t rows, int64_t columns, DType dtype) {
+  SEGUE_ASSERT(t.rank == 2 && t.size(0) == rows && t.size(1) == columns && t.dtype == dtype,
+               "gate: matrices of one type and the right shape");
+}
+
+void check_gate(const GateParams& p, const Tensor& y) {
+  const int64_t rows = p.a.size(0), width = p.a.size(1);
+  check_matrix(p.u, rows, width, p.a.dtype);
+  check_matrix(y, rows, p.concat ? 3 * width : width, p.a.dtype);
+}
+
+template <bool kBackward>
+void silu_op(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& to) {
+  const int64_t rows = x.size(0), columns = x.size(1);
+  check_matrix(to, rows, columns, x.dtype);
+  if (kBackward) check_matrix(dy, rows, columns, x.dtype);
+  if (rows == 0 || columns == 0) return;
+  const cudaStream_t stream = stream_of(exec);
+  const auto launch = [&](auto zero_value, auto kernel) {
+    using T = decltype(zero_value);
+    kernel<<<row_blocks(rows), kThreads, 0, stream>>>(
+        rows, static_cast<int>(columns), input_of<T>(dy), input_of<T>(x), matrix_of<T>(to));
+    check_launch();
+  };
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    if (can_vectorize(columns, {dy, x, to})) {
+      launch(zero_value, silu_kernel<T, 8, kBackward>);
+    } else {
+      launch(zero_value, silu_kernel<T, 1, kBackward>);
+    }
+  });
+}
+
+}  // namespace
+
+void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats) {
+  check_gate(p, y);
+  const int64_t rows = p.a.size(0), width = p.a.size(1);
+  if (rows == 0 || width == 0) return;
+  const NormArgs norm(exec, p.norm, stats, rows, width);
+  const DropoutArgs dropout(exec, p.dropout);
+  const cudaStream_t stream = stream_of(exec);
+  const auto launch = [&](auto zero_value, auto kernel) {
+    using T = decltype(zero_value);
+    kernel<<<row_blocks(rows), kThreads, norm.parameter_bytes(), stream>>>(
+        norm, dropout, rows, input_of<T>(p.u), input_of<T>(p.a), matrix_of<T>(y));
+    check_launch();
+  };
+  const bool vectorize = can_vectorize(width, {p.u, p.a, y}) && norm.can_vectorize_groups();
+  dispatch_type(p.a.dtype, [&](auto zero_value) {
+    dispatch_lanes(width, vectorize, [&](auto lanes) {
+      using T = decltype(zero_value);
+      using L = decltype(lanes);
+      if (p.concat) {
+        launch(zero_value, gate_forward_kernel<T, L, true>);
+      } else {
+        launch(zero_value, gate_forward_kernel<T, L, false>);
+      }
+    });
+  });
+}
+
+void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
+                   const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias) {
+  check_gate(p, dy);
+  const int64_t rows = p.a.size(0), width = p.a.size(1);
+  check_matrix(du, rows, width, p.a.dtype);
+  check_matrix(da, rows, width, p.a.dtype);
+  if (rows == 0 || width == 0) return;
+  const NormArgs norm(exec, p.norm, stats, rows, width);
+  const DropoutArgs dropout(exec, p.dropout);
+  const cudaStream_t stream = stream_of(exec);
+  const Arena::Mark mark(*exec.arena);
+  const unsigned blocks = row_blocks(rows, kBackwardBlocksEach * kMultiprocessors);
+  const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, 2 * width});
+  const auto launch = [&](auto zero_value, auto kernel) {
+    using T = decltype(zero_value);
+    allow_shared_memory(kernel, norm.backward_bytes());
+    kernel<<<blocks, kThreads, norm.backward_bytes(), stream>>>(
+        norm, dropout, rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy), matrix_of<T>(du),
+        matrix_of<T>(da), device_ptr<float>(partials));
+    check_launch();
+  };
+  const bool vectorize =
+      can_vectorize(width, {p.u, p.a, dy, du, da}) && norm.can_vectorize_groups();
+  dispatch_type(p.a.dtype, [&](auto zero_value) {
+    dispatch_lanes(width, vectorize, [&](auto lanes) {
+      using T = decltype(zero_value);
+      using L = decltype(lanes);
+      if (p.concat) {
+        launch(zero_value, gate_backward_kernel<T, L, true>);
+      } else {
+        launch(zero_value, gate_backward_kernel<T, L, false>);
+      }
+    });
+  });
+  fold_norm_gradients(stream, norm, partials, dweight, dbias);
+}
+
+void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
+  silu_op<false>(exec, {}, x, y);
+}
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+  silu_op<true>(exec, dy, x, dx);
+}
+
+}  // namespace segue::ops::cuda

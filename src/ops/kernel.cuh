@@ -1,0 +1,411 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <initializer_list>
+#include <source_location>
+#include <string>
+#include <type_traits>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include "base/rng.h"
+#include "ops/dropout.h"
+#include "tensor/exec.h"
+
+// What the CUDA forms of the ops share. Shape of nearly every kernel here: a warp owns a row, lanes
+// own 8 neighbouring columns (16 bytes of bf16, one Philox call), blocks own contiguous rows.
+
+namespace segue::ops::cuda {
+
+inline constexpr int kWarp = 32;
+inline constexpr int kWarpsPerBlock = 8;
+inline constexpr int kThreads = kWarp * kWarpsPerBlock;
+// Constants of the device class, never occupancy queries: the order of sums follows from them.
+inline constexpr int64_t kMultiprocessors = 132;
+inline constexpr int kPartialBlocksEach = 3;  // one loads while others compute
+inline constexpr int64_t kPartialBlocks = kPartialBlocksEach * kMultiprocessors;
+inline constexpr int64_t kMaxBlocks = 16 * kMultiprocessors;
+
+inline void check_cuda(cudaError_t rc, std::source_location at = std::source_location::current()) {
+  if (rc == cudaSuccess) return;
+  fail(ErrorCode::kUnsupported, std::string("CUDA: ") + cudaGetErrorString(rc) + " (" +
+                                    at.file_name() + ":" + std::to_string(at.line()) + ")");
+}
+inline void check_launch(std::source_location at = std::source_location::current()) {
+  check_cuda(cudaGetLastError(), at);
+}
+
+/// Makes the device of `exec` current and returns its stream.
+inline cudaStream_t stream_of(const Exec& exec) {
+  check_cuda(cudaSetDevice(exec.device.index));
+  return exec.stream != nullptr ? static_cast<cudaStream_t>(exec.stream->handle()) : nullptr;
+}
+
+/// Lets a kernel take more shared memory than the 48 KiB that need no asking.
+template <class Kernel>
+void allow_shared_memory(Kernel kernel, size_t bytes) {
+  if (bytes <= 48 * 1024) return;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(bytes)));
+}
+
+inline int64_t divide_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+/// Blocks for a warp per row; a function of the rows alone.
+inline unsigned row_blocks(int64_t rows, int64_t most = kMaxBlocks) {
+  return static_cast<unsigned>(std::clamp<int64_t>(divide_up(rows, kWarpsPerBlock), 1, most));
+}
+
+// ---- views ----
+
+template <class T>
+T* device_ptr(const Tensor& t) {
+  if (!t) return nullptr;
+  SEGUE_ASSERT(t.dtype == kDTypeOf<T>, "CUDA op: tensor of another type");
+  SEGUE_ASSERT(t.device.is_cuda() || t.elements() == 0, "CUDA op: host memory");
+  return static_cast<T*>(t.data);
+}
+
+template <class T>
+struct Matrix {
+  T* data = nullptr;
+  int64_t stride = 0;
+  __device__ T* row(int64_t r) const { return data + r * stride; }
+};
+template <class T>
+Matrix<T> matrix_of(const Tensor& t) {
+  if (!t) return {};
+  SEGUE_ASSERT(t.rank == 2 && (t.stride(1) == 1 || t.size(1) <= 1), "CUDA op: a matrix of rows");
+  return {device_ptr<T>(t), t.stride(0)};
+}
+template <class T>
+Matrix<const T> input_of(const Tensor& t) {
+  const Matrix<T> view = matrix_of<T>(t);
+  return {view.data, view.stride};
+}
+
+struct IndexView {
+  const void* data;
+  bool wide;
+  __device__ int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+inline IndexView index_of(const Tensor& t) {
+  SEGUE_ASSERT(t.rank == 1 && t.is_contiguous(), "an index is a contiguous vector");
+  if (t.dtype == DType::kI64) return {device_ptr<int64_t>(t), true};
+  return {device_ptr<int32_t>(t), false};
+}
+
+/// Rows of all these matrices may be read and written 16 bytes at a time, 8 columns a lane.
+inline bool can_vectorize(int64_t columns, std::initializer_list<Tensor> tensors) {
+  if (columns % 8 != 0) return false;
+  return std::all_of(tensors.begin(), tensors.end(), [](const Tensor& t) {
+    return !t || (reinterpret_cast<uintptr_t>(t.data) % 16 == 0 &&
+                  (t.rank < 2 || t.size(0) <= 1 || t.stride(0) * size_of(t.dtype) % 16 == 0));
+  });
+}
+
+/// Calls f with a value of the element type: float or bf16.
+template <class F>
+void dispatch_type(DType dtype, F&& f) {
+  if (dtype == DType::kF32) return f(float{});
+  if (dtype == DType::kBf16) return f(bf16{});
+  fail(ErrorCode::kUnsupported, std::string("CUDA ops compute in f32 or bf16, not in ") +
+                                    to_string(dtype) + "; use --device cpu");
+}
+/// The same with IEEE half, which is storage only.
+template <class F>
+void dispatch_storage(DType dtype, F&& f) {
+  if (dtype == DType::kF16) return f(f16{});
+  dispatch_type(dtype, f);
+}
+
+// ---- numbers ----
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(bf16 x) { return __uint_as_float(uint32_t{x.bits} << 16); }
+__device__ inline float to_float(f16 x) { return __half2float(__ushort_as_half(x.bits)); }
+
+template <class T>
+__device__ T from_float(float x);
+template <>
+__device__ inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline bf16 from_float<bf16>(float x) {
+  bf16 y;
+  y.bits = __bfloat16_as_ushort(__float2bfloat16_rn(x));
+  return y;
+}
+template <>
+__device__ inline f16 from_float<f16>(float x) {
+  f16 y;
+  y.bits = __half_as_ushort(__float2half_rn(x));
+  return y;
+}
+/// Two neighbouring elements of a 16-bit type, by one instruction.
+template <class T>
+__device__ uint32_t packed(float low, float high) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  } else {
+    const __half2 pair = __floats2half2_rn(low, high);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+}
+/// x as it would survive being stored as T.
+template <class T>
+__device__ float rounded(float x) {
+  return to_float(from_float<T>(x));
+}
+
+/// As exact as the library's for float, by the special-function unit where the result is rounded
+/// to bf16 anyway.
+template <class T>
+__device__ float sigmoid(float x) {
+  // The clamp keeps the divisor in the range of the fast quotient; NaN passes it by.
+  if constexpr (sizeof(T) == 2) return __fdividef(1.f, 1.f + __expf(x < -80.f ? 80.f : -x));
+  const float e = expf(x < 0 ? x : -x);
+  return (x < 0 ? e : 1.f) / (1.f + e);
+}
+template <class T>
+struct Silu {
+  float value, derivative;
+  __device__ explicit Silu(float x) {
+    const float s = sigmoid<T>(x);        // NaN if x is
+    const float low = fmaxf(x, -1000.f);  // 0 times infinity would be NaN
+    value = low * s;
+    derivative = s * (1.f + fminf(low, 1000.f) * (1.f - s));
+  }
+};
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, offset);
+  }
+  return x;
+}
+__device__ inline double warp_sum(double x) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, offset);
+  }
+  return x;
+}
+
+// ---- pieces of rows ----
+
+template <int kW, class T>
+__device__ void load(const T* from, float (&to)[kW]) {
+  if constexpr (kW == 8 && sizeof(T) == 2) {
+    const uint4 word = *reinterpret_cast<const uint4*>(from);
+    const T* values = reinterpret_cast<const T*>(&word);
+#pragma unroll
+    for (int j = 0; j < 8; ++j) to[j] = to_float(values[j]);
+  } else if constexpr (kW == 8) {
+    const float4 low = reinterpret_cast<const float4*>(from)[0];
+    const float4 high = reinterpret_cast<const float4*>(from)[1];
+    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+  } else {
+#pragma unroll
+    for (int j = 0; j < kW; ++j) to[j] = to_float(from[j]);
+  }
+}
+
+template <int kW, class T>
+__device__ void store(T* to, const float (&from)[kW]) {
+  if constexpr (kW == 8 && sizeof(T) == 2) {
+    uint4 word;
+    uint32_t* pairs = reinterpret_cast<uint32_t*>(&word);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) pairs[j] = packed<T>(from[2 * j], from[2 * j + 1]);
+    *reinterpret_cast<uint4*>(to) = word;
+  } else if constexpr (kW == 8) {
+    reinterpret_cast<float4*>(to)[0] = make_float4(from[0], from[1], from[2], from[3]);
+    reinterpret_cast<float4*>(to)[1] = make_float4(from[4], from[5], from[6], from[7]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kW; ++j) to[j] = from_float<T>(from[j]);
+  }
+}
+
+/// How many columns a lane takes at a time and how often: a row of up to 32 * kW * kIters columns
+/// lies in the registers of a warp.
+template <int kWidth, int kCount>
+struct Lanes {
+  static constexpr int kW = kWidth, kIters = kCount;
+  // More would not fit into registers; then arrays live in local memory and nothing is unrolled.
+  static constexpr int kUnroll = kCount <= 16 ? kCount : 1;
+  float v[kCount][kWidth];
+
+  __device__ static int first(int i) {
+    return (i * kWarp + static_cast<int>(threadIdx.x % kWarp)) * kWidth;
+  }
+  /// f(i, first column) for the pieces of this lane inside [0, columns).
+  template <class F>
+  __device__ static void for_each(int columns, F&& f) {
+#pragma unroll kUnroll
+    for (int i = 0; i < kCount; ++i) {
+      if (first(i) < columns) f(i, first(i));
+    }
+  }
+  /// A row as it lies in memory: what is loaded ahead of its use.
+  template <class T>
+  struct Raw {
+    static constexpr bool kPacked = kWidth == 8 && sizeof(T) == 2;
+    static constexpr int kWords = kPacked ? 4 : kWidth;
+    using Word = std::conditional_t<kPacked, uint32_t, float>;
+    Word words[kCount][kWords];
+
+    __device__ void load_row(const T* row, int columns) {
+      for_each(columns, [&](int i, int c) {
+        if constexpr (kPacked) {
+          const uint4 word = *reinterpret_cast<const uint4*>(row + c);
+          words[i][0] = word.x, words[i][1] = word.y, words[i][2] = word.z, words[i][3] = word.w;
+        } else {
+          load(row + c, words[i]);
+        }
+      });
+    }
+    __device__ void unpack(int i, float (&to)[kWidth]) const {
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) {
+        if constexpr (kPacked) {
+          const uint32_t pair = words[i][j / 2];
+          T value;
+          value.bits = static_cast<uint16_t>(j % 2 == 0 ? pair : pair >> 16);
+          to[j] = to_float(value);
+        } else {
+          to[j] = words[i][j];
+        }
+      }
+    }
+  };
+  template <class T>
+  __device__ void unpack(const Raw<T>& raw, int columns) {
+    for_each(columns, [&](int i, int) { raw.unpack(i, v[i]); });
+  }
+  template <class T>
+  __device__ void load_row(const T* row, int columns) {
+    for_each(columns, [&](int i, int c) { load(row + c, v[i]); });
+  }
+  template <class T>
+  __device__ void store_row(T* row, int columns) const {
+    for_each(columns, [&](int i, int c) { store(row + c, v[i]); });
+  }
+};
+
+/// Calls f(Lanes) for rows of `columns`; rows that are not multiples of 8 or not aligned take a
+/// slower path.
+template <class F>
+void dispatch_lanes(int64_t columns, bool vectorize, F&& f) {
+  constexpr int64_t kMost = 2048;
+  if (columns > kMost) {
+    fail(ErrorCode::kUnsupported, "CUDA ops normalise rows of up to " + std::to_string(kMost) +
+                                      " columns, not " + std::to_string(columns));
+  }
+  if (vectorize && columns <= 256) return f(Lanes<8, 1>{});
+  if (vectorize && columns <= 512) return f(Lanes<8, 2>{});
+  if (vectorize && columns <= 1024) return f(Lanes<8, 4>{});
+  f(Lanes<1, 64>{});
+}
+
+/// The contiguous rows of this block; its warps take them in turn.
+struct BlockRows {
+  int64_t begin, end;
+  __device__ explicit BlockRows(int64_t rows) {
+    const int64_t each = (rows + gridDim.x - 1) / gridDim.x;
+    begin = static_cast<int64_t>(blockIdx.x) * each;
+    end = begin + each < rows ? begin + each : rows;
+    begin += threadIdx.x / kWarp;
+  }
+};
+
+/// An index that is neither -1 nor inside its table is a broken batch: better no result than a
+/// wrong one.
+__device__ inline void require_row(int64_t row, int64_t rows) {
+  if (row < 0 || row >= rows) __trap();
+}
+
+// ---- dropout ----
+
+struct DropoutArgs {
+  static constexpr int kRounds = 10;
+  bool active = false;
+  // The key of every round of Philox: as kernel parameters they cost neither registers nor sums.
+  base::PhiloxKey keys[kRounds] = {};
+  uint32_t site = 0, threshold = 0;
+  float scale = 1;
+  const int32_t* sample = nullptr;
+  const int32_t* token = nullptr;
+
+  DropoutArgs() = default;
+  DropoutArgs(const Exec& exec, const Dropout& dropout) {
+    SEGUE_ASSERT(dropout.p >= 0 && dropout.p < 1, "dropout probability outside [0, 1)");
+    if (dropout.p <= 0) return;
+    active = true;
+    keys[0] = exec.dropout_key;
+    for (int i = 1; i < kRounds; ++i) {
+      keys[i] = {keys[i - 1].lo + 0x9E3779B9u, keys[i - 1].hi + 0xBB67AE85u};
+    }
+    site = dropout.site;
+    threshold = base::dropout_threshold(dropout.p);
+    scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(dropout.p)));
+    sample = device_ptr<int32_t>(dropout.rows.sample);
+    token = device_ptr<int32_t>(dropout.rows.token);
+  }
+
+  /// Which random numbers a row owns; read early, used late.
+  struct Row {
+    uint32_t sample = 0, token = 0;
+  };
+  __device__ Row row(int64_t r) const {
+    if (!active) return {};
+    return {static_cast<uint32_t>(sample[r]), static_cast<uint32_t>(token[r])};
+  }
+
+  /// base::philox with the keys made before.
+  __device__ base::PhiloxCounter philox(const Row& row, uint32_t group) const {
+    base::PhiloxCounter c{group, row.token, row.sample, site};
+#pragma unroll
+    for (int i = 0; i < kRounds; ++i) {
+      const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c.x;
+      const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c.z;
+      c = {static_cast<uint32_t>(p1 >> 32) ^ c.y ^ keys[i].lo, static_cast<uint32_t>(p1),
+           static_cast<uint32_t>(p0 >> 32) ^ c.w ^ keys[i].hi, static_cast<uint32_t>(p0)};
+    }
+    return c;
+  }
+
+  /// Columns first .. first + kW of a row; the same map forward and backward. What
+  /// base::dropout_keep_bits says, without gathering the bits.
+  template <int kW>
+  __device__ void apply(const Row& row, int first, float (&v)[kW]) const {
+    if (!active) return;
+    const base::PhiloxCounter r = philox(row, static_cast<uint32_t>(first / 8));
+    const uint32_t words[4] = {r.x, r.y, r.z, r.w};
+    const uint32_t high = threshold << 16;  // threshold < 65536: p < 1
+    if constexpr (kW == 8) {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        const uint32_t word = j % 2 == 0 ? words[j / 2] << 16 : words[j / 2] & 0xffff0000u;
+        v[j] = word >= high ? __fmul_rn(v[j], scale) : 0.f;
+      }
+    } else {
+      static_assert(kW == 1);
+      const int j = first % 8;
+      const uint32_t pair = j < 4 ? (j < 2 ? r.x : r.y) : (j < 6 ? r.z : r.w);
+      const uint32_t word = j % 2 == 0 ? pair << 16 : pair & 0xffff0000u;
+      v[0] = word >= high ? __fmul_rn(v[0], scale) : 0.f;
+    }
+  }
+};
+
+}  // namespace segue::ops::cuda

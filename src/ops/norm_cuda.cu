@@ -1,0 +1,260 @@
+#include "ops/cuda_forms.h"
+#include "ops/norm_rows.cuh"
+
+namespace segue::ops::cuda {
+namespace {
+
+/// y = norm(x), or x * sigmoid(norm(x)).
+template <class T, class L, bool kSwish>
+__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 4 : 1)
+    norm_forward_kernel(NormArgs a, int64_t rows, Matrix<const T> x, Matrix<T> y) {
+  extern __shared__ __align__(16) float parameters[];
+  a.template stage<L::kW>(parameters);
+  const BlockRows block(rows);
+  typename L::template Raw<T> next;
+  if (block.begin < block.end) next.load_row(x.row(block.begin), a.columns);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    L value;
+    value.unpack(next, a.columns);
+    if (r + kWarpsPerBlock < block.end) next.load_row(x.row(r + kWarpsPerBlock), a.columns);
+    T* to = y.row(r);
+    for (int group = 0; group < a.groups; ++group) {
+      const NormSpan s = measure_group(a, r, group, value);
+      L::for_each(a.columns, [&](int i, int c) {
+        if (!s.has(c)) return;
+        float w[L::kW], b[L::kW], out[L::kW];
+        SharedRow<L::kW>::load(parameters, a.columns, c, w);
+        SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
+        for (int j = 0; j < L::kW; ++j) {
+          const float n = (value.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
+          out[j] = kSwish ? value.v[i][j] * sigmoid<T>(n) : n;
+        }
+        store(to + c, out);
+      });
+    }
+  }
+}
+
+template <class T, class L, bool kSwish>
+__global__ void __launch_bounds__(kThreads,
+                                  L::kIters <= 2 && sizeof(T) == 2 ? kPartialBlocksEach : 1)
+    norm_backward_kernel(NormArgs a, int64_t rows, Matrix<const T> dy, Matrix<const T> x,
+                         Matrix<const T> residual, Matrix<T> dx, float* partials) {
+  extern __shared__ __align__(16) float shared[];
+  float* parameters = shared;
+  a.template stage<L::kW>(parameters);
+  float* warp_sums = shared + 2 * a.columns;
+  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * 2 * a.columns, a.columns};
+  sums.clear();
+  const BlockRows block(rows);
+  const bool adds = !kSwish && residual.data != nullptr;
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    typename L::template Raw<T> raw_x, raw_dy, raw_add;
+    raw_x.load_row(x.row(r), a.columns);
+    raw_dy.load_row(dy.row(r), a.columns);
+    if (adds) raw_add.load_row(residual.row(r), a.columns);
+    const NormSpan s = saved_group(a, r, 0);
+    T* to = dx.row(r);
+    // Swish: the gate that x is multiplied by, of which everything else follows.
+    const auto gate_of = [&](int i, int c, float(&value)[L::kW], float(&gate)[L::kW]) {
+      float w[L::kW], b[L::kW];
+      SharedRow<L::kW>::load(parameters, a.columns, c, w);
+      SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
+      raw_x.unpack(i, value);
+      for (int j = 0; j < L::kW; ++j) {
+        gate[j] = sigmoid<T>((value[j] - s.mean) * s.rstd * w[j] + b[j]);
+      }
+    };
+    const auto x_at = [&](int i, float(&v)[L::kW]) { raw_x.unpack(i, v); };
+    const auto dn_at = [&](int i, float(&v)[L::kW]) {
+      raw_dy.unpack(i, v);
+      if constexpr (kSwish) {
+        float value[L::kW], gate[L::kW];
+        gate_of(i, L::first(i), value, gate);
+        for (int j = 0; j < L::kW; ++j) v[j] *= value[j] * gate[j] * (1.f - gate[j]);
+      }
+    };
+    norm_backward_row(a, r, s, parameters, x_at, dn_at, sums,
+                      [&](int i, int c, float(&gradient)[L::kW]) {
+                        float add[L::kW] = {};
+                        if constexpr (kSwish) {
+                          float value[L::kW], gate[L::kW];
+                          gate_of(i, c, value, gate);
+                          raw_dy.unpack(i, add);
+                          for (int j = 0; j < L::kW; ++j) add[j] *= gate[j];
+                        } else if (adds) {
+                          raw_add.unpack(i, add);
+                        }
+                        for (int j = 0; j < L::kW; ++j) gradient[j] += add[j];
+                        store(to + c, gradient);
+                      });
+  }
+  write_partials<L>(a.columns, warp_sums, partials);
+}
+
+/// y = x / max(|x|, eps).
+template <class T, class L>
+__global__ void __launch_bounds__(kThreads)
+    l2_forward_kernel(int64_t rows, int columns, float eps, Matrix<const T> x, Matrix<T> y) {
+  const BlockRows block(rows);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    L value;
+    value.load_row(x.row(r), columns);
+    float squares = 0;
+    L::for_each(columns, [&](int i, int) {
+      for (int j = 0; j < L::kW; ++j) squares += value.v[i][j] * value.v[i][j];
+    });
+    const float length = fmaxf(sqrtf(warp_sum(squares)), eps);
+    L::for_each(columns, [&](int i, int) {
+      for (int j = 0; j < L::kW; ++j) value.v[i][j] /= length;
+    });
+    value.store_row(y.row(r), columns);
+  }
+}
+
+template <class T, class L>
+__global__ void __launch_bounds__(kThreads)
+    l2_backward_kernel(int64_t rows, int columns, float eps, Matrix<const T> dy, Matrix<const T> x,
+                       Matrix<T> dx) {
+  const BlockRows block(rows);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    L value, gradient;
+    value.load_row(x.row(r), columns);
+    gradient.load_row(dy.row(r), columns);
+    float squares = 0, products = 0;
+    L::for_each(columns, [&](int i, int) {
+      for (int j = 0; j < L::kW; ++j) {
+        squares += value.v[i][j] * value.v[i][j];
+        products += value.v[i][j] * gradient.v[i][j];
+      }
+    });
+    const float length = sqrtf(warp_sum(squares));
+    products = warp_sum(products);
+    const float divisor = fmaxf(length, eps);
+    // Below eps the divisor is a constant, and nothing flows back through it.
+    const float inner = length < eps ? 0.f : products / (length * length);
+    L::for_each(columns, [&](int i, int) {
+      for (int j = 0; j < L::kW; ++j) {
+        value.v[i][j] = (gradient.v[i][j] - value.v[i][j] * inner) / divisor;
+      }
+    });
+    value.store_row(dx.row(r), columns);
+  }
+}
+
+void check_same_shape(const Tensor& x, const Tensor& y) {
+  SEGUE_ASSERT(x.rank == 2 && y.rank == 2 && x.size(0) == y.size(0) && x.size(1) == y.size(1),
+               "norm: matrices of one shape");
+  SEGUE_ASSERT(x.dtype == y.dtype, "norm: matrices of one type");
+}
+
+template <bool kSwish>
+void forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
+             const NormStats& stats) {
+  check_same_shape(x, y);
+  SEGUE_ASSERT(!kSwish || p.groups == 1, "swish_norm: layer norm only");
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (rows == 0 || columns == 0) return;
+  const NormArgs a(exec, p, stats, rows, columns);
+  const cudaStream_t stream = stream_of(exec);
+  const bool vectorize = can_vectorize(columns, {x, y}) && a.can_vectorize_groups();
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    dispatch_lanes(columns, vectorize, [&](auto lanes) {
+      using T = decltype(zero_value);
+      norm_forward_kernel<T, decltype(lanes), kSwish>
+          <<<row_blocks(rows), kThreads, a.parameter_bytes(), stream>>>(a, rows, input_of<T>(x),
+                                                                        matrix_of<T>(y));
+      check_launch();
+    });
+  });
+}
+
+template <bool kSwish>
+void backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
+              const NormStats& stats, const Tensor& residual, const Tensor& dx,
+              const Tensor& dweight, const Tensor& dbias) {
+  check_same_shape(x, dy);
+  check_same_shape(x, dx);
+  if (residual) check_same_shape(x, residual);
+  SEGUE_ASSERT(!kSwish || p.groups == 1, "swish_norm: layer norm only");
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (rows == 0 || columns == 0) return;
+  const NormArgs a(exec, p, stats, rows, columns);
+  const cudaStream_t stream = stream_of(exec);
+  const Arena::Mark mark(*exec.arena);
+  const unsigned blocks = row_blocks(rows, kPartialBlocks);
+  const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, 2 * columns});
+  const bool vectorize = can_vectorize(columns, {x, dy, residual, dx}) && a.can_vectorize_groups();
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    dispatch_lanes(columns, vectorize, [&](auto lanes) {
+      using T = decltype(zero_value);
+      const auto kernel = norm_backward_kernel<T, decltype(lanes), kSwish>;
+      allow_shared_memory(kernel, a.backward_bytes());
+      kernel<<<blocks, kThreads, a.backward_bytes(), stream>>>(
+          a, rows, input_of<T>(dy), input_of<T>(x), input_of<T>(residual), matrix_of<T>(dx),
+          device_ptr<float>(partials));
+      check_launch();
+    });
+  });
+  fold_norm_gradients(stream, a, partials, dweight, dbias);
+}
+
+}  // namespace
+
+void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
+                  const NormStats& stats) {
+  forward<false>(exec, p, x, y, stats);
+}
+
+void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
+                   const NormStats& stats, const Tensor& residual, const Tensor& dx,
+                   const Tensor& dweight, const Tensor& dbias) {
+  backward<false>(exec, p, dy, x, stats, residual, dx, dweight, dbias);
+}
+
+void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
+                        const NormStats& stats) {
+  forward<true>(exec, p, x, y, stats);
+}
+
+void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
+                         const NormStats& stats, const Tensor& dx, const Tensor& dweight,
+                         const Tensor& dbias) {
+  backward<true>(exec, p, dy, x, stats, {}, dx, dweight, dbias);
+}
+
+void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const Tensor& y) {
+  check_same_shape(x, y);
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (rows == 0 || columns == 0) return;
+  const cudaStream_t stream = stream_of(exec);
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    dispatch_lanes(columns, can_vectorize(columns, {x, y}), [&](auto lanes) {
+      using T = decltype(zero_value);
+      l2_forward_kernel<T, decltype(lanes)><<<row_blocks(rows), kThreads, 0, stream>>>(
+          rows, static_cast<int>(columns), static_cast<float>(eps), input_of<T>(x),
+          matrix_of<T>(y));
+      check_launch();
+    });
+  });
+}
+
+void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, double eps,
+                           const Tensor& dx) {
+  check_same_shape(x, dy);
+  check_same_shape(x, dx);
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (rows == 0 || columns == 0) return;
+  const cudaStream_t stream = stream_of(exec);
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    dispatch_lanes(columns, can_vectorize(columns, {x, dy, dx}), [&](auto lanes) {
+      using T = decltype(zero_value);
+      l2_backward_kernel<T, decltype(lanes)><<<row_blocks(rows), kThreads, 0, stream>>>(
+          rows, static_cast<int>(columns), static_cast<float>(eps), input_of<T>(dy), input_of<T>(x),
+          matrix_of<T>(dx));
+      check_launch();
+    });
+  });
+}
+
+}  // namespace segue::ops::cuda

@@ -1,0 +1,177 @@
+#include "ops/gate.h"
+#include "ops/gpu_test_util.h"
+#include "ops/norm.h"
+
+namespace segue::ops {
+namespace {
+
+using test::expect_like_cpu;
+using test::ModeBed;
+using test::Outputs;
+using GpuNormTest = test::GpuTest;
+using GpuGateTest = test::GpuTest;
+
+struct Shape {
+  int64_t rows, columns, groups = 1;
+};
+
+NormParams norm_params(ModeBed& bed, const Shape& s, bool round_weights) {
+  NormParams p;
+  const int64_t count = s.groups == 1 ? s.columns : s.groups;
+  p.weight = bed.parameter(101, {count});
+  p.bias = bed.parameter(102, {count});
+  p.groups = s.groups;
+  p.round_weights = round_weights;
+  return p;
+}
+
+// One of each path: a lane holds 8, 16, 32 columns, or single columns of odd and unaligned rows.
+const std::vector<Shape> kShapes = {{1, 8},     {70, 256}, {5000, 512},   {9, 1000},  {33, 37},
+                                    {20, 1200}, {0, 512},  {300, 512, 4}, {17, 60, 5}};
+
+TEST_F(GpuNormTest, LayerAndGroupNorm) {
+  for (const Shape& s : kShapes) {
+    for (const bool with_residual : {false, true}) {
+      SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns << " / " << s.groups);
+      expect_like_cpu([&](ModeBed& bed) -> Outputs {
+        const NormParams p = norm_params(bed, s, with_residual);
+        const Tensor x =
+            bed.activation(1, {s.rows, 2 * s.columns}, 3).columns(s.columns, s.columns);
+        const Tensor y = bed.activation(2, {s.rows, s.columns});
+        const NormStats stats = make_norm_stats(bed.exec, s.rows, s.groups);
+        norm_forward(bed.exec, p, x, y, stats);
+        const Tensor dy = bed.activation(3, {s.rows, s.columns});
+        const Tensor residual = with_residual ? bed.activation(4, {s.rows, s.columns}) : Tensor();
+        const Tensor dx = with_residual ? residual : dy;  // in place
+        const Tensor dweight = bed.parameter(5, {p.weight.elements()});
+        const Tensor dbias = bed.parameter(6, {p.weight.elements()});
+        norm_backward(bed.exec, p, dy, x, stats, residual, dx, dweight, dbias);
+        return {{"y", false, bed.values(y)},
+                {"mean", false, bed.values(stats.mean)},
+                {"rstd", false, bed.values(stats.rstd)},
+                {"dx", true, bed.values(dx)},
+                {"dweight", true, bed.values(dweight)},
+                {"dbias", true, bed.values(dbias)}};
+      });
+    }
+  }
+}
+
+TEST_F(GpuNormTest, SwishNorm) {
+  for (const Shape& s : kShapes) {
+    if (s.groups != 1) continue;
+    SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns);
+    expect_like_cpu([&](ModeBed& bed) -> Outputs {
+      const NormParams p = norm_params(bed, s, false);
+      const Tensor x = bed.activation(1, {s.rows, s.columns}, 3);
+      const Tensor y = bed.activation(2, {s.rows, s.columns});
+      const NormStats stats = make_norm_stats(bed.exec, s.rows);
+      swish_norm_forward(bed.exec, p, x, y, stats);
+      const Tensor dy = bed.activation(3, {s.rows, s.columns});
+      const Tensor dx = bed.activation(4, {s.rows, s.columns});
+      const Tensor dweight = bed.parameter(5, {s.columns}), dbias = bed.parameter(6, {s.columns});
+      swish_norm_backward(bed.exec, p, dy, x, stats, dx, dweight, dbias);
+      return {{"y", false, bed.values(y)},
+              {"dx", true, bed.values(dx)},
+              {"dweight", true, bed.values(dweight)},
+              {"dbias", true, bed.values(dbias)}};
+    });
+  }
+}
+
+TEST_F(GpuNormTest, L2Normalize) {
+  for (const Shape& s : kShapes) {
+    for (const double eps : {1e-6, 100.0}) {  // the second is larger than most rows
+      expect_like_cpu([&](ModeBed& bed) -> Outputs {
+        const Tensor x = bed.activation(1, {s.rows, s.columns});
+        const Tensor y = bed.activation(2, {s.rows, s.columns});
+        l2_normalize_forward(bed.exec, x, eps, y);
+        const Tensor dy = bed.activation(3, {s.rows, s.columns});
+        const Tensor dx = bed.activation(4, {s.rows, s.columns});
+        l2_normalize_backward(bed.exec, dy, x, eps, dx);
+        return {{"y", false, bed.values(y)}, {"dx", true, bed.values(dx)}};
+      });
+    }
+  }
+}
+
+TEST_F(GpuNormTest, RowsThatAreTooWideAreRefused) {
+  ModeBed bed(Device::cuda(), Precision::kF32);
+  const Tensor x = bed.activation(1, {1, 2056});
+  NormParams p = norm_params(bed, {1, 2056}, false);
+  EXPECT_THROW(norm_forward(bed.exec, p, x, x, make_norm_stats(bed.exec, 1)), Error);
+}
+
+/// u, a, du and da are parts of packed buffers, as in an STU layer.
+Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout) {
+  const int64_t w = s.columns, y_columns = concat ? 3 * w : w;
+  const Tensor packed = bed.activation(1, {s.rows, 4 * w}, 4);
+  GateParams p;
+  p.u = packed.columns(0, w);
+  p.a = packed.columns(2 * w, w);
+  p.norm = norm_params(bed, s, true);
+  p.norm.eps = 1e-6;
+  p.concat = concat;
+  std::vector<int32_t> sample, token;
+  for (int32_t r = 0; r < s.rows; ++r) {
+    sample.push_back(r / 3 + 7);
+    token.push_back(r % 3);
+  }
+  p.dropout.p = dropout;
+  p.dropout.site = 5;
+  p.dropout.rows = {bed.ints(sample), bed.ints(token)};
+  const Tensor y = bed.activation(2, {s.rows, y_columns});
+  const NormStats stats = make_norm_stats(bed.exec, s.rows, s.groups);
+  gate_forward(bed.exec, p, y, stats);
+  const Tensor dy = bed.activation(3, {s.rows, y_columns});
+  const Tensor dpacked = bed.activation(4, {s.rows, 4 * w});
+  const Tensor dweight = bed.parameter(5, {p.norm.weight.elements()});
+  const Tensor dbias = bed.parameter(6, {p.norm.weight.elements()});
+  gate_backward(bed.exec, p, stats, dy, dpacked.columns(0, w), dpacked.columns(2 * w, w), dweight,
+                dbias);
+  return {{"y", false, bed.values(y)},
+          {"du, da and what lies between", true, bed.values(dpacked)},
+          {"dweight", true, bed.values(dweight)},
+          {"dbias", true, bed.values(dbias)}};
+}
+
+TEST_F(GpuGateTest, ForwardAndBackward) {
+  for (const Shape& s : {Shape{700, 512}, Shape{33, 128}, Shape{5, 1000}, Shape{19, 37},
+                         Shape{0, 64}, Shape{300, 512, 4}, Shape{17, 60, 5}}) {
+    for (const bool concat : {true, false}) {
+      for (const float dropout : {0.f, 0.3f}) {
+        SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns << " / " << s.groups
+                                        << (concat ? " concat" : " gated") << " p " << dropout);
+        expect_like_cpu([&](ModeBed& bed) { return run_gate(bed, s, concat, dropout); });
+      }
+    }
+  }
+}
+
+TEST_F(GpuGateTest, DropsWhatTheCpuDrops) {
+  const auto dropped = [](Device device) {
+    test::Outputs outputs = test::run_in(device, Precision::kF32, [](ModeBed& bed) {
+      return run_gate(bed, {200, 64}, true, 0.5f);
+    });
+    std::vector<bool> zeros;
+    for (const double y : outputs[0].values) zeros.push_back(y == 0);
+    return zeros;
+  };
+  EXPECT_EQ(dropped(Device::cuda()), dropped(Device::cpu()));
+}
+
+TEST_F(GpuGateTest, Silu) {
+  for (const Shape& s : {Shape{40, 512}, Shape{7, 13}, Shape{0, 8}}) {
+    expect_like_cpu([&](ModeBed& bed) -> Outputs {
+      const Tensor x = bed.activation(1, {s.rows, s.columns}, 20);
+      const Tensor y = bed.activation(2, {s.rows, s.columns});
+      silu_forward(bed.exec, x, y);
+      const Tensor dy = bed.activation(3, {s.rows, 2 * s.columns}).columns(s.columns, s.columns);
+      silu_backward(bed.exec, dy, x, dy);
+      return {{"y", false, bed.values(y)}, {"dx", true, bed.values(dy)}};
+    });
+  }
+}
+
+}  // namespace
+}  // namespace segue::ops

@@ -1,0 +1,214 @@
+#pragma once
+
+#include "ops/norm.h"
+#include "ops/partial_sums.cuh"
+
+namespace segue::ops::cuda {
+
+/// A row of floats in shared memory. Lanes take 8 columns as two pieces of 16 bytes; the first
+/// pieces of all lanes lie together, then the second ones, so that banks do not collide.
+template <int kW>
+struct SharedRow {
+  __device__ static int at(int columns, int c) {
+    return kW == 8 ? c % 8 / 4 * (columns / 2) + c / 8 * 4 + c % 4 : c;
+  }
+  __device__ static void load(const float* row, int columns, int c, float (&to)[kW]) {
+    if constexpr (kW == 8) {
+      const float4 low = *reinterpret_cast<const float4*>(row + c / 2);
+      const float4 high = *reinterpret_cast<const float4*>(row + columns / 2 + c / 2);
+      to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+      to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+    } else {
+      to[0] = row[c];
+    }
+  }
+  __device__ static void store(float* row, int columns, int c, const float (&from)[kW]) {
+    if constexpr (kW == 8) {
+      *reinterpret_cast<float4*>(row + c / 2) = make_float4(from[0], from[1], from[2], from[3]);
+      *reinterpret_cast<float4*>(row + columns / 2 + c / 2) =
+          make_float4(from[4], from[5], from[6], from[7]);
+    } else {
+      row[c] = from[0];
+    }
+  }
+};
+
+/// The arithmetic of a norm for kernels that contain one: a warp per row, the row in registers.
+struct NormArgs {
+  const float* weight;
+  const float* bias;
+  float* mean;
+  float* rstd;
+  float eps;
+  int columns, groups, width;
+  bool round_weights;
+
+  NormArgs(const Exec& exec, const NormParams& p, const NormStats& stats, int64_t rows,
+           int64_t num_columns)
+      : weight(device_ptr<float>(p.weight)),
+        bias(device_ptr<float>(p.bias)),
+        mean(device_ptr<float>(stats.mean)),
+        rstd(device_ptr<float>(stats.rstd)),
+        eps(static_cast<float>(p.eps)),
+        columns(static_cast<int>(num_columns)),
+        groups(static_cast<int>(p.groups)),
+        width(static_cast<int>(num_columns / p.groups)),
+        round_weights(p.round_weights && exec.rounds_to_bf16()) {
+    SEGUE_ASSERT(num_columns % p.groups == 0, "norm: groups must divide the columns");
+    SEGUE_ASSERT(
+        stats.mean.elements() >= rows * p.groups && stats.rstd.elements() >= rows * p.groups,
+        "norm: statistics too short");
+    const int64_t parameters = p.groups == 1 ? num_columns : p.groups;
+    SEGUE_ASSERT(p.weight.elements() == parameters && p.bias.elements() == parameters,
+                 "norm: one weight and bias per column, or per group");
+  }
+  /// Pieces of 8 columns lie inside one group.
+  bool can_vectorize_groups() const { return groups == 1 || width % 8 == 0; }
+  size_t parameter_bytes() const { return 2 * static_cast<size_t>(columns) * sizeof(float); }
+  /// Of shared memory in a backward kernel: the parameters, then the sums of each warp.
+  size_t backward_bytes() const { return (1 + kWarpsPerBlock) * parameter_bytes(); }
+
+  /// Weight and bias as they are used, one per column, into shared memory: two SharedRows.
+  template <int kW>
+  __device__ void stage(float* shared) const {
+    for (int c = static_cast<int>(threadIdx.x); c < columns; c += kThreads) {
+      const int at = groups == 1 ? c : c / width;
+      const float w = weight[at], b = bias[at];
+      const int to = SharedRow<kW>::at(columns, c);
+      shared[to] = round_weights ? rounded<bf16>(w) : w;
+      shared[columns + to] = round_weights ? rounded<bf16>(b) : b;
+    }
+    __syncthreads();
+  }
+};
+
+/// One group of a row: its columns and statistics.
+struct NormSpan {
+  int begin, end;
+  float mean, rstd;
+  __device__ bool has(int column) const { return column >= begin && column < end; }
+};
+
+template <class L>
+__device__ NormSpan measure_group(const NormArgs& a, int64_t row, int group, const L& x) {
+  NormSpan s{group * a.width, (group + 1) * a.width, 0.f, 0.f};
+  float sum = 0;
+  L::for_each(a.columns, [&](int i, int c) {
+    if (!s.has(c)) return;
+    for (int j = 0; j < L::kW; ++j) sum += x.v[i][j];
+  });
+  s.mean = warp_sum(sum) / static_cast<float>(a.width);
+  float squares = 0;
+  L::for_each(a.columns, [&](int i, int c) {
+    if (!s.has(c)) return;
+    for (int j = 0; j < L::kW; ++j) squares += (x.v[i][j] - s.mean) * (x.v[i][j] - s.mean);
+  });
+  s.rstd = 1.f / sqrtf(warp_sum(squares) / static_cast<float>(a.width) + a.eps);
+  if (threadIdx.x % kWarp == 0) {
+    a.mean[row * a.groups + group] = s.mean;
+    a.rstd[row * a.groups + group] = s.rstd;
+  }
+  return s;
+}
+
+__device__ inline NormSpan saved_group(const NormArgs& a, int64_t row, int group) {
+  const int64_t at = row * a.groups + group;
+  return {group * a.width, (group + 1) * a.width, a.mean[at], a.rstd[at]};
+}
+
+/// Sums over rows of what weight and bias get per column, in shared memory [2 * columns] of this
+/// warp: registers are for rows in flight.
+template <class L>
+struct WarpSums {
+  float* sums;
+  int columns;
+
+  __device__ void clear() const {
+    const float zeros[L::kW] = {};
+    L::for_each(columns, [&](int, int c) {
+      SharedRow<L::kW>::store(sums, columns, c, zeros);
+      SharedRow<L::kW>::store(sums + columns, columns, c, zeros);
+    });
+  }
+  __device__ void add(int c, const float (&dw)[L::kW], const float (&db)[L::kW]) {
+    add_to(sums, c, dw);
+    add_to(sums + columns, c, db);
+  }
+
+ private:
+  __device__ void add_to(float* row, int c, const float (&values)[L::kW]) {
+    float now[L::kW];
+    SharedRow<L::kW>::load(row, columns, c, now);
+    for (int j = 0; j < L::kW; ++j) now[j] += values[j];
+    SharedRow<L::kW>::store(row, columns, c, now);
+  }
+};
+
+/// Gradient of the norm's input for one row: finish(i, first column, gradient) for every piece.
+/// x(i, to) and dn(i, to) unpack a piece of the input and of the gradient of the norm's value, as
+/// often as it is needed: packed rows take half the registers. sums += what weight and bias get.
+/// `parameters` is what stage() wrote, `first` the saved group 0.
+template <class L, class X, class Dn, class Finish>
+__device__ void norm_backward_row(const NormArgs& a, int64_t row, const NormSpan& first,
+                                  const float* parameters, const X& x, const Dn& dn,
+                                  WarpSums<L>& sums, const Finish& finish) {
+  for (int group = 0; group < a.groups; ++group) {
+    const NormSpan s = group == 0 ? first : saved_group(a, row, group);
+    float sum1 = 0, sum2 = 0;
+    L::for_each(a.columns, [&](int i, int c) {
+      if (!s.has(c)) return;
+      float w[L::kW], value[L::kW], d[L::kW];
+      SharedRow<L::kW>::load(parameters, a.columns, c, w);
+      x(i, value);
+      dn(i, d);
+      for (int j = 0; j < L::kW; ++j) {
+        value[j] = d[j] * ((value[j] - s.mean) * s.rstd);
+        sum1 += w[j] * d[j];
+        sum2 += w[j] * value[j];
+      }
+      sums.add(c, value, d);
+    });
+    const float mean1 = warp_sum(sum1) / static_cast<float>(a.width);
+    const float mean2 = warp_sum(sum2) / static_cast<float>(a.width);
+    L::for_each(a.columns, [&](int i, int c) {
+      if (!s.has(c)) return;
+      float w[L::kW], value[L::kW], d[L::kW];
+      SharedRow<L::kW>::load(parameters, a.columns, c, w);
+      x(i, value);
+      dn(i, d);
+      for (int j = 0; j < L::kW; ++j) {
+        const float xhat = (value[j] - s.mean) * s.rstd;
+        d[j] = s.rstd * (w[j] * d[j] - mean1 - xhat * mean2);
+      }
+      finish(i, c, d);
+    });
+  }
+}
+
+/// Adds the sums of this block's warps in order and writes them to partials[blockIdx.x]
+/// [2 * columns]: weight, then bias.
+template <class L>
+__device__ void write_partials(int columns, const float* warp_sums, float* partials) {
+  __syncthreads();
+  float* to = partials + static_cast<int64_t>(blockIdx.x) * 2 * columns;
+  for (int c = static_cast<int>(threadIdx.x); c < 2 * columns; c += kThreads) {
+    const int half = c / columns * columns;
+    const int at = half + SharedRow<L::kW>::at(columns, c - half);
+    float sum = 0;
+    for (int w = 0; w < kWarpsPerBlock; ++w) sum += warp_sums[w * 2 * columns + at];
+    to[c] = sum;
+  }
+}
+
+/// dweight, dbias += the partial sums of `blocks` blocks; either may be absent.
+inline void fold_norm_gradients(cudaStream_t stream, const NormArgs& a, const Tensor& partials,
+                                const Tensor& dweight, const Tensor& dbias) {
+  const int64_t blocks = partials.size(0), stride = 2 * int64_t{a.columns};
+  const int64_t n = a.groups == 1 ? a.columns : a.groups, part = a.groups == 1 ? 1 : a.width;
+  const float* from = device_ptr<float>(partials);
+  if (dweight) fold_partials(stream, from, blocks, stride, device_ptr<float>(dweight), n, part);
+  if (dbias)
+    fold_partials(stream, from + a.columns, blocks, stride, device_ptr<float>(dbias), n, part);
+}
+
+}  // namespace segue::ops::cuda

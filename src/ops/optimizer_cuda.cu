@@ -1,0 +1,264 @@
+#include <cmath>
+
+#include "ops/cuda_forms.h"
+#include "ops/kernel.cuh"
+
+namespace segue::ops::cuda {
+namespace {
+
+/// The scalars of one Adam update, computed in double as the CPU does.
+struct AdamStep {
+  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, eps;
+
+  AdamStep(double lr, double b1, double b2, double epsilon, int64_t t)
+      : beta1(static_cast<float>(b1)),
+        beta2(static_cast<float>(b2)),
+        one_minus_beta1(static_cast<float>(1 - b1)),
+        one_minus_beta2(static_cast<float>(1 - b2)),
+        step_size(static_cast<float>(lr / (1 - std::pow(b1, static_cast<double>(t))))),
+        root_correction(static_cast<float>(std::sqrt(1 - std::pow(b2, static_cast<double>(t))))),
+        eps(static_cast<float>(epsilon)) {
+    SEGUE_ASSERT(t >= 1, "Adam counts its updates from 1");
+  }
+
+  __device__ void apply(float gradient, float& m, float& v, float& parameter) const {
+    m = beta1 * m + one_minus_beta1 * gradient;
+    v = beta2 * v + one_minus_beta2 * gradient * gradient;
+    parameter -= step_size * m / (sqrtf(v) / root_correction + eps);
+  }
+};
+
+template <int kW>
+__global__ void __launch_bounds__(kThreads)
+    adam_kernel(AdamStep step, float decay, const double* scale, int64_t n, const float* gradient,
+                float* m, float* v, float* parameter) {
+  const float factor = scale != nullptr ? static_cast<float>(*scale) : 1.f;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kW;
+  for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kW; i < n;
+       i += stride) {
+    float g[kW], m_i[kW], v_i[kW], p[kW];
+    load(gradient + i, g);
+    load(m + i, m_i);
+    load(v + i, v_i);
+    load(parameter + i, p);
+    for (int j = 0; j < kW; ++j) {
+      step.apply(factor * g[j] + decay * p[j], m_i[j], v_i[j], p[j]);
+    }
+    store(m + i, m_i);
+    store(v + i, v_i);
+    store(parameter + i, p);
+  }
+}
+
+/// Sum of one double per thread, in a fixed order; valid in thread 0.
+__device__ double block_sum(double value) {
+  __shared__ double sums[kWarpsPerBlock];
+  value = warp_sum(value);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+  __syncthreads();
+  double total = 0;
+  for (const double sum : sums) total += sum;
+  return total;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    square_partials_kernel(const T* x, int64_t n, double* partials) {
+  double sum = 0;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+#pragma unroll 4
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
+    const double value = to_float(x[i]);
+    sum += value * value;
+  }
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+__global__ void __launch_bounds__(kThreads)
+    fold_squares_kernel(const double* partials, int n, double* out) {
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) sum += partials[i];
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *out = sum;
+}
+
+__global__ void clip_kernel(const double* squares, double clip_norm, double* scale) {
+  constexpr double kClipEps = 1e-6;  // as PyTorch's clip_grad_norm_
+  const double ratio = clip_norm / (sqrt(*squares) + kClipEps);
+  // Not fmin: a norm that is not a number must not become a harmless factor.
+  *scale = clip_norm > 0 ? (1.0 < ratio ? 1.0 : ratio) : 1.0;
+}
+
+template <class G>
+__global__ void __launch_bounds__(kThreads)
+    update_rows_kernel(RowUpdateParams p, AdamStep adam, const int64_t* ids, int64_t n,
+                       int64_t table_rows, int dim, Matrix<const G> gradients, Matrix<float> table,
+                       float* states, int64_t state_size) {
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto lr = static_cast<float>(p.lr), eps = static_cast<float>(p.eps);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp; i < n;
+       i += warps) {
+    const int64_t id = ids[i];
+    require_row(id, table_rows);
+    const G* gradient = gradients.row(i);
+    float* weight = table.row(id);
+    float* state = states == nullptr ? nullptr : states + id * state_size;
+    float rate = 0;
+    if (p.kind == RowOptimizer::kRowwiseAdagrad) {
+      double squares = 0;
+      for (int c = lane; c < dim; c += kWarp) {
+        const double g = to_float(gradient[c]);
+        squares += g * g;
+      }
+      const double mean = warp_sum(squares) / dim;
+      const auto sum = static_cast<float>(static_cast<double>(state[0]) + mean);
+      __syncwarp();
+      if (lane == 0) state[0] = sum;
+      rate = static_cast<float>(p.lr / (sqrt(static_cast<double>(sum)) + p.eps));
+    }
+    for (int c = lane; c < dim; c += kWarp) {
+      const float g = to_float(gradient[c]);
+      switch (p.kind) {
+        case RowOptimizer::kRowwiseAdagrad:
+          weight[c] -= rate * g;
+          break;
+        case RowOptimizer::kAdagrad:
+          state[c] += g * g;
+          weight[c] -= lr / (sqrtf(state[c]) + eps) * g;
+          break;
+        case RowOptimizer::kSgd:
+          weight[c] -= lr * g;
+          break;
+        case RowOptimizer::kAdam:
+          adam.apply(g, state[c], state[dim + c], weight[c]);
+          break;
+      }
+    }
+  }
+}
+
+/// Row-wise Adagrad of rows that lie 16 bytes aligned: gradient and weight are read once.
+template <class G, class L>
+__global__ void __launch_bounds__(kThreads)
+    rowwise_adagrad_kernel(double lr, double eps, const int64_t* ids, int64_t n, int64_t table_rows,
+                           int dim, Matrix<const G> gradients, Matrix<float> table, float* state) {
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp; i < n;
+       i += warps) {
+    const int64_t id = ids[i];
+    require_row(id, table_rows);
+    L gradient, weight;
+    gradient.load_row(gradients.row(i), dim);
+    weight.load_row(table.row(id), dim);
+    double squares = 0;
+    L::for_each(dim, [&](int k, int) {
+      for (int j = 0; j < L::kW; ++j) {
+        squares += static_cast<double>(gradient.v[k][j]) * static_cast<double>(gradient.v[k][j]);
+      }
+    });
+    const double mean = warp_sum(squares) / dim;
+    const auto sum = static_cast<float>(static_cast<double>(state[id]) + mean);
+    __syncwarp();
+    if (threadIdx.x % kWarp == 0) state[id] = sum;
+    const auto rate = static_cast<float>(lr / (sqrt(static_cast<double>(sum)) + eps));
+    L::for_each(dim, [&](int k, int) {
+      for (int j = 0; j < L::kW; ++j) weight.v[k][j] -= rate * gradient.v[k][j];
+    });
+    weight.store_row(table.row(id), dim);
+  }
+}
+
+}  // namespace
+
+void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
+                 const Tensor& gradient, const Tensor& m, const Tensor& v,
+                 const Tensor& parameter) {
+  const int64_t n = parameter.elements();
+  SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
+               "adam_update: sizes differ");
+  if (n == 0) return;
+  const cudaStream_t stream = stream_of(exec);
+  const AdamStep step(p.lr, p.beta1, p.beta2, p.eps, p.t);
+  const auto launch = [&](auto kernel, int64_t width) {
+    const int64_t blocks = std::min(divide_up(n, kThreads * width), kMaxBlocks);
+    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+        step, static_cast<float>(p.weight_decay), device_ptr<double>(gradient_scale), n,
+        device_ptr<float>(gradient), device_ptr<float>(m), device_ptr<float>(v),
+        device_ptr<float>(parameter));
+    check_launch();
+  };
+  const auto flat = [n](const Tensor& t) { return t.reshape({n}); };
+  if (can_vectorize(n, {flat(gradient), flat(m), flat(v), flat(parameter)})) {
+    launch(adam_kernel<8>, 8);
+  } else {
+    launch(adam_kernel<1>, 1);
+  }
+}
+
+void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
+  SEGUE_ASSERT(x.is_contiguous(), "sum_of_squares: strided tensor");
+  const cudaStream_t stream = stream_of(exec);
+  const int64_t n = x.elements();
+  const auto blocks =
+      static_cast<unsigned>(std::clamp<int64_t>(divide_up(n, kThreads), 1, kPartialBlocks * 4));
+  const Arena::Mark mark(*exec.arena);
+  const Tensor partials = exec.arena->tensor(DType::kF64, {blocks});
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    square_partials_kernel<T>
+        <<<blocks, kThreads, 0, stream>>>(device_ptr<T>(x), n, device_ptr<double>(partials));
+    check_launch();
+  });
+  fold_squares_kernel<<<1, kThreads, 0, stream>>>(
+      device_ptr<double>(partials), static_cast<int>(blocks), device_ptr<double>(out));
+  check_launch();
+}
+
+void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
+                const Tensor& scale) {
+  clip_kernel<<<1, 1, 0, stream_of(exec)>>>(device_ptr<double>(sum_of_squares), clip_norm,
+                                            device_ptr<double>(scale));
+  check_launch();
+}
+
+void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
+                    const Tensor& gradients, const Tensor& table, const Tensor& state) {
+  const int64_t n = ids.size(0), dim = table.size(1);
+  const int64_t state_size = row_state_size(p.kind, dim);
+  SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim, "rowwise_update: shapes differ");
+  SEGUE_ASSERT(state_size == 0 || (state.size(0) == table.size(0) && state.is_contiguous() &&
+                                   state.elements() == table.size(0) * state_size),
+               "rowwise_update: shape of the state");
+  if (n == 0 || dim == 0) return;
+  const cudaStream_t stream = stream_of(exec);
+  const AdamStep adam(p.lr, p.beta1, p.beta2, p.eps, p.t);
+  const int64_t* rows = device_ptr<int64_t>(ids);
+  float* states = state_size == 0 ? nullptr : device_ptr<float>(state);
+  const unsigned blocks = row_blocks(n, 4 * kMaxBlocks);
+  const bool in_registers = p.kind == RowOptimizer::kRowwiseAdagrad && dim <= 512 &&
+                            can_vectorize(dim, {gradients, table});
+  dispatch_type(gradients.dtype, [&](auto zero_value) {
+    using G = decltype(zero_value);
+    if (in_registers) {
+      const auto launch = [&](auto kernel) {
+        kernel<<<blocks, kThreads, 0, stream>>>(p.lr, p.eps, rows, n, table.size(0),
+                                                static_cast<int>(dim), input_of<G>(gradients),
+                                                matrix_of<float>(table), states);
+      };
+      if (dim <= 256) {
+        launch(rowwise_adagrad_kernel<G, Lanes<8, 1>>);
+      } else {
+        launch(rowwise_adagrad_kernel<G, Lanes<8, 2>>);
+      }
+    } else {
+      update_rows_kernel<G><<<blocks, kThreads, 0, stream>>>(
+          p, adam, rows, n, table.size(0), static_cast<int>(dim), input_of<G>(gradients),
+          matrix_of<float>(table), states, state_size);
+    }
+    check_launch();
+  });
+}
+
+}  // namespace segue::ops::cuda

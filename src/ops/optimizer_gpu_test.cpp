@@ -1,0 +1,105 @@
+#include "ops/gpu_test_util.h"
+#include "ops/loss.h"
+#include "ops/optimizer.h"
+
+namespace segue::ops {
+namespace {
+
+using test::expect_like_cpu;
+using test::ModeBed;
+using test::Outputs;
+using GpuOptimizerTest = test::GpuTest;
+using GpuLossTest = test::GpuTest;
+
+TEST_F(GpuOptimizerTest, AdamWithAClippedGradient) {
+  for (const int64_t n : {1, 1000, 70001}) {
+    expect_like_cpu(
+        [&](ModeBed& bed) -> Outputs {
+          const Tensor g = bed.parameter(1, {n}), parameter = bed.parameter(2, {n});
+          const Tensor m = bed.parameter(3, {n}, 0), v = bed.parameter(4, {n}, 0);
+          const Tensor squares = bed.scalar(7), scale = bed.scalar(7);
+          sum_of_squares(bed.exec, g, squares);
+          clip_scale(bed.exec, squares, 0.5, scale);
+          AdamParams p;
+          p.weight_decay = 0.01;
+          for (p.t = 1; p.t <= 3; ++p.t) adam_update(bed.exec, p, scale, g, m, v, parameter);
+          adam_update(bed.exec, p, {}, g, m, v, parameter);
+          return {{"squares", false, bed.values(squares)},
+                  {"scale", false, bed.values(scale)},
+                  {"m", false, bed.values(m)},
+                  {"v", false, bed.values(v)},
+                  {"parameter", false, bed.values(parameter)}};
+        },
+        Precision::kF32);
+  }
+}
+
+TEST_F(GpuOptimizerTest, NothingToSumAndNothingToClip) {
+  ModeBed bed(Device::cuda(), Precision::kF32);
+  const Tensor sum = bed.scalar(3), scale = bed.scalar(3);
+  sum_of_squares(bed.exec, bed.parameter(1, {0}), sum);
+  EXPECT_EQ(bed.values(sum)[0], 0.0);
+  clip_scale(bed.exec, sum, 1, scale);
+  EXPECT_EQ(bed.values(scale)[0], 1.0);
+  clip_scale(bed.exec, bed.scalar(25), 0, scale);
+  EXPECT_EQ(bed.values(scale)[0], 1.0);
+  clip_scale(bed.exec, bed.scalar(25), 1, scale);
+  EXPECT_EQ(bed.values(scale)[0], 1 / (5 + 1e-6));
+  clip_scale(bed.exec, bed.scalar(std::nan("")), 1, scale);
+  EXPECT_TRUE(std::isnan(bed.values(scale)[0]));
+}
+
+TEST_F(GpuOptimizerTest, RowwiseUpdates) {
+  for (const RowOptimizer kind : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdagrad,
+                                  RowOptimizer::kSgd, RowOptimizer::kAdam}) {
+    for (const int64_t dim : {512, 128, 20, 3}) {
+      for (const int64_t n : {0, 90}) {
+        expect_like_cpu(
+            [&](ModeBed& bed) -> Outputs {
+              const int64_t rows = 200;
+              std::vector<int64_t> ids;
+              for (int64_t i = 0; i < n; ++i) ids.push_back(i * 37 % rows);
+              const Tensor table = bed.parameter(1, {rows, dim});
+              const int64_t state_size = row_state_size(kind, dim);
+              const Tensor state = bed.parameter(2, {rows, state_size}, 0);
+              RowUpdateParams p;
+              p.kind = kind;
+              p.lr = 0.1;
+              const Tensor g = bed.parameter(3, {n, dim});
+              rowwise_update(bed.exec, p, bed.longs(ids), g, table, state);
+              rowwise_update(bed.exec, p, bed.longs(ids), g, table, state);
+              return {{"table", false, bed.values(table)}, {"state", false, bed.values(state)}};
+            },
+            Precision::kF32);
+      }
+    }
+  }
+}
+
+TEST_F(GpuLossTest, BinaryAndRegression) {
+  for (const TaskKind kind : {TaskKind::kBinary, TaskKind::kRegression}) {
+    for (const int64_t n : {0, 1, 3000}) {
+      for (const bool weighted : {false, true}) {
+        expect_like_cpu(
+            [&](ModeBed& bed) -> Outputs {
+              const Tensor logits = bed.parameter(1, {n, 3}, 30),
+                           dlogits = bed.parameter(2, {n, 3});
+              const Tensor labels = bed.parameter(3, {n});
+              const Tensor weights = weighted ? bed.parameter(4, {n}) : Tensor();
+              const Tensor predictions = bed.parameter(5, {n}), sum = bed.scalar(2);
+              loss_forward_backward(bed.exec, kind, logits.column(1), labels, weights, 0.3,
+                                    dlogits.column(1), predictions, sum);
+              loss_forward_backward(bed.exec, kind, logits.column(0), labels, weights, 0.3, {}, {},
+                                    sum);
+              return {{"loss", false, bed.values(sum)},
+                      {"dlogits", true, bed.values(dlogits)},
+                      {"predictions", false, bed.values(predictions)}};
+            },
+            Precision::kF32);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace segue::ops

@@ -1,0 +1,179 @@
+#include "ops/cuda_forms.h"
+#include "ops/kernel.cuh"
+
+namespace segue::ops::cuda {
+namespace {
+
+/// Equally shaped matrices seen as pieces of kW columns; contiguous ones as a single row.
+struct Shape {
+  int64_t rows, columns;
+};
+
+template <class From, class To, int kW, class F>
+__global__ void __launch_bounds__(kThreads)
+    map_kernel(Shape shape, Matrix<const From> a, Matrix<const From> b, Matrix<To> y, F f) {
+  const int64_t pieces = (shape.columns + kW - 1) / kW, n = shape.rows * pieces;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
+    const int64_t r = shape.rows == 1 ? 0 : i / pieces;
+    const int64_t c = (i - r * pieces) * kW;
+    float x[kW], z[kW];
+    load(a.row(r) + c, x);
+    if (b.data != nullptr) load(b.row(r) + c, z);
+    for (int j = 0; j < kW; ++j) x[j] = f(x[j], b.data != nullptr ? z[j] : 0.f);
+    store(y.row(r) + c, x);
+  }
+}
+
+Tensor as_rows(const Tensor& t) {
+  if (!t) return t;
+  if (t.is_contiguous()) return t.reshape({1, t.elements()});
+  SEGUE_ASSERT(t.rank == 2 && t.stride(1) == 1, "columns must have unit stride");
+  return t;
+}
+
+/// y = f(a, b), `b` may be absent; each may be strided by rows.
+template <class From, class To, class F>
+void map(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y, F f) {
+  SEGUE_ASSERT(a.elements() == y.elements() && (!b || b.elements() == y.elements()),
+               "shapes differ");
+  if (y.elements() == 0) return;
+  Tensor a_rows = as_rows(a), b_rows = as_rows(b), y_rows = as_rows(y);
+  const bool flat = a_rows.size(0) == 1 && y_rows.size(0) == 1 && (!b_rows || b_rows.size(0) == 1);
+  if (!flat) {
+    SEGUE_ASSERT(a.rank == 2 && y.rank == 2 && (!b || b.rank == 2), "shapes differ");
+    SEGUE_ASSERT(a.size(1) == y.size(1) && (!b || b.size(1) == y.size(1)), "shapes differ");
+    a_rows = a, b_rows = b, y_rows = y;
+  }
+  const Shape shape{y_rows.size(0), y_rows.size(1)};
+  const cudaStream_t stream = stream_of(exec);
+  const auto launch = [&](auto kernel, int64_t width) {
+    const int64_t pieces = shape.rows * divide_up(shape.columns, width);
+    const int64_t blocks = std::min(divide_up(pieces, kThreads), kMaxBlocks);
+    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+        shape, input_of<From>(a_rows), input_of<From>(b_rows), matrix_of<To>(y_rows), f);
+    check_launch();
+  };
+  if (can_vectorize(shape.columns, {a_rows, b_rows, y_rows})) {
+    launch(map_kernel<From, To, 8, F>, 8);
+  } else {
+    launch(map_kernel<From, To, 1, F>, 1);
+  }
+}
+
+template <class F>
+void map_same_type(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y, F f) {
+  dispatch_type(y.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    map<T, T>(exec, a, b, y, f);
+  });
+}
+
+template <class From, class To, int kW>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(Matrix<const From> from, int64_t from_rows, IndexView index, Matrix<To> to,
+                  int64_t rows, int columns) {
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  for (int64_t r = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
+       r < rows; r += warps) {
+    const int64_t source = index[r];
+    if (source != -1) require_row(source, from_rows);
+    for (int c = static_cast<int>(threadIdx.x % kWarp) * kW; c < columns; c += kWarp * kW) {
+      float value[kW] = {};
+      if (source != -1) load(from.row(source) + c, value);
+      store(to.row(r) + c, value);
+    }
+  }
+}
+
+struct Multiply {
+  __device__ float operator()(float x, float z) const { return x * z; }
+};
+struct Add {
+  __device__ float operator()(float x, float z) const { return x + z; }
+};
+struct Scale {
+  float factor;
+  __device__ float operator()(float x, float) const { return factor * x; }
+};
+struct Same {
+  __device__ float operator()(float x, float) const { return x; }
+};
+struct Relu {
+  // NaN stays NaN: a run that went wrong must not look healthy.
+  __device__ float operator()(float x, float) const { return x < 0.f ? 0.f : x; }
+};
+struct ReluBackward {
+  __device__ float operator()(float gradient, float x) const { return x > 0.f ? gradient : 0.f; }
+};
+template <class T>
+struct RoundTo {
+  __device__ float operator()(float x, float) const { return rounded<T>(x); }
+};
+
+}  // namespace
+
+void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
+  SEGUE_ASSERT(to.size(0) == index.size(0) && to.size(1) == from.size(1),
+               "gather_rows: shapes differ");
+  const int64_t rows = to.size(0), columns = to.size(1);
+  if (rows == 0 || columns == 0) return;
+  const cudaStream_t stream = stream_of(exec);
+  const IndexView indices = index_of(index);
+  dispatch_storage(from.dtype, [&](auto from_zero) {
+    dispatch_storage(to.dtype, [&](auto to_zero) {
+      using From = decltype(from_zero);
+      using To = decltype(to_zero);
+      const auto launch = [&](auto kernel) {
+        kernel<<<row_blocks(rows, 4 * kMaxBlocks), kThreads, 0, stream>>>(
+            input_of<From>(from), from.size(0), indices, matrix_of<To>(to), rows,
+            static_cast<int>(columns));
+        check_launch();
+      };
+      if (can_vectorize(columns, {from, to})) {
+        launch(gather_kernel<From, To, 8>);
+      } else {
+        launch(gather_kernel<From, To, 1>);
+      }
+    });
+  });
+}
+
+void convert(const Exec& exec, const Tensor& from, const Tensor& to) {
+  dispatch_storage(from.dtype, [&](auto from_zero) {
+    dispatch_storage(to.dtype, [&](auto to_zero) {
+      map<decltype(from_zero), decltype(to_zero)>(exec, from, {}, to, Same{});
+    });
+  });
+}
+
+void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
+  map_same_type(exec, a, b, y, Multiply{});
+}
+
+void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
+  map_same_type(exec, a, b, y, Add{});
+}
+
+void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y) {
+  map_same_type(exec, x, {}, y, Scale{static_cast<float>(factor)});
+}
+
+void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
+  map_same_type(exec, x, {}, y, Relu{});
+}
+
+void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+  map_same_type(exec, dy, x, dx, ReluBackward{});
+}
+
+void round_rows_to_bf16(const Exec& exec, const Tensor& x) {
+  if (!exec.rounds_to_bf16() || x.dtype == DType::kBf16) return;
+  map_same_type(exec, x, {}, x, RoundTo<bf16>{});
+}
+
+void round_rows_to_f16(const Exec& exec, const Tensor& x) {
+  map_same_type(exec, x, {}, x, RoundTo<f16>{});
+}
+
+}  // namespace segue::ops::cuda

@@ -1,0 +1,92 @@
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/time.h"
+#include "ops/gpu_test_util.h"
+#include "ops/initialize.h"
+#include "sparse/tables_test_util.h"
+
+namespace segue::sparse {
+namespace {
+
+using ops::test::ModeBed;
+
+class GpuTablesTest : public ops::test::GpuTest {};
+
+TEST_F(GpuTablesTest, InitialValuesHaveTheBitsOfTheCpu) {
+  for (const int64_t dim : {6, 64}) {
+    TablesConfig config = test::two_tables();
+    config.dim = dim;
+    ModeBed cpu(Device::cpu(), Precision::kF32), gpu(Device::cuda(), Precision::kF32);
+    const Tables here(config, Device::cpu(), DType::kF32, 9);
+    const Tables there(config, Device::cuda(), DType::kF32, 9);
+    for (const TableId id : {TableId{0}, TableId{1}}) {
+      EXPECT_EQ(cpu.values(here.weights(id)), gpu.values(there.weights(id)));
+    }
+  }
+}
+
+TEST_F(GpuTablesTest, RowsAndUpdatesLikeTheCpu) {
+  using ops::RowOptimizer;
+  for (const RowOptimizer optimizer : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdagrad,
+                                       RowOptimizer::kSgd, RowOptimizer::kAdam}) {
+    for (const Wire wire : {Wire::kF32, Wire::kF16, Wire::kBf16}) {
+      const auto run = [&](ModeBed& bed) -> ops::test::Outputs {
+        TablesConfig config = test::two_tables();
+        config.dim = 32;
+        config.optimizer = optimizer;
+        config.forward_wire = config.backward_wire = wire;
+        Tables tables(config, bed.exec.device, DType::kF32, 9);
+        const std::vector<int64_t> ids = {7, 3, 7, 49, 0};
+        const Lookup lookup{TableId{0}, "item", ids};
+        Ticket ticket = tables.begin(std::span(&lookup, 1));
+        const Tensor rows = tables.rows(bed.exec, ticket, TableId{0});
+        ops::test::Outputs out = {{"rows", false, bed.values(rows)}};
+        for (int64_t step = 1; step <= 3; ++step) {
+          tables.apply(bed.exec, ticket, TableId{0},
+                       bed.parameter(static_cast<uint64_t>(step), {4, 32}), 0.1, step);
+        }
+        out.push_back({"weights", true, bed.values(tables.weights(TableId{0}))});
+        if (tables.state(TableId{0}).elements() > 0) {
+          out.push_back({"state", true, bed.values(tables.state(TableId{0}))});
+        }
+        return out;
+      };
+      const auto cpu = ops::test::run_in(Device::cpu(), Precision::kF32, run);
+      const auto gpu = ops::test::run_in(Device::cuda(), Precision::kF32, run);
+      EXPECT_EQ(cpu[0].values, gpu[0].values);
+      for (size_t i = 1; i < cpu.size(); ++i) {
+        EXPECT_LE(ops::test::largest_difference(cpu[i].values, gpu[i].values), 1e-6) << cpu[i].name;
+      }
+    }
+  }
+}
+
+TEST_F(GpuTablesTest, LargeTablesStartFast) {
+  TablesConfig config;
+  config.tables = {{"big", int64_t{6} << 20, 0}};  // 12 GB: beyond 32-bit element numbers
+  config.dim = 512;
+  const base::Stopwatch watch;
+  const Tables tables(config, Device::cuda(), DType::kF32, 9);
+  const double rate = static_cast<double>(tables.bytes()) / watch.seconds();
+  RecordProperty("gigabytes_per_second", std::to_string(rate / 1e9));
+  std::printf("tables start at %.1f GB/s\n", rate / 1e9);
+  EXPECT_GT(rate, 5e9);
+  // The last rows, where 32 bits would wrap around.
+  ModeBed bed(Device::cuda(), Precision::kF32);
+  const int64_t last = config.tables[0].rows - 1;
+  const std::vector<double> row = bed.values(tables.weights(TableId{0}).rows(last, 1));
+  const Buffer memory(Device::cpu(), 512 * 4, Purpose::kScratch);
+  const Tensor expected(memory.data(), DType::kF32, Device::cpu(), {1, 512});
+  ops::initialize(expected, ops::Init::kUniform,
+                  1 / std::sqrt(static_cast<double>(config.tables[0].rows)), 9, "big", last);
+  EXPECT_EQ(row, ModeBed(Device::cpu(), Precision::kF32).values(expected));
+}
+
+}  // namespace
+}  // namespace segue::sparse
