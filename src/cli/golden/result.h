@@ -86,7 +86,7 @@ class Checker {
 
  private:
   double tolerance(std::string_view group, std::string_view name, Level level,
-                   bool f64_reference) const;
+                   const Values& reference) const;
 
   const Case& golden_;
   Judgement judgement_;
