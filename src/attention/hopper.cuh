@@ -357,8 +357,10 @@ __device__ inline void store_rows(const float (&d)[kCount], float scale, void* s
                    : "r"(chunk_address<64>(panel, row, lane % 8))
                    : "memory");
       if (row < rows) {
-        *reinterpret_cast<uint4*>(to + row * stride + half * 64 + lane % 8 * 8) =
-            make_uint4(r[0], r[1], r[2], r[3]);
+        asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to + row * stride + half * 64 +
+                                                                   lane % 8 * 8),
+                     "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                     : "memory");
       }
     }
     __syncwarp();

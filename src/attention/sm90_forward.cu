@@ -74,7 +74,8 @@ __device__ void fetch(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
     Steps steps;
     const Tile t = sh.queue.pop(at_tile, &steps);
     if (t.head < 0) break;
-    const RowView rows(mask, t, lane);
+    RowViews rows;
+    rows.set<Shape::kConsumers>(mask, t);
     if (lane == 0) {
       for (int w = 0; w < Shape::kConsumers; ++w) {
         barrier_wait(&sh.q_empty[w], q_parity);
@@ -84,13 +85,10 @@ __device__ void fetch(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
     }
     __syncwarp();
     q_parity ^= 1;
-    for (int i = t.count - 1; i >= 0; --i) {
-      const int block = steps.at(i);
-      const int begin = block * Shape::kKeys;
-      const StepWord word =
-          StepWord::gather(block, rows.of(begin, Shape::kKeys), rows.causal, Shape::kConsumers);
+    for_each_step_down(steps, [&](int block) {
+      const StepWord word = rows.word<Shape::kConsumers>(block, Shape::kKeys);
       if (lane == 0) {
-        const int row = t.first_row + begin;
+        const int row = t.first_row + block * Shape::kKeys;
         barrier_wait(&sh.k_empty[at.stage], at.parity ^ 1);
         sh.word[at.stage] = word;
         barrier_expect(&sh.k_full[at.stage], sizeof(sh.k[0]));
@@ -101,7 +99,7 @@ __device__ void fetch(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
       }
       __syncwarp();
       at.advance();
-    }
+    });
   }
 }
 
@@ -132,7 +130,6 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   if (Shape::kTurns && consumer == 1) named_arrive(1, kTurnThreads);
 
   uint32_t q[kHeadDim / 16][4];
-  float s[kKeys / 2];
   uint32_t p[kKeys / 16][4];
   float o[kHeadDim / 2];
 #pragma unroll
@@ -175,28 +172,29 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
       barrier_wait(&sh.k_full[at.stage], at.parity);
       const StepWord word{__shfl_sync(~0u, sh.word[at.stage].bits, 0)};
       const View view = word.view(consumer);
-      const auto activate = [&](auto columns, bool masked) {
-        constexpr int kColumns = decltype(columns)::value;
+      const auto activate = [&](auto& s, bool masked) {
+        constexpr int kCount = sizeof(s) / sizeof(s[0]);
         if (masked) {
-          mask_rows<kColumns>(args.mask, sh.queue.tiles[at_tile.stage], word.causal(consumer),
-                              64 * consumer, word.block() * kKeys, [&](int i) { s[i] = 0; });
+          const Tile& here = sh.queue.tiles[at_tile.stage];
+          KeepBits<2 * kCount> keep;
+          keep.set_queries(args.mask, here, here.begin + 64 * consumer, word.block() * kKeys);
+#pragma unroll
+          for (int i = 0; i < kCount; ++i) s[i] = keep.keeps(i) ? s[i] : 0;
         }
 #pragma unroll
-        for (int i = 0; i < kColumns / 2; ++i) {
-          const float y = args.half_alpha * s[i];
-          s[i] = fmaf(y, tanh_fast(y), y);
+        for (float& x : s) {
+          const float y = args.half_alpha * x;
+          x = fmaf(y, tanh_fast(y), y);
         }
-#pragma unroll
-        for (int i = kColumns / 2; i < kKeys / 2; ++i) s[i] = 0;
       };
       // Scores of this block, half or whole, beside the product with v of the block before.
       const auto step = [&](auto columns, auto columns_before, bool masked) {
         constexpr int kColumns = decltype(columns)::value;
         constexpr int kSlices = decltype(columns_before)::value / 16;
+        float s[kColumns / 2];
         take_turn();
         products_begin();
-        multiply<T, kHeadDim / 16, false>(reinterpret_cast<float(&)[kColumns / 2]>(s), q,
-                                          AlongRows<kKeys>(sh.k[at.stage]));
+        multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
         products_commit();
         barrier_wait(&sh.v_full[before.stage], before.parity);
         products_begin();
@@ -205,12 +203,13 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         products_commit();
         pass_turn();
         products_wait<1>();
-        pin(reinterpret_cast<float(&)[kColumns / 2]>(s));
+        pin(s);
         release(&sh.k_empty[at.stage]);
-        activate(columns, masked);
+        activate(s, masked);
         products_wait<0>();
         pin(o);
         release(&sh.v_empty[before.stage]);
+        to_fragment<T>(reinterpret_cast<uint32_t(&)[kColumns / 16][4]>(p), s);
         if (done >= 0) write_out();
       };
       // A block that is hidden between visible ones (rare) is computed, all of it masked: then a
@@ -225,6 +224,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         continue;
       }
       if (!pending) {
+        float s[kKeys / 2];
         take_turn();
         products_begin();
         multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
@@ -233,15 +233,17 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         products_wait<0>();
         pin(s);
         release(&sh.k_empty[at.stage]);
-        activate(Constant<kKeys>(), true);
+        activate(s, true);
+        to_fragment<T>(p, s);
       } else if (view == kHalf) {
         step(Constant<kKeys / 2>(), Constant<kKeys>(), true);
+#pragma unroll
+        for (int k = kKeys / 32; k < kKeys / 16; ++k) p[k][0] = p[k][1] = p[k][2] = p[k][3] = 0;
       } else if (pending_half) {
         step(Constant<kKeys>(), Constant<kKeys / 2>(), view != kAll);
       } else {
         step(Constant<kKeys>(), Constant<kKeys>(), view != kAll);
       }
-      to_fragment<T>(p, s);
       before = at;
       pending = true;
       pending_half = view == kHalf;
