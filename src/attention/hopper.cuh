@@ -145,6 +145,19 @@ __device__ inline void pin(float (&x)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
+/// Makes x be computed here. The assembler likes to move arithmetic behind the next wait for a
+/// product, as if waiting cost nothing; so something it cannot move reads every element. (All bits
+/// of all elements set is no result we could have, and a nap of no length does no harm.)
+template <int kCount>
+__device__ inline void settle(const float (&x)[kCount]) {
+  uint32_t all = ~0u;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) all &= __float_as_uint(x[i]);
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0xffffffff;\n@p nanosleep.u32 0;\n}" ::"r"(all)
+      : "memory");
+}
+
 /// Operand in shared memory whose rows run along the summed dimension ("K-major"): the k-th slice
 /// of 16 columns of a tile of kRows rows starts at slice_k.
 template <int kRows>

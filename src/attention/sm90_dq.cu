@@ -191,8 +191,10 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
         products_wait<2>();
         pin(s);
         derive(begin, !seen.all_see(begin, begin + kKeys));
+        settle(s);
         products_wait<1>();
         combine();
+        settle(dp);
         products_wait<0>();
         pin(dq);
         release(&sh.k_empty[before]);

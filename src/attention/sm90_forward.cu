@@ -206,6 +206,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         pin(s);
         release(&sh.k_empty[at.stage]);
         activate(s, masked);
+        settle(s);
         products_wait<0>();
         pin(o);
         release(&sh.v_empty[before.stage]);
