@@ -123,7 +123,7 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
 
     for (int left = t.count; left > 0; --left, at.advance()) {
       barrier_wait(&sh.q_full[at.stage], at.parity);
-      const StepWord word{__shfl_sync(~0u, sh.word[at.stage].bits, 0)};
+      const StepWord word = StepWord::read(sh.word[at.stage]);
       const View view = word.view(consumer);
       const int query = word.block() * kQueries;
       if (view == kNone) {

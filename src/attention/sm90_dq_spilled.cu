@@ -91,7 +91,7 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
     for (float& x : dq) x = 0;
     for (int left = t.count; left > 0; --left, at.advance()) {
       barrier_wait(&sh.full[at.stage], at.parity);
-      const StepWord word{__shfl_sync(~0u, sh.word[at.stage].bits, 0)};
+      const StepWord word = StepWord::read(sh.word[at.stage]);
       if (word.view(consumer) != kNone) {
         // Group `warp` of 16 queries, as warp k of the other kernel (keys 16 k and up) stored it.
         uint32_t ds[4][4];

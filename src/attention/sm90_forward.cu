@@ -28,7 +28,7 @@ template <>
 struct ForwardShape<64> {
   static constexpr int kConsumers = 2, kKeys = 128, kStages = 4;
   static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
-  static constexpr bool kTurns = SEGUE_TURNS;
+  static constexpr bool kTurns = true;
 };
 
 template <int kValue>
@@ -168,18 +168,36 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
     __syncwarp();
     release(&sh.q_empty[consumer]);
 
-    for (int left = count; left > 0; --left, at.advance()) {
-      barrier_wait(&sh.k_full[at.stage], at.parity);
-      const StepWord word{__shfl_sync(~0u, sh.word[at.stage].bits, 0)};
+    barrier_wait(&sh.k_full[at.stage], at.parity);
+    StepWord next_word = StepWord::read(sh.word[at.stage]);
+    for (int left = count; left > 0; --left) {
+      const StepWord word = next_word;
       const View view = word.view(consumer);
+      RingPosition<Shape::kStages> next = at;
+      next.advance();
+      const auto look_ahead = [&] {
+        if (left == 1) return;
+        barrier_wait(&sh.k_full[next.stage], next.parity);
+        next_word = StepWord::read(sh.word[next.stage]);
+      };
       const auto activate = [&](auto& s, bool masked) {
         constexpr int kCount = sizeof(s) / sizeof(s[0]);
         if (masked) {
           const Tile& here = sh.queue.tiles[at_tile.stage];
-          KeepBits<2 * kCount> keep;
-          keep.set_queries(args.mask, here, here.begin + 64 * consumer, word.block() * kKeys);
+          const int query = here.begin + 64 * consumer;
+          const int key = word.block() * kKeys;
+          if (word.causal(consumer)) {
+            const int self = query + KeepBits<64>::row(0) - key - KeepBits<64>::first_column();
 #pragma unroll
-          for (int i = 0; i < kCount; ++i) s[i] = keep.keeps(i) ? s[i] : 0;
+            for (int i = 0; i < kCount; ++i) {
+              s[i] = i / 4 * 8 + (i & 1) <= self + (i & 2) * 4 ? s[i] : 0;
+            }
+          } else {
+            KeepBits<2 * kCount> keep;
+            keep.set_queries(args.mask, here, query, key);
+#pragma unroll
+            for (int i = 0; i < kCount; ++i) s[i] = keep.keeps(i) ? s[i] : 0;
+          }
         }
 #pragma unroll
         for (float& x : s) {
@@ -207,6 +225,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         release(&sh.k_empty[at.stage]);
         activate(s, masked);
         settle(s);
+        look_ahead();
         products_wait<0>();
         pin(o);
         release(&sh.v_empty[before.stage]);
@@ -222,6 +241,8 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         release(&sh.k_empty[at.stage]);
         barrier_wait(&sh.v_full[at.stage], at.parity);
         release(&sh.v_empty[at.stage]);
+        look_ahead();
+        at = next;
         continue;
       }
       if (!pending) {
@@ -236,6 +257,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         release(&sh.k_empty[at.stage]);
         activate(s, true);
         to_fragment<T>(p, s);
+        look_ahead();
       } else if (view == kHalf) {
         step(Constant<kKeys / 2>(), Constant<kKeys>(), true);
 #pragma unroll
@@ -246,6 +268,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         step(Constant<kKeys>(), Constant<kKeys>(), view != kAll);
       }
       before = at;
+      at = next;
       pending = true;
       pending_half = view == kHalf;
     }

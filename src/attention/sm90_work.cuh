@@ -180,21 +180,35 @@ __device__ void pick_tiles(TileQueue& queue, const WorkList& work, Order order,
 /// How 64 queries see a block of keys. kHalf: nothing of its second half.
 enum View : uint32_t { kNone = 0, kHalf = 1, kSome = 2, kAll = 3 };
 
-/// What the fetching warp tells the consumers (at most 4) about a step: the block, and the view of
-/// each consumer.
+/// Whether rows [first, last), which see `seen` together, each see exactly what is not after them.
+__device__ inline bool is_causal(const KernelMask& mask, const Tile& t,
+                                 const KernelMask::Rows& seen, int first, int last) {
+  const int history_end = t.n - t.targets;
+  return first >= mask.contextual_len && history_end >= mask.contextual_len && seen.max_lo == 0 &&
+         last <= history_end + mask.target_group;
+}
+
+/// What the fetching warp tells the consumers (at most 4) about a step: the block, and for each
+/// consumer its view and whether its rows are simply causal.
 struct StepWord {
   uint32_t bits;
 
   /// By a whole warp, in which lane c speaks for consumer c.
-  __device__ static StepWord gather(int block, View view, int consumers) {
+  __device__ static StepWord gather(int block, View view, bool causal, int consumers) {
     const bool speaks = static_cast<int>(threadIdx.x & 31) < consumers;
     const uint32_t low = __ballot_sync(~0u, speaks && (view & 1) != 0);
     const uint32_t high = __ballot_sync(~0u, speaks && (view & 2) != 0);
-    return {static_cast<uint32_t>(block) << 8 | high << 4 | low};
+    const uint32_t plain = __ballot_sync(~0u, speaks && causal);
+    return {static_cast<uint32_t>(block) << 12 | plain << 8 | high << 4 | low};
   }
   /// When all consumers see all of it.
-  __device__ static StepWord all(int block) { return {static_cast<uint32_t>(block) << 8 | 0xff}; }
-  __device__ int block() const { return static_cast<int>(bits >> 8); }
+  __device__ static StepWord all(int block) { return {static_cast<uint32_t>(block) << 12 | 0xff}; }
+  /// By the whole warp of a consumer; the compiler knows the result to be the same in all lanes.
+  __device__ static StepWord read(const StepWord& from) {
+    return {__shfl_sync(~0u, load_shared(&from.bits), 0)};
+  }
+  __device__ int block() const { return static_cast<int>(bits >> 12); }
+  __device__ bool causal(int consumer) const { return (bits >> (8 + consumer) & 1) != 0; }
   __device__ View view(int consumer) const {
     return static_cast<View>((bits >> consumer & 1) | (bits >> (4 + consumer) & 1) << 1);
   }
@@ -204,6 +218,7 @@ struct StepWord {
 struct RowViews {
   int first, last;  // empty: first >= last
   KernelMask::Rows seen;
+  bool causal = false;
   int all_from = 0, all_to = INT32_MAX;  // keys that all rows of all consumers see
 
   template <int kConsumers>
@@ -215,6 +230,7 @@ struct RowViews {
       all_to = 0;
       if (first < last) {
         seen = mask.rows(first, last, t.n, t.targets);
+        causal = is_causal(mask, t, seen, first, last);
         all_from = seen.max_lo;
         all_to = seen.min_hi;
       }
@@ -232,7 +248,7 @@ struct RowViews {
   __device__ StepWord word(int block, int keys) const {
     const int begin = block * keys;
     if (begin >= all_from && begin + keys <= all_to) return StepWord::all(block);
-    return StepWord::gather(block, of(begin, keys), kConsumers);
+    return StepWord::gather(block, of(begin, keys), causal, kConsumers);
   }
 };
 
@@ -335,7 +351,7 @@ struct KeyViews {
     const int query = block * queries;
     if (query >= all_from && query + queries <= all_to) return StepWord::all(block);
     const bool before = query + queries <= key && query >= mask.contextual_len;
-    return StepWord::gather(block, key >= t.n || before ? kNone : kSome, kConsumers);
+    return StepWord::gather(block, key >= t.n || before ? kNone : kSome, false, kConsumers);
   }
 };
 
