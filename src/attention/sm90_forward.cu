@@ -9,7 +9,7 @@
 // d... nothing here. silu(x) = y + y tanh(y) with y = x / 2, and `scale` waits for the end.
 
 #ifndef SEGUE_TURNS
-#define SEGUE_TURNS false
+#define SEGUE_TURNS true
 #endif
 
 namespace segue::attention::hopper {
@@ -20,13 +20,13 @@ template <int kHeadDim>
 struct ForwardShape;
 template <>
 struct ForwardShape<128> {
-  static constexpr int kConsumers = 2, kKeys = 128, kStages = 2;
+  static constexpr int kConsumers = 2, kKeys = 128, kKeyStages = 3, kValueStages = 2;
   static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
   static constexpr bool kTurns = SEGUE_TURNS;
 };
 template <>
 struct ForwardShape<64> {
-  static constexpr int kConsumers = 2, kKeys = 128, kStages = 4;
+  static constexpr int kConsumers = 2, kKeys = 128, kKeyStages = 4, kValueStages = 4;
   static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
   static constexpr bool kTurns = true;
 };
@@ -49,26 +49,26 @@ struct ForwardShared {
   using Shape = ForwardShape<kHeadDim>;
   static constexpr int kQueries = 64 * Shape::kConsumers;
   T q[Shape::kConsumers][64 * kHeadDim];
-  T k[Shape::kStages][Shape::kKeys * kHeadDim];
-  T v[Shape::kStages][Shape::kKeys * kHeadDim];
+  T k[Shape::kKeyStages][Shape::kKeys * kHeadDim];
+  T v[Shape::kValueStages][Shape::kKeys * kHeadDim];
   uint8_t o[Shape::kConsumers][kStagingBytes];
-  StepWord word[Shape::kStages];
+  StepWord word[Shape::kKeyStages];
   TileQueue queue;
   uint64_t q_full[Shape::kConsumers], q_empty[Shape::kConsumers];
-  uint64_t k_full[Shape::kStages], k_empty[Shape::kStages];
-  uint64_t v_full[Shape::kStages], v_empty[Shape::kStages];
+  uint64_t k_full[Shape::kKeyStages], k_empty[Shape::kKeyStages];
+  uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
 };
 
 #if SEGUE_SM90A
 
+/// Queries, keys and what there is to say about them.
 template <class T, int kHeadDim>
-__device__ void fetch(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
-                      const CUtensorMap& q_map, const CUtensorMap& k_map,
-                      const CUtensorMap& v_map) {
+__device__ void fetch_keys(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
+                           const CUtensorMap& q_map, const CUtensorMap& k_map) {
   using Shape = ForwardShape<kHeadDim>;
   const int lane = threadIdx.x & 31;
   RingPosition<kTileSlots> at_tile;
-  RingPosition<Shape::kStages> at;
+  RingPosition<Shape::kKeyStages> at;
   int q_parity = 1;
   for (;;) {
     Steps steps;
@@ -93,9 +93,29 @@ __device__ void fetch(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
         sh.word[at.stage] = word;
         barrier_expect(&sh.k_full[at.stage], sizeof(sh.k[0]));
         load_tile(sh.k[at.stage], &k_map, &sh.k_full[at.stage], row, t.head);
+      }
+      __syncwarp();
+      at.advance();
+    });
+  }
+}
+
+/// Values, by a warp of their own: keys must not wait until there is room for values.
+template <class T, int kHeadDim>
+__device__ void fetch_values(ForwardShared<T, kHeadDim>& sh, const CUtensorMap& v_map) {
+  using Shape = ForwardShape<kHeadDim>;
+  RingPosition<kTileSlots> at_tile;
+  RingPosition<Shape::kValueStages> at;
+  for (;;) {
+    Steps steps;
+    const Tile t = sh.queue.pop(at_tile, &steps);
+    if (t.head < 0) break;
+    for_each_step_down(steps, [&](int block) {
+      if ((threadIdx.x & 31) == 0) {
         barrier_wait(&sh.v_empty[at.stage], at.parity ^ 1);
         barrier_expect(&sh.v_full[at.stage], sizeof(sh.v[0]));
-        load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage], row, t.head);
+        load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage],
+                  t.first_row + block * Shape::kKeys, t.head);
       }
       __syncwarp();
       at.advance();
@@ -112,8 +132,8 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   constexpr int kTurnThreads = 2 * kWarpgroup;
   const bool leader = (threadIdx.x & 31) == 0;
   RingPosition<kTileSlots> at_tile;
-  RingPosition<Shape::kStages> at;
-  RingPosition<Shape::kStages> before;  // of the block whose p waits for its product with v
+  RingPosition<Shape::kKeyStages> at;
+  RingPosition<Shape::kValueStages> at_v;  // of the oldest block not yet multiplied by v
   int q_parity = 0;
   bool pending = false;       // there is such a block
   bool pending_half = false;  // and only its first half counts
@@ -147,13 +167,14 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   };
   // The pending block and, there being no other reason to flush, the output that it completes.
   const auto flush = [&] {
-    barrier_wait(&sh.v_full[before.stage], before.parity);
+    barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
     products_begin();
-    multiply<T, kKeys / 16, true>(o, p, DownRows<kKeys>(sh.v[before.stage]));
+    multiply<T, kKeys / 16, true>(o, p, DownRows<kKeys>(sh.v[at_v.stage]));
     products_commit();
     products_wait<0>();
     pin(o);
-    release(&sh.v_empty[before.stage]);
+    release(&sh.v_empty[at_v.stage]);
+    at_v.advance();
     pending = false;
     write_out();
   };
@@ -173,7 +194,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
     for (int left = count; left > 0; --left) {
       const StepWord word = next_word;
       const View view = word.view(consumer);
-      RingPosition<Shape::kStages> next = at;
+      RingPosition<Shape::kKeyStages> next = at;
       next.advance();
       const auto look_ahead = [&] {
         if (left == 1) return;
@@ -214,21 +235,22 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         products_begin();
         multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
         products_commit();
-        barrier_wait(&sh.v_full[before.stage], before.parity);
+        barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
         products_begin();
         multiply<T, kSlices, true>(o, reinterpret_cast<uint32_t(&)[kSlices][4]>(p),
-                                   DownRows<kKeys>(sh.v[before.stage]));
+                                   DownRows<kKeys>(sh.v[at_v.stage]));
         products_commit();
         pass_turn();
         products_wait<1>();
         pin(s);
         release(&sh.k_empty[at.stage]);
         activate(s, masked);
-        settle(s);
+        if constexpr (kHeadDim == 128) settle(s);  // else silu takes longer than the products
         look_ahead();
         products_wait<0>();
         pin(o);
-        release(&sh.v_empty[before.stage]);
+        release(&sh.v_empty[at_v.stage]);
+        at_v.advance();
         to_fragment<T>(reinterpret_cast<uint32_t(&)[kColumns / 16][4]>(p), s);
         if (done >= 0) write_out();
       };
@@ -239,8 +261,9 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         take_turn();
         pass_turn();
         release(&sh.k_empty[at.stage]);
-        barrier_wait(&sh.v_full[at.stage], at.parity);
-        release(&sh.v_empty[at.stage]);
+        barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
+        release(&sh.v_empty[at_v.stage]);
+        at_v.advance();
         look_ahead();
         at = next;
         continue;
@@ -267,7 +290,6 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
       } else {
         step(Constant<kKeys>(), Constant<kKeys>(), view != kAll);
       }
-      before = at;
       at = next;
       pending = true;
       pending_half = view == kHalf;
@@ -296,15 +318,17 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
   auto& sh = *reinterpret_cast<ForwardShared<T, kHeadDim>*>(
       (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023});
   if (threadIdx.x == 0) {
-    sh.queue.init(1 + 4 * Shape::kConsumers);
+    sh.queue.init(2 + 4 * Shape::kConsumers);
     for (int w = 0; w < Shape::kConsumers; ++w) {
       barrier_init(&sh.q_full[w], 1);
       barrier_init(&sh.q_empty[w], 4);
     }
-    for (int i = 0; i < Shape::kStages; ++i) {
+    for (int i = 0; i < Shape::kKeyStages; ++i) {
       barrier_init(&sh.k_full[i], 1);
-      barrier_init(&sh.v_full[i], 1);
       barrier_init(&sh.k_empty[i], 4 * Shape::kConsumers);
+    }
+    for (int i = 0; i < Shape::kValueStages; ++i) {
+      barrier_init(&sh.v_full[i], 1);
       barrier_init(&sh.v_empty[i], 4 * Shape::kConsumers);
     }
     barrier_init_done();
@@ -316,8 +340,10 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
   if (threadIdx.x < kWarpgroup) {
     registers_lower<Shape::kFetchRegisters>();
     if (threadIdx.x < 32) {
-      fetch<T, kHeadDim>(sh, args.mask, q_map, k_map, v_map);
+      fetch_keys<T, kHeadDim>(sh, args.mask, q_map, k_map);
     } else if (threadIdx.x < 64) {
+      fetch_values<T, kHeadDim>(sh, v_map);
+    } else if (threadIdx.x < 96) {
       const Order order =
           args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
       pick_tiles<sh.kQueries>(sh.queue, args.work, order, [&](const Tile& t) {
