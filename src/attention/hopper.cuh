@@ -159,9 +159,8 @@ __device__ inline void settle(const float (&x)[kCount]) {
   uint32_t all = ~0u;
 #pragma unroll
   for (int i = 0; i < kCount; ++i) all &= __float_as_uint(x[i]);
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0xffffffff;\n@p nanosleep.u32 0;\n}" ::"r"(all)
-      : "memory");
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0xffffffff;\n@p nanosleep.u32 0;\n}" ::"r"(all)
+               : "memory");
 }
 
 /// Descriptor of an operand: only the lower half depends on the address, and adding to it never
@@ -181,8 +180,8 @@ struct AlongRows {
 
   __device__ explicit AlongRows(const void* tile) : low(shared_address(tile) >> 4 | 1u << 16) {}
   __device__ uint64_t slice(int k) const {
-    return descriptor(low + static_cast<uint32_t>((k / 4) * (kRows * kPanelRowBytes / 16) +
-                                                  (k % 4) * 2));
+    return descriptor(low +
+                      static_cast<uint32_t>((k / 4) * (kRows * kPanelRowBytes / 16) + (k % 4) * 2));
   }
 };
 
@@ -194,7 +193,9 @@ struct DownRows {
 
   __device__ explicit DownRows(const void* tile)
       : low(shared_address(tile) >> 4 | uint32_t{kRows * kPanelRowBytes / 16} << 16) {}
-  __device__ uint64_t slice(int k) const { return descriptor(low + static_cast<uint32_t>(k * 128)); }
+  __device__ uint64_t slice(int k) const {
+    return descriptor(low + static_cast<uint32_t>(k * 128));
+  }
 };
 
 #define SEGUE_F8(d, i)                                                                  \

@@ -114,8 +114,8 @@ __device__ void fetch_values(ForwardShared<T, kHeadDim>& sh, const CUtensorMap& 
       if ((threadIdx.x & 31) == 0) {
         barrier_wait(&sh.v_empty[at.stage], at.parity ^ 1);
         barrier_expect(&sh.v_full[at.stage], sizeof(sh.v[0]));
-        load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage],
-                  t.first_row + block * Shape::kKeys, t.head);
+        load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage], t.first_row + block * Shape::kKeys,
+                  t.head);
       }
       __syncwarp();
       at.advance();
@@ -154,6 +154,13 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   float o[kHeadDim / 2];
 #pragma unroll
   for (float& x : o) x = 0;
+  const auto silu = [&](auto& s) {
+#pragma unroll
+    for (float& x : s) {
+      const float y = args.half_alpha * x;
+      x = fmaf(y, tanh_fast(y), y);
+    }
+  };
   const auto write_out = [&] {
     const Tile& t = sh.queue.tiles[done];
     const int first = t.begin + 64 * consumer;
@@ -191,7 +198,44 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
 
     barrier_wait(&sh.k_full[at.stage], at.parity);
     StepWord next_word = StepWord::read(sh.word[at.stage]);
+    const int all_begin = __shfl_sync(~0u, t.all_begin, 0);
+    const int all_end = __shfl_sync(~0u, t.all_end, 0);
     for (int left = count; left > 0; --left) {
+      if (pending && !pending_half && done < 0 && count - left >= all_begin &&
+          count - left < all_end) {
+        // Nearly all blocks of long sequences: nothing to ask, nothing to decide.
+        int run = all_end - (count - left);
+        left -= run - 1;
+        do {
+          float s[kKeys / 2];
+          barrier_wait(&sh.k_full[at.stage], at.parity);
+          take_turn();
+          products_begin();
+          multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
+          products_commit();
+          barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
+          products_begin();
+          multiply<T, kKeys / 16, true>(o, p, DownRows<kKeys>(sh.v[at_v.stage]));
+          products_commit();
+          pass_turn();
+          products_wait<1>();
+          pin(s);
+          release(&sh.k_empty[at.stage]);
+          at.advance();
+          silu(s);
+          if constexpr (kHeadDim == 128) settle(s);  // else silu takes longer than the products
+          products_wait<0>();
+          pin(o);
+          release(&sh.v_empty[at_v.stage]);
+          at_v.advance();
+          to_fragment<T>(p, s);
+        } while (--run > 0);
+        if (left > 1) {
+          barrier_wait(&sh.k_full[at.stage], at.parity);
+          next_word = StepWord::read(sh.word[at.stage]);
+        }
+        continue;
+      }
       const StepWord word = next_word;
       const View view = word.view(consumer);
       RingPosition<Shape::kKeyStages> next = at;
@@ -220,11 +264,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
             for (int i = 0; i < kCount; ++i) s[i] = keep.keeps(i) ? s[i] : 0;
           }
         }
-#pragma unroll
-        for (float& x : s) {
-          const float y = args.half_alpha * x;
-          x = fmaf(y, tanh_fast(y), y);
-        }
+        silu(s);
       };
       // Scores of this block, half or whole, beside the product with v of the block before.
       const auto step = [&](auto columns, auto columns_before, bool masked) {
@@ -245,7 +285,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         pin(s);
         release(&sh.k_empty[at.stage]);
         activate(s, masked);
-        if constexpr (kHeadDim == 128) settle(s);  // else silu takes longer than the products
+        if constexpr (kHeadDim == 128) settle(s);
         look_ahead();
         products_wait<0>();
         pin(o);
@@ -346,8 +386,10 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
     } else if (threadIdx.x < 96) {
       const Order order =
           args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
-      pick_tiles<sh.kQueries>(sh.queue, args.work, order, [&](const Tile& t) {
-        return key_steps(args.mask, t, sh.kQueries, Shape::kKeys);
+      pick_tiles<sh.kQueries>(sh.queue, args.work, order, [&](Tile& t) {
+        const Steps steps = key_steps(args.mask, t, sh.kQueries, Shape::kKeys);
+        find_full_steps(args.mask, t, steps, sh.kQueries, Shape::kKeys);
+        return steps;
       });
     }
   } else {

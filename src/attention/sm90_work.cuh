@@ -35,6 +35,7 @@ struct Tile {
   int first_row, n, targets, head, begin;  // head < 0: no more tiles
   int count;                               // of steps
   int spill;                               // first spilled block of the head
+  int all_begin, all_end;  // steps of a tile of queries, last block first, that all rows see whole
 };
 
 /// Block of score gradients of (query block m, key block n) of a head of n_rows rows.
@@ -54,6 +55,20 @@ __device__ inline Steps key_steps(const KernelMask& mask, const Tile& t, int row
   steps.add(1, r.own_lo, last, block);
   steps.begin[2] = steps.end[2] = steps.end[1];
   return steps;
+}
+
+/// Fills in all_begin and all_end.
+__device__ inline void find_full_steps(const KernelMask& mask, Tile& t, const Steps& steps,
+                                       int rows, int block) {
+  t.all_begin = t.all_end = 0;
+  if (t.begin + rows - 64 >= t.n) return;  // the last consumer has no rows
+  const KernelMask::Rows r = mask.rows(t.begin, min(t.begin + rows, t.n), t.n, t.targets);
+  const int first = max((r.max_lo + block - 1) / block, steps.begin[0]);
+  const int end = min(r.min_hi / block, steps.end[0]);
+  if (first >= end) return;
+  const int later = steps.end[1] - steps.begin[1] + (steps.end[2] - steps.begin[2]);
+  t.all_begin = later + steps.end[0] - end;
+  t.all_end = later + steps.end[0] - first;
 }
 
 /// Blocks of `block` queries that see some key of the tile.
@@ -100,7 +115,7 @@ struct TileQueue {
     const Tile& tile = tiles[at.stage];
     const Tile copy{uniform(tile.first_row), uniform(tile.n),     uniform(tile.targets),
                     uniform(tile.head),      uniform(tile.begin), uniform(tile.count),
-                    uniform(tile.spill)};
+                    uniform(tile.spill)};  // what follows is read where it is needed
     if (steps_out != nullptr) *steps_out = steps[at.stage];
     __syncwarp();
     if ((threadIdx.x & 31) == 0) barrier_arrive(&empty[at.stage]);
@@ -162,7 +177,7 @@ __device__ void pick_tiles(TileQueue& queue, const WorkList& work, Order order,
     t.head = -1;
     if (more) {
       t = find_tile<kRows>(work, index, order);
-      steps = steps_of(t);
+      steps = steps_of(t);  // and may complete the tile
       t.count = steps.count();
     }
     barrier_wait(&queue.empty[at.stage], at.parity ^ 1);
