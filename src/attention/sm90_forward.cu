@@ -5,12 +5,8 @@
 #include "attention/sm90_work.cuh"
 
 // o = scale * (mask silu(alpha q k^T)) v on Hopper.
-// Letters: q, k, v, o as in the contract; s scores, p = silu of them, both 64 queries x kKeys keys;
-// d... nothing here. silu(x) = y + y tanh(y) with y = x / 2, and `scale` waits for the end.
-
-#ifndef SEGUE_TURNS
-#define SEGUE_TURNS true
-#endif
+// Letters: q, k, v, o as in the contract; s scores, p = silu of them, both 64 queries x kKeys keys.
+// silu(x) = y + y tanh(y) with y = x / 2, and `scale` waits for the end.
 
 namespace segue::attention::hopper {
 namespace {
@@ -22,7 +18,7 @@ template <>
 struct ForwardShape<128> {
   static constexpr int kConsumers = 2, kKeys = 128, kKeyStages = 3, kValueStages = 2;
   static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
-  static constexpr bool kTurns = SEGUE_TURNS;
+  static constexpr bool kTurns = true;
 };
 template <>
 struct ForwardShape<64> {
