@@ -4,11 +4,13 @@
 // before each run.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <cuda_runtime.h>
@@ -170,6 +172,9 @@ class Bench {
   double milliseconds(const std::function<void()>& body) {
     std::vector<float> times;
     const Arena::Mark mark(arena_);
+    check_cuda(cudaStreamSynchronize(handle()));
+    // A card that has just worked hard is slower for a while: let everything start alike.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
     const Tensor flush = arena_.tensor(DType::kU8, {kFlushBytes});
     for (int i = 0; i < runs_ + 2; ++i) {
       check_cuda(cudaMemsetAsync(flush.data, i, static_cast<size_t>(kFlushBytes), handle()));

@@ -28,6 +28,12 @@ __device__ inline uint32_t shared_address(const void* p) {
 
 #if SEGUE_SM90A
 
+__device__ inline uint32_t load_shared(const uint32_t* p) {
+  uint32_t x;
+  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(shared_address(p)) : "memory");
+  return x;
+}
+
 // ---- barriers in shared memory ----
 
 __device__ inline void barrier_init(uint64_t* barrier, int arrivals) {
@@ -145,18 +151,37 @@ __device__ inline void pin(float (&x)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(x[i])::"memory");
 }
 
-/// Operand in shared memory whose rows run along the summed dimension ("K-major"): the k-th slice
-/// of 16 columns of a tile of kRows rows starts at slice_k.
+/// Makes x be computed here. The assembler likes to move arithmetic behind the next wait for a
+/// product, as if waiting cost nothing; so something it cannot move reads every element. (All bits
+/// of all elements set is no result we could have, and a nap of no length does no harm.)
+template <int kCount>
+__device__ inline void settle(const float (&x)[kCount]) {
+  uint32_t all = ~0u;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) all &= __float_as_uint(x[i]);
+  asm volatile("{\n.reg .pred p;\nsetp.eq.u32 p, %0, 0xffffffff;\n@p nanosleep.u32 0;\n}" ::"r"(all)
+               : "memory");
+}
+
+/// Descriptor of an operand: only the lower half depends on the address, and adding to it never
+/// carries (an addition of 64 bits between two products would hold up the second).
+__device__ inline uint64_t descriptor(uint32_t low) {
+  constexpr uint32_t kSwizzle128 = 1u << 30;
+  constexpr uint32_t kEightRows = 8 * kPanelRowBytes / 16;  // from one group of 8 rows to the next
+  return static_cast<uint64_t>(kSwizzle128 | kEightRows) << 32 | low;
+}
+
+/// Operand in shared memory whose rows run along the summed dimension ("K-major"): slice k is
+/// columns 16 k .. 16 k + 15 of a tile of kRows rows.
 template <int kRows>
 struct AlongRows {
   static constexpr bool kTransposed = false;
-  uint64_t base;
+  uint32_t low;
 
-  __device__ explicit AlongRows(const void* tile)
-      : base((shared_address(tile) >> 4) | uint64_t{1} << 16 | uint64_t{64} << 32 |
-             uint64_t{1} << 62) {}
+  __device__ explicit AlongRows(const void* tile) : low(shared_address(tile) >> 4 | 1u << 16) {}
   __device__ uint64_t slice(int k) const {
-    return base + static_cast<uint64_t>((k / 4) * (kRows * kPanelRowBytes / 16) + (k % 4) * 2);
+    return descriptor(low +
+                      static_cast<uint32_t>((k / 4) * (kRows * kPanelRowBytes / 16) + (k % 4) * 2));
   }
 };
 
@@ -164,12 +189,13 @@ struct AlongRows {
 template <int kRows>
 struct DownRows {
   static constexpr bool kTransposed = true;
-  uint64_t base;
+  uint32_t low;
 
   __device__ explicit DownRows(const void* tile)
-      : base((shared_address(tile) >> 4) | uint64_t{kRows * kPanelRowBytes / 16} << 16 |
-             uint64_t{64} << 32 | uint64_t{1} << 62) {}
-  __device__ uint64_t slice(int k) const { return base + static_cast<uint64_t>(k * 128); }
+      : low(shared_address(tile) >> 4 | uint32_t{kRows * kPanelRowBytes / 16} << 16) {}
+  __device__ uint64_t slice(int k) const {
+    return descriptor(low + static_cast<uint32_t>(k * 128));
+  }
 };
 
 #define SEGUE_F8(d, i)                                                                  \
@@ -357,8 +383,10 @@ __device__ inline void store_rows(const float (&d)[kCount], float scale, void* s
                    : "r"(chunk_address<64>(panel, row, lane % 8))
                    : "memory");
       if (row < rows) {
-        *reinterpret_cast<uint4*>(to + row * stride + half * 64 + lane % 8 * 8) =
-            make_uint4(r[0], r[1], r[2], r[3]);
+        asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to + row * stride + half * 64 +
+                                                                   lane % 8 * 8),
+                     "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                     : "memory");
       }
     }
     __syncwarp();

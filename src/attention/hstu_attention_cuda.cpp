@@ -2,6 +2,7 @@
 
 #include "attention/backends.h"
 #include "attention/plain_cuda.h"
+#include "attention/portable_kernel.h"
 #include "attention/sm90_kernels.h"
 
 namespace segue::attention::cuda {
@@ -18,6 +19,7 @@ void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   if (p.offsets.back() == p.offsets.front()) return;
   const Arena::Mark mark(*exec.arena);
   if (hopper::supports(exec, p)) return hopper::forward(exec, p, o);
+  if (portable::supports(p)) return portable::forward(exec, p, o);
   if (plain::supports(p)) return plain::forward(exec, p, o);
   unsupported();
 }
@@ -27,6 +29,7 @@ void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
   if (p.offsets.back() == p.offsets.front()) return;
   const Arena::Mark mark(*exec.arena);
   if (hopper::supports(exec, p)) return hopper::backward(exec, p, grad_o, dq, dk, dv);
+  if (portable::supports(p)) return portable::backward(exec, p, grad_o, dq, dk, dv);
   if (plain::supports(p)) return plain::backward(exec, p, grad_o, dq, dk, dv);
   unsupported();
 }

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -8,6 +9,7 @@
 
 #include "attention/hstu_attention.h"
 #include "base/bf16.h"
+#include "base/test_util.h"
 #include "ops/test_util.h"
 
 namespace segue::attention {
@@ -135,7 +137,7 @@ Results run_cpu(const Inputs& in, Precision precision) {
 
 class GpuBed {
  public:
-  GpuBed() : stream_(Device::cuda()), arena_(Device::cuda(), int64_t{4} << 30) {
+  explicit GpuBed(int64_t bytes) : stream_(Device::cuda()), arena_(Device::cuda(), bytes) {
     exec.arena = &arena_;
     exec.stream = &stream_;
     exec.device = Device::cuda();
@@ -148,8 +150,10 @@ class GpuBed {
   Arena arena_;
 };
 
-Results run_gpu(const Inputs& in) {
-  GpuBed bed;
+/// `spare`: what the arena has beside the tensors; 0: plenty.
+Results run_gpu(const Inputs& in, int64_t spare = 0) {
+  const int64_t tensors = in.rows * in.width * 10 * 2 + 4 * 256;
+  GpuBed bed(spare > 0 ? tensors + spare : int64_t{2} << 30);
   const auto load = [&](const std::vector<float>& values, int64_t columns) {
     std::vector<bf16> bits;
     for (const float x : values) bits.emplace_back(x);
@@ -209,7 +213,8 @@ std::vector<Case> cases() {
   const std::vector<int64_t> edges{0, 1, 2, 63, 64, 65, 0, 127, 128, 129, 200, 255, 256, 257, 300};
   const std::vector<int64_t> some{0, 1, 2, 1, 0, 65, 0, 3, 70, 1, 150, 0, 1, 20, 130};
   std::vector<Case> all;
-  for (const int64_t dim : {128, 64}) {
+  // 32 and 256 take the portable kernels.
+  for (const int64_t dim : {128, 64, 32, 256}) {
     const std::string d = "_d" + std::to_string(dim);
     const std::vector<Case> here{
         {"causal" + d, edges, {}, {}, 2, dim},
@@ -249,22 +254,50 @@ TEST_P(GpuHstuAttention, IsAsNearToExactAsPlainBf16) {
 INSTANTIATE_TEST_SUITE_P(Masks, GpuHstuAttention, testing::ValuesIn(cases()),
                          [](const auto& test) { return test.param.name; });
 
+void expect_same_bits(const Results& a, const Results& b) {
+  EXPECT_TRUE(a.o == b.o);
+  EXPECT_TRUE(a.dq == b.dq);
+  EXPECT_TRUE(a.dk == b.dk);
+  EXPECT_TRUE(a.dv == b.dv);
+}
+
+Case mixed_case(int64_t dim) {
+  return {"mixed", {900, 3, 513, 2000, 1, 0, 777}, {1, 1, 40, 1, 1, 0, 2}, {.contextual_len = 6}, 4,
+          dim};
+}
+
 TEST(GpuHstuAttentionBits, AreTheSameEveryTime) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
-  for (const int64_t dim : {128, 64}) {
-    const Case c{
-        "mixed", {900, 3, 513, 2000, 1, 0, 777}, {1, 1, 40, 1, 1, 0, 2}, {.contextual_len = 6}, 4,
-        dim};
+  for (const int64_t dim : {128, 64, 32}) {
+    const Case c = mixed_case(dim);
     const Inputs in(c);
     const Results first = run_gpu(in);
-    for (int i = 0; i < 5; ++i) {
-      const Results again = run_gpu(in);
-      EXPECT_EQ(again.o, first.o);
-      EXPECT_EQ(again.dq, first.dq);
-      EXPECT_EQ(again.dk, first.dk);
-      EXPECT_EQ(again.dv, first.dv);
-    }
+    for (int i = 0; i < 5; ++i) expect_same_bits(run_gpu(in), first);
   }
+}
+
+TEST(GpuHstuAttentionBits, DoNotDependOnTheRoomForScoreGradients) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const Case c = mixed_case(128);
+  const Inputs in(c);
+  const Results roomy = run_gpu(in);
+  // 2,000 rows alone leave 18 MiB, all sequences 28: two chunks, or more.
+  expect_same_bits(run_gpu(in, int64_t{32} << 20), roomy);
+  // No room at all: scores are computed twice, and dq is rounded elsewhere.
+  const Results narrow = run_gpu(in, int64_t{9} << 20);
+  EXPECT_TRUE(narrow.dk == roomy.dk);
+  EXPECT_TRUE(narrow.dv == roomy.dv);
+  expect_near(run_cpu(in, Precision::kF64), run_cpu(in, Precision::kBf16), narrow);
+}
+
+TEST(GpuHstuAttentionErrors, SayWhatIsSupported) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const Case c{"odd", {10}, {1}, {}, 2, 48};
+  const Inputs in(c);
+  const std::optional<Error> error = base::error_of([&] { run_gpu(in); });
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), ErrorCode::kUnsupported);
+  EXPECT_TRUE(base::contains(error->what(), "heads of 32, 64, 128 or 256"));
 }
 
 TEST(GpuHstuAttentionLong, FourThousandRows) {

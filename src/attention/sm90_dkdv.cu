@@ -79,13 +79,11 @@ __device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const 
     }
     __syncwarp();
     buffer.advance();
-    for (int i = 0; i < t.count; ++i) {
-      const int block = steps.at(i);
-      const int query = block * Shape::kQueries;
-      const View view = view_of(mask, t, query, Shape::kQueries, t.begin + 64 * lane);
-      const StepWord word = StepWord::gather(block, view, false, kConsumers);
+    const KeyViews keys(mask, t, kKeys);
+    for_each_step_up(steps, [&](int block) {
+      const StepWord word = keys.word<kConsumers>(mask, t, block, Shape::kQueries);
       if (lane == 0) {
-        const int row = t.first_row + query;
+        const int row = t.first_row + block * Shape::kQueries;
         barrier_wait(&sh.q_empty[at.stage], at.parity ^ 1);
         sh.word[at.stage] = word;
         barrier_expect(&sh.q_full[at.stage], sizeof(sh.q[0]));
@@ -96,7 +94,7 @@ __device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const 
       }
       __syncwarp();
       at.advance();
-    }
+    });
   }
 }
 
@@ -125,7 +123,7 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
 
     for (int left = t.count; left > 0; --left, at.advance()) {
       barrier_wait(&sh.q_full[at.stage], at.parity);
-      const StepWord word{__shfl_sync(~0u, sh.word[at.stage].bits, 0)};
+      const StepWord word = StepWord::read(sh.word[at.stage]);
       const View view = word.view(consumer);
       const int query = word.block() * kQueries;
       if (view == kNone) {
@@ -168,9 +166,9 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
       if (view == kAll) {
         activate([](int) { return true; });
       } else {
-        uint32_t bits[kQueries / 64];
-        keep_bits<kQueries>(bits, args.mask, t, key, query);
-        activate([&](int i) { return (bits[i / 32] >> (i % 32) & 1) != 0; });
+        KeepBits<kQueries> keep;
+        keep.set_keys(args.mask, t, key, query);
+        activate([&](int i) { return keep.keeps(i); });
       }
       products_begin();
       multiply<T, kQueries / 16, true>(dv, p, DownRows<kQueries>(sh.grad_o[at.stage]));
@@ -188,7 +186,7 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
                           threadIdx.x % kWarpgroup;
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
-          to[g * kWarpgroup] = make_uint4(ds[g][0], ds[g][1], ds[g][2], ds[g][3]);
+          __stcs(to + g * kWarpgroup, make_uint4(ds[g][0], ds[g][1], ds[g][2], ds[g][3]));
         }
       }
       products_begin();

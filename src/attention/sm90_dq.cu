@@ -74,8 +74,8 @@ __device__ void fetch(QueryShared<T, kHeadDim>& sh, const CUtensorMap& q_map,
         load_tile(sh.grad_o[w], &o_map, &sh.q_full[w], row, t.head);
       }
       q_parity ^= 1;
-      for (int i = t.count - 1; i >= 0; --i) {
-        const int begin = steps.at(i) * Shape::kKeys;
+      for_each_step_down(steps, [&](int block) {
+        const int begin = block * Shape::kKeys;
         const int row = t.first_row + begin;
         barrier_wait(&sh.k_empty[at.stage], at.parity ^ 1);
         sh.begin[at.stage] = begin;
@@ -85,7 +85,7 @@ __device__ void fetch(QueryShared<T, kHeadDim>& sh, const CUtensorMap& q_map,
         barrier_expect(&sh.v_full[at.stage], sizeof(sh.v[0]));
         load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage], row, t.head);
         at.advance();
-      }
+      });
     }
     __syncwarp();
   }
@@ -109,7 +109,6 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
     const int last = min(first + 64, t.n);
     const KernelMask::Rows seen = first < last ? args.mask.rows(first, last, t.n, t.targets)
                                                : KernelMask::Rows{0, 0, 0, 0, t.n};
-    const bool causal = is_causal(args.mask, t, seen, first, last);
     uint32_t q[kHeadDim / 16][4];
     uint32_t grad_o[kHeadDim / 16][4];
     barrier_wait(&sh.q_full[consumer], q_parity);
@@ -149,8 +148,12 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
         const float w = 1 + th;
         x = fmaf(y * w, 1 - th, w);
       }
-      if (masked)
-        mask_rows<kKeys>(args.mask, t, causal, 64 * consumer, begin, [&](int i) { s[i] = 0; });
+      if (masked) {
+        KeepBits<kKeys> keep;
+        keep.set_queries(args.mask, t, first, begin);
+#pragma unroll
+        for (int i = 0; i < kKeys / 2; ++i) s[i] = keep.keeps(i) ? s[i] : 0;
+      }
     };
     const auto combine = [&] {
       pin(dp);
@@ -188,8 +191,10 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
         products_wait<2>();
         pin(s);
         derive(begin, !seen.all_see(begin, begin + kKeys));
+        settle(s);
         products_wait<1>();
         combine();
+        settle(dp);
         products_wait<0>();
         pin(dq);
         release(&sh.k_empty[before]);

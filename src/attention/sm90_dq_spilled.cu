@@ -31,7 +31,7 @@ struct SpilledShared {
   T k[kStages][kKeys * kHeadDim];
   uint4 ds[kStages][kConsumers][kSpillBlockBytes / 16];
   uint8_t dq[kConsumers][kStagingBytes];
-  int begin[kStages];  // first key of a stage
+  StepWord word[kStages];
   TileQueue queue;
   uint64_t full[kStages], empty[kStages];
 };
@@ -49,18 +49,17 @@ __device__ void fetch(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
     Steps steps;
     const Tile t = sh.queue.pop(at_tile, &steps);
     if (t.head < 0) break;
-    const int first = t.begin + 64 * (lane % kConsumers);
-    const int last = min(first + 64, t.n);
-    const KernelMask::Rows seen = first < last ? args.mask.rows(first, last, t.n, t.targets)
-                                               : KernelMask::Rows{0, 0, 0, 0, t.n};
-    for (int i = 0; i < t.count; ++i) {
-      const int begin = steps.at(i) * kKeys;
-      const bool wanted = lane < kConsumers && !seen.none_sees(begin, begin + kKeys, last);
+    RowViews rows;
+    rows.set<kConsumers>(args.mask, t);
+    for_each_step_up(steps, [&](int block) {
+      const int begin = block * kKeys;
+      const StepWord word = rows.word<kConsumers>(block, kKeys);
+      const bool wanted = lane < kConsumers && word.view(lane) != kNone;
       const int blocks = __popc(__ballot_sync(~0u, wanted));
       barrier_wait(&sh.empty[at.stage], at.parity ^ 1);
       uint64_t* const full = &sh.full[at.stage];
       if (lane == 0) {
-        sh.begin[at.stage] = begin;
+        sh.word[at.stage] = word;
         barrier_expect(
             full, static_cast<int>(sizeof(sh.k[0])) + blocks * static_cast<int>(kSpillBlockBytes));
         load_tile(sh.k[at.stage], &k_map, full, t.first_row + begin, t.head);
@@ -68,11 +67,11 @@ __device__ void fetch(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
       __syncwarp();
       if (wanted) {
         load_once(sh.ds[at.stage][lane],
-                  args.spill + spill_block(t, first, begin) * (kSpillBlockBytes / 16),
+                  args.spill + spill_block(t, rows.first, begin) * (kSpillBlockBytes / 16),
                   static_cast<int>(kSpillBlockBytes), full);
       }
       at.advance();
-    }
+    });
   }
 }
 
@@ -87,15 +86,13 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
     if (t.head < 0) break;
     const int first = t.begin + 64 * consumer;
     const int last = min(first + 64, t.n);
-    const KernelMask::Rows seen = first < last ? args.mask.rows(first, last, t.n, t.targets)
-                                               : KernelMask::Rows{0, 0, 0, 0, t.n};
     float dq[kHeadDim / 2];
 #pragma unroll
     for (float& x : dq) x = 0;
     for (int left = t.count; left > 0; --left, at.advance()) {
       barrier_wait(&sh.full[at.stage], at.parity);
-      const int begin = __shfl_sync(~0u, sh.begin[at.stage], 0);
-      if (!seen.none_sees(begin, begin + kKeys, last)) {
+      const StepWord word = StepWord::read(sh.word[at.stage]);
+      if (word.view(consumer) != kNone) {
         // Group `warp` of 16 queries, as warp k of the other kernel (keys 16 k and up) stored it.
         uint32_t ds[4][4];
 #pragma unroll

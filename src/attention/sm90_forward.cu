@@ -5,12 +5,8 @@
 #include "attention/sm90_work.cuh"
 
 // o = scale * (mask silu(alpha q k^T)) v on Hopper.
-// Letters: q, k, v, o as in the contract; s scores, p = silu of them, both 64 queries x kKeys keys;
-// d... nothing here. silu(x) = y + y tanh(y) with y = x / 2, and `scale` waits for the end.
-
-#ifndef SEGUE_TURNS
-#define SEGUE_TURNS false
-#endif
+// Letters: q, k, v, o as in the contract; s scores, p = silu of them, both 64 queries x kKeys keys.
+// silu(x) = y + y tanh(y) with y = x / 2, and `scale` waits for the end.
 
 namespace segue::attention::hopper {
 namespace {
@@ -20,15 +16,15 @@ template <int kHeadDim>
 struct ForwardShape;
 template <>
 struct ForwardShape<128> {
-  static constexpr int kConsumers = 2, kKeys = 128, kStages = 2;
+  static constexpr int kConsumers = 2, kKeys = 128, kKeyStages = 3, kValueStages = 2;
   static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
-  static constexpr bool kTurns = SEGUE_TURNS;
+  static constexpr bool kTurns = true;
 };
 template <>
 struct ForwardShape<64> {
-  static constexpr int kConsumers = 2, kKeys = 128, kStages = 4;
+  static constexpr int kConsumers = 2, kKeys = 128, kKeyStages = 4, kValueStages = 4;
   static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
-  static constexpr bool kTurns = SEGUE_TURNS;
+  static constexpr bool kTurns = true;
 };
 
 template <int kValue>
@@ -49,32 +45,33 @@ struct ForwardShared {
   using Shape = ForwardShape<kHeadDim>;
   static constexpr int kQueries = 64 * Shape::kConsumers;
   T q[Shape::kConsumers][64 * kHeadDim];
-  T k[Shape::kStages][Shape::kKeys * kHeadDim];
-  T v[Shape::kStages][Shape::kKeys * kHeadDim];
+  T k[Shape::kKeyStages][Shape::kKeys * kHeadDim];
+  T v[Shape::kValueStages][Shape::kKeys * kHeadDim];
   uint8_t o[Shape::kConsumers][kStagingBytes];
-  StepWord word[Shape::kStages];
+  StepWord word[Shape::kKeyStages];
   TileQueue queue;
   uint64_t q_full[Shape::kConsumers], q_empty[Shape::kConsumers];
-  uint64_t k_full[Shape::kStages], k_empty[Shape::kStages];
-  uint64_t v_full[Shape::kStages], v_empty[Shape::kStages];
+  uint64_t k_full[Shape::kKeyStages], k_empty[Shape::kKeyStages];
+  uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
 };
 
 #if SEGUE_SM90A
 
+/// Queries, keys and what there is to say about them.
 template <class T, int kHeadDim>
-__device__ void fetch(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
-                      const CUtensorMap& q_map, const CUtensorMap& k_map,
-                      const CUtensorMap& v_map) {
+__device__ void fetch_keys(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
+                           const CUtensorMap& q_map, const CUtensorMap& k_map) {
   using Shape = ForwardShape<kHeadDim>;
   const int lane = threadIdx.x & 31;
   RingPosition<kTileSlots> at_tile;
-  RingPosition<Shape::kStages> at;
+  RingPosition<Shape::kKeyStages> at;
   int q_parity = 1;
   for (;;) {
     Steps steps;
     const Tile t = sh.queue.pop(at_tile, &steps);
     if (t.head < 0) break;
-    const RowView rows(mask, t, lane);
+    RowViews rows;
+    rows.set<Shape::kConsumers>(mask, t);
     if (lane == 0) {
       for (int w = 0; w < Shape::kConsumers; ++w) {
         barrier_wait(&sh.q_empty[w], q_parity);
@@ -84,24 +81,41 @@ __device__ void fetch(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
     }
     __syncwarp();
     q_parity ^= 1;
-    for (int i = t.count - 1; i >= 0; --i) {
-      const int block = steps.at(i);
-      const int begin = block * Shape::kKeys;
-      const StepWord word =
-          StepWord::gather(block, rows.of(begin, Shape::kKeys), rows.causal, Shape::kConsumers);
+    for_each_step_down(steps, [&](int block) {
+      const StepWord word = rows.word<Shape::kConsumers>(block, Shape::kKeys);
       if (lane == 0) {
-        const int row = t.first_row + begin;
+        const int row = t.first_row + block * Shape::kKeys;
         barrier_wait(&sh.k_empty[at.stage], at.parity ^ 1);
         sh.word[at.stage] = word;
         barrier_expect(&sh.k_full[at.stage], sizeof(sh.k[0]));
         load_tile(sh.k[at.stage], &k_map, &sh.k_full[at.stage], row, t.head);
-        barrier_wait(&sh.v_empty[at.stage], at.parity ^ 1);
-        barrier_expect(&sh.v_full[at.stage], sizeof(sh.v[0]));
-        load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage], row, t.head);
       }
       __syncwarp();
       at.advance();
-    }
+    });
+  }
+}
+
+/// Values, by a warp of their own: keys must not wait until there is room for values.
+template <class T, int kHeadDim>
+__device__ void fetch_values(ForwardShared<T, kHeadDim>& sh, const CUtensorMap& v_map) {
+  using Shape = ForwardShape<kHeadDim>;
+  RingPosition<kTileSlots> at_tile;
+  RingPosition<Shape::kValueStages> at;
+  for (;;) {
+    Steps steps;
+    const Tile t = sh.queue.pop(at_tile, &steps);
+    if (t.head < 0) break;
+    for_each_step_down(steps, [&](int block) {
+      if ((threadIdx.x & 31) == 0) {
+        barrier_wait(&sh.v_empty[at.stage], at.parity ^ 1);
+        barrier_expect(&sh.v_full[at.stage], sizeof(sh.v[0]));
+        load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage], t.first_row + block * Shape::kKeys,
+                  t.head);
+      }
+      __syncwarp();
+      at.advance();
+    });
   }
 }
 
@@ -114,8 +128,8 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   constexpr int kTurnThreads = 2 * kWarpgroup;
   const bool leader = (threadIdx.x & 31) == 0;
   RingPosition<kTileSlots> at_tile;
-  RingPosition<Shape::kStages> at;
-  RingPosition<Shape::kStages> before;  // of the block whose p waits for its product with v
+  RingPosition<Shape::kKeyStages> at;
+  RingPosition<Shape::kValueStages> at_v;  // of the oldest block not yet multiplied by v
   int q_parity = 0;
   bool pending = false;       // there is such a block
   bool pending_half = false;  // and only its first half counts
@@ -132,11 +146,17 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   if (Shape::kTurns && consumer == 1) named_arrive(1, kTurnThreads);
 
   uint32_t q[kHeadDim / 16][4];
-  float s[kKeys / 2];
   uint32_t p[kKeys / 16][4];
   float o[kHeadDim / 2];
 #pragma unroll
   for (float& x : o) x = 0;
+  const auto silu = [&](auto& s) {
+#pragma unroll
+    for (float& x : s) {
+      const float y = args.half_alpha * x;
+      x = fmaf(y, tanh_fast(y), y);
+    }
+  };
   const auto write_out = [&] {
     const Tile& t = sh.queue.tiles[done];
     const int first = t.begin + 64 * consumer;
@@ -150,13 +170,14 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   };
   // The pending block and, there being no other reason to flush, the output that it completes.
   const auto flush = [&] {
-    barrier_wait(&sh.v_full[before.stage], before.parity);
+    barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
     products_begin();
-    multiply<T, kKeys / 16, true>(o, p, DownRows<kKeys>(sh.v[before.stage]));
+    multiply<T, kKeys / 16, true>(o, p, DownRows<kKeys>(sh.v[at_v.stage]));
     products_commit();
     products_wait<0>();
     pin(o);
-    release(&sh.v_empty[before.stage]);
+    release(&sh.v_empty[at_v.stage]);
+    at_v.advance();
     pending = false;
     write_out();
   };
@@ -171,46 +192,102 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
     __syncwarp();
     release(&sh.q_empty[consumer]);
 
-    for (int left = count; left > 0; --left, at.advance()) {
-      barrier_wait(&sh.k_full[at.stage], at.parity);
-      const StepWord word{__shfl_sync(~0u, sh.word[at.stage].bits, 0)};
+    barrier_wait(&sh.k_full[at.stage], at.parity);
+    StepWord next_word = StepWord::read(sh.word[at.stage]);
+    const int all_begin = __shfl_sync(~0u, t.all_begin, 0);
+    const int all_end = __shfl_sync(~0u, t.all_end, 0);
+    for (int left = count; left > 0; --left) {
+      if (pending && !pending_half && done < 0 && count - left >= all_begin &&
+          count - left < all_end) {
+        // Nearly all blocks of long sequences: nothing to ask, nothing to decide.
+        int run = all_end - (count - left);
+        left -= run - 1;
+        do {
+          float s[kKeys / 2];
+          barrier_wait(&sh.k_full[at.stage], at.parity);
+          take_turn();
+          products_begin();
+          multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
+          products_commit();
+          barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
+          products_begin();
+          multiply<T, kKeys / 16, true>(o, p, DownRows<kKeys>(sh.v[at_v.stage]));
+          products_commit();
+          pass_turn();
+          products_wait<1>();
+          pin(s);
+          release(&sh.k_empty[at.stage]);
+          at.advance();
+          silu(s);
+          if constexpr (kHeadDim == 128) settle(s);  // else silu takes longer than the products
+          products_wait<0>();
+          pin(o);
+          release(&sh.v_empty[at_v.stage]);
+          at_v.advance();
+          to_fragment<T>(p, s);
+        } while (--run > 0);
+        if (left > 1) {
+          barrier_wait(&sh.k_full[at.stage], at.parity);
+          next_word = StepWord::read(sh.word[at.stage]);
+        }
+        continue;
+      }
+      const StepWord word = next_word;
       const View view = word.view(consumer);
-      const auto activate = [&](auto columns, bool masked) {
-        constexpr int kColumns = decltype(columns)::value;
+      RingPosition<Shape::kKeyStages> next = at;
+      next.advance();
+      const auto look_ahead = [&] {
+        if (left == 1) return;
+        barrier_wait(&sh.k_full[next.stage], next.parity);
+        next_word = StepWord::read(sh.word[next.stage]);
+      };
+      const auto activate = [&](auto& s, bool masked) {
+        constexpr int kCount = sizeof(s) / sizeof(s[0]);
         if (masked) {
-          mask_rows<kColumns>(args.mask, sh.queue.tiles[at_tile.stage], word.causal(consumer),
-                              64 * consumer, word.block() * kKeys, [&](int i) { s[i] = 0; });
-        }
+          const Tile& here = sh.queue.tiles[at_tile.stage];
+          const int query = here.begin + 64 * consumer;
+          const int key = word.block() * kKeys;
+          if (word.causal(consumer)) {
+            const int self = query + KeepBits<64>::row(0) - key - KeepBits<64>::first_column();
 #pragma unroll
-        for (int i = 0; i < kColumns / 2; ++i) {
-          const float y = args.half_alpha * s[i];
-          s[i] = fmaf(y, tanh_fast(y), y);
-        }
+            for (int i = 0; i < kCount; ++i) {
+              s[i] = i / 4 * 8 + (i & 1) <= self + (i & 2) * 4 ? s[i] : 0;
+            }
+          } else {
+            KeepBits<2 * kCount> keep;
+            keep.set_queries(args.mask, here, query, key);
 #pragma unroll
-        for (int i = kColumns / 2; i < kKeys / 2; ++i) s[i] = 0;
+            for (int i = 0; i < kCount; ++i) s[i] = keep.keeps(i) ? s[i] : 0;
+          }
+        }
+        silu(s);
       };
       // Scores of this block, half or whole, beside the product with v of the block before.
       const auto step = [&](auto columns, auto columns_before, bool masked) {
         constexpr int kColumns = decltype(columns)::value;
         constexpr int kSlices = decltype(columns_before)::value / 16;
+        float s[kColumns / 2];
         take_turn();
         products_begin();
-        multiply<T, kHeadDim / 16, false>(reinterpret_cast<float(&)[kColumns / 2]>(s), q,
-                                          AlongRows<kKeys>(sh.k[at.stage]));
+        multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
         products_commit();
-        barrier_wait(&sh.v_full[before.stage], before.parity);
+        barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
         products_begin();
         multiply<T, kSlices, true>(o, reinterpret_cast<uint32_t(&)[kSlices][4]>(p),
-                                   DownRows<kKeys>(sh.v[before.stage]));
+                                   DownRows<kKeys>(sh.v[at_v.stage]));
         products_commit();
         pass_turn();
         products_wait<1>();
-        pin(reinterpret_cast<float(&)[kColumns / 2]>(s));
+        pin(s);
         release(&sh.k_empty[at.stage]);
-        activate(columns, masked);
+        activate(s, masked);
+        if constexpr (kHeadDim == 128) settle(s);
+        look_ahead();
         products_wait<0>();
         pin(o);
-        release(&sh.v_empty[before.stage]);
+        release(&sh.v_empty[at_v.stage]);
+        at_v.advance();
+        to_fragment<T>(reinterpret_cast<uint32_t(&)[kColumns / 16][4]>(p), s);
         if (done >= 0) write_out();
       };
       // A block that is hidden between visible ones (rare) is computed, all of it masked: then a
@@ -220,11 +297,15 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         take_turn();
         pass_turn();
         release(&sh.k_empty[at.stage]);
-        barrier_wait(&sh.v_full[at.stage], at.parity);
-        release(&sh.v_empty[at.stage]);
+        barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
+        release(&sh.v_empty[at_v.stage]);
+        at_v.advance();
+        look_ahead();
+        at = next;
         continue;
       }
       if (!pending) {
+        float s[kKeys / 2];
         take_turn();
         products_begin();
         multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
@@ -233,16 +314,19 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         products_wait<0>();
         pin(s);
         release(&sh.k_empty[at.stage]);
-        activate(Constant<kKeys>(), true);
+        activate(s, true);
+        to_fragment<T>(p, s);
+        look_ahead();
       } else if (view == kHalf) {
         step(Constant<kKeys / 2>(), Constant<kKeys>(), true);
+#pragma unroll
+        for (int k = kKeys / 32; k < kKeys / 16; ++k) p[k][0] = p[k][1] = p[k][2] = p[k][3] = 0;
       } else if (pending_half) {
         step(Constant<kKeys>(), Constant<kKeys / 2>(), view != kAll);
       } else {
         step(Constant<kKeys>(), Constant<kKeys>(), view != kAll);
       }
-      to_fragment<T>(p, s);
-      before = at;
+      at = next;
       pending = true;
       pending_half = view == kHalf;
     }
@@ -270,15 +354,17 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
   auto& sh = *reinterpret_cast<ForwardShared<T, kHeadDim>*>(
       (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023});
   if (threadIdx.x == 0) {
-    sh.queue.init(1 + 4 * Shape::kConsumers);
+    sh.queue.init(2 + 4 * Shape::kConsumers);
     for (int w = 0; w < Shape::kConsumers; ++w) {
       barrier_init(&sh.q_full[w], 1);
       barrier_init(&sh.q_empty[w], 4);
     }
-    for (int i = 0; i < Shape::kStages; ++i) {
+    for (int i = 0; i < Shape::kKeyStages; ++i) {
       barrier_init(&sh.k_full[i], 1);
-      barrier_init(&sh.v_full[i], 1);
       barrier_init(&sh.k_empty[i], 4 * Shape::kConsumers);
+    }
+    for (int i = 0; i < Shape::kValueStages; ++i) {
+      barrier_init(&sh.v_full[i], 1);
       barrier_init(&sh.v_empty[i], 4 * Shape::kConsumers);
     }
     barrier_init_done();
@@ -290,12 +376,16 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
   if (threadIdx.x < kWarpgroup) {
     registers_lower<Shape::kFetchRegisters>();
     if (threadIdx.x < 32) {
-      fetch<T, kHeadDim>(sh, args.mask, q_map, k_map, v_map);
+      fetch_keys<T, kHeadDim>(sh, args.mask, q_map, k_map);
     } else if (threadIdx.x < 64) {
+      fetch_values<T, kHeadDim>(sh, v_map);
+    } else if (threadIdx.x < 96) {
       const Order order =
           args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
-      pick_tiles<sh.kQueries>(sh.queue, args.work, order, [&](const Tile& t) {
-        return key_steps(args.mask, t, sh.kQueries, Shape::kKeys);
+      pick_tiles<sh.kQueries>(sh.queue, args.work, order, [&](Tile& t) {
+        const Steps steps = key_steps(args.mask, t, sh.kQueries, Shape::kKeys);
+        find_full_steps(args.mask, t, steps, sh.kQueries, Shape::kKeys);
+        return steps;
       });
     }
   } else {

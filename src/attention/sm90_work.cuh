@@ -22,11 +22,6 @@ struct Steps {
   __device__ int count() const {
     return end[0] - begin[0] + (end[1] - begin[1]) + (end[2] - begin[2]);
   }
-  __device__ int at(int k) const {
-    const int first = end[0] - begin[0];
-    const int second = first + end[1] - begin[1];
-    return k < first ? begin[0] + k : k < second ? begin[1] + k - first : begin[2] + k - second;
-  }
   /// Adds columns [from, to) as blocks of `size`, less what is there already.
   __device__ void add(int run, int from, int to, int size) {
     const int before = run > 0 ? end[run - 1] : 0;
@@ -40,6 +35,7 @@ struct Tile {
   int first_row, n, targets, head, begin;  // head < 0: no more tiles
   int count;                               // of steps
   int spill;                               // first spilled block of the head
+  int all_begin, all_end;  // steps of a tile of queries, last block first, that all rows see whole
 };
 
 /// Block of score gradients of (query block m, key block n) of a head of n_rows rows.
@@ -59,6 +55,20 @@ __device__ inline Steps key_steps(const KernelMask& mask, const Tile& t, int row
   steps.add(1, r.own_lo, last, block);
   steps.begin[2] = steps.end[2] = steps.end[1];
   return steps;
+}
+
+/// Fills in all_begin and all_end.
+__device__ inline void find_full_steps(const KernelMask& mask, Tile& t, const Steps& steps,
+                                       int rows, int block) {
+  t.all_begin = t.all_end = 0;
+  if (t.begin + rows - 64 >= t.n) return;  // the last consumer has no rows
+  const KernelMask::Rows r = mask.rows(t.begin, min(t.begin + rows, t.n), t.n, t.targets);
+  const int first = max((r.max_lo + block - 1) / block, steps.begin[0]);
+  const int end = min(r.min_hi / block, steps.end[0]);
+  if (first >= end) return;
+  const int later = steps.end[1] - steps.begin[1] + (steps.end[2] - steps.begin[2]);
+  t.all_begin = later + steps.end[0] - end;
+  t.all_end = later + steps.end[0] - first;
 }
 
 /// Blocks of `block` queries that see some key of the tile.
@@ -105,7 +115,7 @@ struct TileQueue {
     const Tile& tile = tiles[at.stage];
     const Tile copy{uniform(tile.first_row), uniform(tile.n),     uniform(tile.targets),
                     uniform(tile.head),      uniform(tile.begin), uniform(tile.count),
-                    uniform(tile.spill)};
+                    uniform(tile.spill)};  // what follows is read where it is needed
     if (steps_out != nullptr) *steps_out = steps[at.stage];
     __syncwarp();
     if ((threadIdx.x & 31) == 0) barrier_arrive(&empty[at.stage]);
@@ -167,7 +177,7 @@ __device__ void pick_tiles(TileQueue& queue, const WorkList& work, Order order,
     t.head = -1;
     if (more) {
       t = find_tile<kRows>(work, index, order);
-      steps = steps_of(t);
+      steps = steps_of(t);  // and may complete the tile
       t.count = steps.count();
     }
     barrier_wait(&queue.empty[at.stage], at.parity ^ 1);
@@ -182,7 +192,10 @@ __device__ void pick_tiles(TileQueue& queue, const WorkList& work, Order order,
   }
 }
 
-/// Whether rows [first, last) see exactly what is not after them.
+/// How 64 queries see a block of keys. kHalf: nothing of its second half.
+enum View : uint32_t { kNone = 0, kHalf = 1, kSome = 2, kAll = 3 };
+
+/// Whether rows [first, last), which see `seen` together, each see exactly what is not after them.
 __device__ inline bool is_causal(const KernelMask& mask, const Tile& t,
                                  const KernelMask::Rows& seen, int first, int last) {
   const int history_end = t.n - t.targets;
@@ -190,11 +203,8 @@ __device__ inline bool is_causal(const KernelMask& mask, const Tile& t,
          last <= history_end + mask.target_group;
 }
 
-/// How 64 queries see a block of keys. kHalf: nothing of its second half.
-enum View : uint32_t { kNone = 0, kHalf = 1, kSome = 2, kAll = 3 };
-
 /// What the fetching warp tells the consumers (at most 4) about a step: the block, and for each
-/// consumer its view and whether its mask is the plain causal one.
+/// consumer its view and whether its rows are simply causal.
 struct StepWord {
   uint32_t bits;
 
@@ -206,6 +216,12 @@ struct StepWord {
     const uint32_t plain = __ballot_sync(~0u, speaks && causal);
     return {static_cast<uint32_t>(block) << 12 | plain << 8 | high << 4 | low};
   }
+  /// When all consumers see all of it.
+  __device__ static StepWord all(int block) { return {static_cast<uint32_t>(block) << 12 | 0xff}; }
+  /// By the whole warp of a consumer; the compiler knows the result to be the same in all lanes.
+  __device__ static StepWord read(const StepWord& from) {
+    return {__shfl_sync(~0u, load_shared(&from.bits), 0)};
+  }
   __device__ int block() const { return static_cast<int>(bits >> 12); }
   __device__ bool causal(int consumer) const { return (bits >> (8 + consumer) & 1) != 0; }
   __device__ View view(int consumer) const {
@@ -213,97 +229,146 @@ struct StepWord {
   }
 };
 
-/// The 64 rows of one consumer in a tile of queries.
-struct RowView {
+/// The rows of a tile of queries as a fetching warp sees them: lane c those of consumer c.
+struct RowViews {
   int first, last;  // empty: first >= last
   KernelMask::Rows seen;
-  bool causal;
+  bool causal = false;
+  int all_from = 0, all_to = INT32_MAX;  // keys that all rows of all consumers see
 
-  __device__ RowView(const KernelMask& mask, const Tile& t, int consumer) {
-    first = t.begin + 64 * consumer;
+  template <int kConsumers>
+  __device__ void set(const KernelMask& mask, const Tile& t) {
+    const int lane = threadIdx.x & 31;
+    first = t.begin + 64 * lane;
     last = min(first + 64, t.n);
-    if (first < last) {
-      seen = mask.rows(first, last, t.n, t.targets);
-      causal = is_causal(mask, t, seen, first, last);
+    if (lane < kConsumers) {
+      all_to = 0;
+      if (first < last) {
+        seen = mask.rows(first, last, t.n, t.targets);
+        causal = is_causal(mask, t, seen, first, last);
+        all_from = seen.max_lo;
+        all_to = seen.min_hi;
+      }
     }
+    all_from = __reduce_max_sync(~0u, all_from);
+    all_to = __reduce_min_sync(~0u, all_to);
   }
   __device__ View of(int begin, int keys) const {
     if (first >= last || seen.none_sees(begin, begin + keys, last)) return kNone;
     if (seen.all_see(begin, begin + keys)) return kAll;
     return seen.none_sees(begin + keys / 2, begin + keys, last) ? kHalf : kSome;
   }
+  /// By the whole warp. Nearly all steps take the short way.
+  template <int kConsumers>
+  __device__ StepWord word(int block, int keys) const {
+    const int begin = block * keys;
+    if (begin >= all_from && begin + keys <= all_to) return StepWord::all(block);
+    return StepWord::gather(block, of(begin, keys), causal, kConsumers);
+  }
 };
 
-/// Which of the 64 x kColumns elements of an accumulator stay, for rows = queries: calls
-/// hide(index) for every hidden one. `row` is the first of the 64 queries in the tile, `column` the
-/// first key in the sequence.
-template <int kColumns, class Hide>
-__device__ inline void mask_rows(const KernelMask& mask, const Tile& t, bool causal, int row,
-                                 int column, Hide&& hide) {
-  const int lane = threadIdx.x & 31;
-  const int base = column + 2 * (lane & 3);
-  const int first = t.begin + row + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
-  if (causal) {
+/// The steps of a tile, last or first one first.
+template <class Body>
+__device__ inline void for_each_step_down(const Steps& steps, Body&& body) {
 #pragma unroll
-    for (int at = 0; at < kColumns / 2; ++at) {
-      const int self = first + (at & 2) * 4 - base;
-      if (at / 4 * 8 + (at & 1) > self) hide(at);
-    }
-    return;
+  for (int run = 2; run >= 0; --run) {
+    for (int block = steps.end[run] - 1; block >= steps.begin[run]; --block) body(block);
   }
+}
+template <class Body>
+__device__ inline void for_each_step_up(const Steps& steps, Body&& body) {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int i = first + half * 8;
-    const KernelMask::Row r = mask.row(i, t.n, t.targets);
-    const int lo = r.lo - base;
-    const int hi = r.hi - base;
-    const int own = r.group_lo - base;
-    const int self = i - base;
-#pragma unroll
-    for (int g = 0; g < kColumns / 8; ++g) {
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const int c = 8 * g + e;
-        const bool keep = (c >= lo && c < hi) || (c >= own && c <= self);
-        if (!keep) hide(4 * g + 2 * half + e);
-      }
-    }
+  for (int run = 0; run < 3; ++run) {
+    for (int block = steps.begin[run]; block < steps.end[run]; ++block) body(block);
   }
 }
 
-/// For rows = keys and columns = queries: bit e of word w says that element 32 w + e stays.
+/// Bits [begin, end) of a word, whatever the two are.
+__device__ inline uint32_t bit_range(int begin, int end) {
+  const uint32_t below_end = end >= 32 ? ~0u : (1u << max(end, 0)) - 1;
+  const uint32_t below_begin = begin >= 32 ? ~0u : (1u << max(begin, 0)) - 1;
+  return below_end & ~below_begin;
+}
+
+/// Which elements of this thread's part of a 64 x kColumns accumulator stay: of the two rows it has
+/// (`half`), columns 8 g + e, counted from its first one.
 template <int kColumns>
-__device__ inline void keep_bits(uint32_t (&bits)[kColumns / 64], const KernelMask& mask,
-                                 const Tile& t, int key, int query) {
-  const int lane = threadIdx.x & 31;
-  const int first_key = key + (threadIdx.x >> 5 & 3) * 16 + (lane >> 2);
+struct KeepBits {
+  uint32_t words[2][kColumns / 32];
+
+  __device__ bool keeps(int at) const {  // index into the accumulator
+    const int bit = at / 4 * 8 + (at & 1);
+    return (words[at >> 1 & 1][bit / 32] >> (bit % 32) & 1) != 0;
+  }
+  __device__ static int first_column() { return 2 * static_cast<int>(threadIdx.x & 3); }
+  __device__ static int row(int half) {
+    return static_cast<int>(threadIdx.x >> 5 & 3) * 16 + half * 8 +
+           static_cast<int>(threadIdx.x >> 2 & 7);
+  }
+  __device__ void clear() {
 #pragma unroll
-  for (uint32_t& b : bits) b = 0;
+    for (auto& half : words) {
 #pragma unroll
-  for (int g = 0; g < kColumns / 8; ++g) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int i = query + 2 * (lane & 3) + 8 * g + e;
-      const KernelMask::Row r = mask.row(i, t.n, t.targets);
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int at = 4 * g + 2 * half + e;
-        const bool keep = i < t.n && r.sees(i, first_key + 8 * half);
-        bits[at / 32] |= (keep ? 1u : 0u) << (at % 32);
-      }
+      for (uint32_t& w : half) w = 0;
     }
   }
-}
+  __device__ void add(int half, int begin, int end) {
+#pragma unroll
+    for (int w = 0; w < kColumns / 32; ++w) {
+      words[half][w] |= bit_range(begin - 32 * w, end - 32 * w);
+    }
+  }
 
-/// How queries [query, query + queries) see 64 keys from `key` on: kNone, kSome or kAll.
-__device__ inline View view_of(const KernelMask& mask, const Tile& t, int query, int queries,
-                               int key) {
-  const int end = min(query + queries, t.n);
-  if (key >= t.n) return kNone;
-  const KernelMask::Rows r = mask.rows(query, end, t.n, t.targets);
-  if (r.none_sees(key, key + 64, end)) return kNone;
-  return query + queries <= t.n && r.all_see(key, key + 64) ? kAll : kSome;
-}
+  /// Rows are queries from `query` on, columns keys from `key` on.
+  __device__ void set_queries(const KernelMask& mask, const Tile& t, int query, int key) {
+    clear();
+    const int base = key + first_column();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int i = query + row(half);
+      const KernelMask::Row r = mask.row(i, t.n, t.targets);
+      add(half, r.lo - base, r.hi - base);
+      add(half, r.group_lo - base, i + 1 - base);
+    }
+  }
+  /// Rows are keys from `key` on, columns queries from `query` on.
+  __device__ void set_keys(const KernelMask& mask, const Tile& t, int key, int query) {
+    clear();
+    const int base = query + first_column();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int j = key + row(half);
+      if (j >= t.n) continue;
+      const KernelMask::Seers s = mask.seers(j, j + 1, t.n, t.targets);
+      add(half, 0 - base, s.context_end - base);
+      add(half, s.near - base, s.near_end - base);
+      add(half, s.far - base, t.n - base);
+    }
+  }
+};
+
+/// The keys of a tile as a fetching warp sees them: lane c those of consumer c. What is neither
+/// surely hidden nor surely seen counts as kSome.
+struct KeyViews {
+  int key;
+  int all_from, all_to;  // queries that see all keys of all consumers
+
+  __device__ KeyViews(const KernelMask& mask, const Tile& t, int keys) {
+    const int history_end = t.n - t.targets;
+    key = t.begin + 64 * static_cast<int>(threadIdx.x & 31);
+    all_from = max(t.begin + keys, mask.contextual_len);
+    all_to = mask.window == 0 ? t.n : min(history_end, t.begin + mask.window + 1);
+    if (t.begin + keys > history_end || mask.contextual_len > history_end) all_to = 0;
+  }
+  /// By the whole warp.
+  template <int kConsumers>
+  __device__ StepWord word(const KernelMask& mask, const Tile& t, int block, int queries) const {
+    const int query = block * queries;
+    if (query >= all_from && query + queries <= all_to) return StepWord::all(block);
+    const bool before = query + queries <= key && query >= mask.contextual_len;
+    return StepWord::gather(block, key >= t.n || before ? kNone : kSome, false, kConsumers);
+  }
+};
 
 #endif  // SEGUE_SM90A
 

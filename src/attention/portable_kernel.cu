@@ -1,0 +1,279 @@
+#include <algorithm>
+
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+
+#include "attention/cuda_check.h"
+#include "attention/cuda_plan.h"
+#include "attention/portable_kernel.h"
+
+// HSTU attention with the tensor-core instructions that every GPU since sm_80 has: for other
+// devices and head sizes than the Hopper kernels know. Simple rather than fast.
+//
+// All four results are sums over a sequence: out_r = sum_c w(r, c) x_c, where rows r stay with a
+// block and columns c stream by.
+//   o:  r queries, w = p, x = v          dq: r queries, w = ds, x = k
+//   dv: r keys,    w = p, x = do         dk: r keys,    w = ds, x = q
+// Letters: r1 c1 -> scores (q k^T or its transpose), r2 c2 -> dp (do v^T or its transpose).
+
+namespace segue::attention::portable {
+namespace {
+
+constexpr int kRows = 64, kColumns = 32, kThreads = 128;
+
+struct Operand {
+  const __nv_bfloat16* data;
+  int64_t row, head;
+};
+struct Args {
+  const SequenceEntry* table;
+  int sequences;
+  KernelMask mask;
+  Operand r1, r2, c1, c2;
+  __nv_bfloat16* out;
+  int64_t out_row, out_head;
+  float half_alpha, out_scale;
+};
+
+__device__ uint32_t address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ void load_4(uint32_t (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address(p)));
+}
+__device__ void load_4_transposed(uint32_t (&r)[4], const void* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address(p)));
+}
+__device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ uint32_t pack(float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+__device__ float tanh_fast(float x) {
+  float y;
+  asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// Rows padded by 16 bytes, so that ldmatrix meets no bank twice.
+template <int kDim, int kCount>
+struct Panel {
+  __nv_bfloat16 x[kCount][kDim + 8];
+
+  /// Rows from `first` on; those from `end` on become zero.
+  __device__ void load(const Operand& from, int64_t base, int head, int first, int end) {
+    constexpr int kChunks = kDim / 8;
+    for (int i = static_cast<int>(threadIdx.x); i < kCount * kChunks; i += kThreads) {
+      const int row = i / kChunks;
+      const int chunk = i % kChunks;
+      uint4 v = make_uint4(0, 0, 0, 0);
+      if (first + row < end) {
+        v = *reinterpret_cast<const uint4*>(from.data + (base + first + row) * from.row +
+                                            head * from.head + chunk * 8);
+      }
+      *reinterpret_cast<uint4*>(&x[row][chunk * 8]) = v;
+    }
+  }
+};
+
+/// d[16 x kColumns] of this warp = r[16 x kDim] c[kColumns x kDim]^T.
+template <int kDim>
+__device__ void scores(float (&d)[kColumns / 8][4], const Panel<kDim, kRows>& r,
+                       const Panel<kDim, kColumns>& c) {
+  const int lane = threadIdx.x & 31;
+  const int row = static_cast<int>(threadIdx.x / 32) * 16 + (lane & 15);
+#pragma unroll
+  for (auto& four : d) four[0] = four[1] = four[2] = four[3] = 0;
+#pragma unroll 4
+  for (int k = 0; k < kDim; k += 16) {
+    uint32_t a[4];
+    load_4(a, &r.x[row][k + (lane >> 4) * 8]);
+#pragma unroll
+    for (int n = 0; n < kColumns; n += 16) {
+      uint32_t b[4];
+      load_4(b, &c.x[n + (lane & 7) + (lane >> 4) * 8][k + (lane >> 3 & 1) * 8]);
+      multiply_add(d[n / 8], a, b[0], b[1]);
+      multiply_add(d[n / 8 + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+template <int kDim>
+struct Shared {
+  Panel<kDim, kRows> r1, r2;
+  Panel<kDim, kColumns> c1, c2;
+};
+
+/// kGradient: w = ds, x = c1; else w = p, x = c2. kKeysStay: rows are keys, columns queries.
+template <int kDim, bool kGradient, bool kKeysStay>
+__global__ void __launch_bounds__(kThreads) attention_kernel(const Args args) {
+  extern __shared__ uint4 raw[];
+  auto& sh = *reinterpret_cast<Shared<kDim>*>(raw);
+  const int lane = static_cast<int>(threadIdx.x & 31);
+  const int warp = static_cast<int>(threadIdx.x / 32);
+  const int head = static_cast<int>(blockIdx.y);
+  const int first = static_cast<int>(blockIdx.x) * kRows;
+  for (int b = static_cast<int>(blockIdx.z); b < args.sequences; b += static_cast<int>(gridDim.z)) {
+    const SequenceEntry seq = args.table[b];
+    if (first >= seq.n) continue;
+    const int last = min(first + kRows, seq.n);
+    __syncthreads();
+    sh.r1.load(args.r1, seq.first_row, head, first, last);
+    if (kGradient) sh.r2.load(args.r2, seq.first_row, head, first, last);
+    float out[kDim / 8][4];
+#pragma unroll
+    for (auto& four : out) four[0] = four[1] = four[2] = four[3] = 0;
+
+    for (int column = 0; column < seq.n; column += kColumns) {
+      const int end = min(column + kColumns, seq.n);
+      const bool hidden =
+          kKeysStay ? args.mask.rows(column, end, seq.n, seq.targets).none_sees(first, last, end)
+                    : args.mask.rows(first, last, seq.n, seq.targets).none_sees(column, end, last);
+      if (hidden) continue;
+      __syncthreads();
+      sh.c1.load(args.c1, seq.first_row, head, column, end);
+      sh.c2.load(args.c2, seq.first_row, head, column, end);
+      __syncthreads();
+      float s[kColumns / 8][4];
+      scores<kDim>(s, sh.r1, sh.c1);
+      float dp[kColumns / 8][4];
+      if constexpr (kGradient) scores<kDim>(dp, sh.r2, sh.c2);
+#pragma unroll
+      for (int g = 0; g < kColumns / 8; ++g) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int r = first + warp * 16 + (e >> 1) * 8 + (lane >> 2);
+          const int c = column + g * 8 + (lane & 3) * 2 + (e & 1);
+          const int i = kKeysStay ? c : r;
+          const int j = kKeysStay ? r : c;
+          const bool seen = i < seq.n && j < seq.n && args.mask.allows(i, j, seq.n, seq.targets);
+          const float y = args.half_alpha * s[g][e];
+          const float t = tanh_fast(y);
+          const float p = y + y * t;
+          const float w = kGradient ? dp[g][e] * fmaf(p, 1 - t, 1 + t) : p;
+          s[g][e] = seen ? w : 0;
+        }
+      }
+      const auto& x = kGradient ? sh.c1 : sh.c2;
+#pragma unroll
+      for (int k = 0; k < kColumns / 16; ++k) {
+        const uint32_t a[4] = {pack(s[2 * k][0], s[2 * k][1]), pack(s[2 * k][2], s[2 * k][3]),
+                               pack(s[2 * k + 1][0], s[2 * k + 1][1]),
+                               pack(s[2 * k + 1][2], s[2 * k + 1][3])};
+#pragma unroll
+        for (int n = 0; n < kDim; n += 16) {
+          uint32_t v[4];
+          load_4_transposed(v, &x.x[16 * k + (lane & 15)][n + (lane >> 4) * 8]);
+          multiply_add(out[n / 8], a, v[0], v[1]);
+          multiply_add(out[n / 8 + 1], a, v[2], v[3]);
+        }
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int r = first + warp * 16 + half * 8 + (lane >> 2);
+      if (r >= seq.n) continue;
+      __nv_bfloat16* to = args.out + (seq.first_row + r) * args.out_row + head * args.out_head;
+#pragma unroll
+      for (int g = 0; g < kDim / 8; ++g) {
+        *reinterpret_cast<uint32_t*>(to + g * 8 + (lane & 3) * 2) =
+            pack(args.out_scale * out[g][2 * half], args.out_scale * out[g][2 * half + 1]);
+      }
+    }
+  }
+}
+
+template <int kDim, bool kGradient, bool kKeysStay>
+void launch(const Exec& exec, const HstuAttentionParams& p, const Args& args, int64_t longest) {
+  constexpr int kBytes = sizeof(Shared<kDim>);
+  const auto kernel = attention_kernel<kDim, kGradient, kKeysStay>;
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  const dim3 grid(static_cast<unsigned>((longest + kRows - 1) / kRows),
+                  static_cast<unsigned>(p.q.size(1)),
+                  static_cast<unsigned>(std::min(args.sequences, 65535)));
+  kernel<<<grid, kThreads, kBytes, static_cast<cudaStream_t>(exec.stream->handle())>>>(args);
+  check_cuda(cudaGetLastError());
+}
+
+template <bool kGradient, bool kKeysStay>
+void run(const Exec& exec, const HstuAttentionParams& p, Args args, const Tensor& out,
+         double scale) {
+  const CudaPlan plan(exec, p);
+  const WorkList work = plan.work(0, 0);
+  args.table = work.table;
+  args.sequences = work.sequences;
+  args.mask = kernel_mask(p.mask);
+  args.out = static_cast<__nv_bfloat16*>(out.data);
+  args.out_row = out.stride(0);
+  args.out_head = out.stride(1);
+  args.half_alpha = static_cast<float>(p.alpha / 2);
+  args.out_scale = static_cast<float>(scale);
+  int64_t longest = 0;
+  for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
+    longest = std::max(longest, p.offsets[b + 1] - p.offsets[b]);
+  }
+  switch (p.q.size(2)) {
+    case 32:
+      return launch<32, kGradient, kKeysStay>(exec, p, args, longest);
+    case 64:
+      return launch<64, kGradient, kKeysStay>(exec, p, args, longest);
+    case 128:
+      return launch<128, kGradient, kKeysStay>(exec, p, args, longest);
+    default:
+      return launch<256, kGradient, kKeysStay>(exec, p, args, longest);
+  }
+}
+
+Operand operand(const Tensor& t) {
+  return {static_cast<const __nv_bfloat16*>(t.data), t.stride(0), t.stride(1)};
+}
+
+bool aligned(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride(0) % 8 == 0 &&
+         t.stride(1) % 8 == 0;
+}
+
+}  // namespace
+
+bool supports(const HstuAttentionParams& p) {
+  const int64_t dim = p.q.size(2);
+  return p.q.dtype == DType::kBf16 && p.v.size(2) == dim &&
+         (dim == 32 || dim == 64 || dim == 128 || dim == 256) && aligned(p.q) && aligned(p.k) &&
+         aligned(p.v);
+}
+
+void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
+  Args args{};
+  args.r1 = operand(p.q);
+  args.c1 = operand(p.k);
+  args.c2 = operand(p.v);
+  run<false, false>(exec, p, args, o, p.scale);
+}
+
+void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+  const double gradient_scale = p.scale * p.alpha / 2;
+  Args args{};
+  args.r1 = operand(p.q);
+  args.r2 = operand(grad_o);
+  args.c1 = operand(p.k);
+  args.c2 = operand(p.v);
+  run<true, false>(exec, p, args, dq, gradient_scale);
+  std::swap(args.r1, args.c1);
+  std::swap(args.r2, args.c2);
+  run<true, true>(exec, p, args, dk, gradient_scale);
+  run<false, true>(exec, p, args, dv, p.scale);
+}
+
+}  // namespace segue::attention::portable

@@ -1,0 +1,14 @@
+#pragma once
+
+#include "attention/hstu_attention.h"
+
+/// Kernels for every GPU since sm_80: bf16, heads of 32, 64, 128 or 256 columns for both queries
+/// and values, rows aligned to 16 bytes. Deterministic, no scratch, not tuned.
+namespace segue::attention::portable {
+
+bool supports(const HstuAttentionParams& p);
+void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
+void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv);
+
+}  // namespace segue::attention::portable
