@@ -78,6 +78,7 @@ struct Settings {
   int64_t yardstick = 2048;  // rows and columns of the product that rates are shares of
   std::string config = "configs/random.toml";  // of the bench `step`
   std::vector<std::string> sets;
+  std::string preset;                              // of the bench `step`, in place of a config
   int64_t store_users = 400, store_events = 6000;  // of the bench `loader`; events of each user
 };
 

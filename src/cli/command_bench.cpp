@@ -59,6 +59,9 @@ void add_bench(CLI::App& app) {
   command->add_option("--length", s.layer.length, "tokens of a sequence")->capture_default_str();
   command->add_flag("--jagged", s.layer.jagged, "lengths from 1 to twice that");
   command->add_option("--dropout", s.layer.dropout, "of the layer")->capture_default_str();
+  command->add_option(
+      "--preset", s.preset,
+      "of the bench `step`: dlrmv4-1gpu, the reference's model beside 70 GB of tables");
   command->add_option("--config", s.config, "config of the bench `step`")->capture_default_str();
   command->add_option("--set", s.sets, "override one value of that config; may be repeated")
       ->allow_extra_args(false);

@@ -16,6 +16,7 @@
 #include "base/time.h"
 #include "ops/gemm.h"
 #include "ops/optimizer.h"
+#include "train/batch_pipeline.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_writer.h"
 #include "train/mlperf_log.h"
@@ -185,26 +186,26 @@ class Loop {
     log_ = std::make_unique<RunLog>(config_, *folder_, state_, total_samples());
     base::take_stage_seconds();
     since_save_.restart();
-    Batch batch;
-    if (device_.is_cuda()) batch.use_pinned_memory();
-    source_->start(state_.next);
+    BatchPipeline pipeline(*source_, *trainer_);
+    pipeline_ = &pipeline;
+    pipeline.start(state_.next);
     prefetch_evaluation();
     if (state_.eval_pending) evaluate();
     while (!nothing_left() && !StopSignals::requested()) {
       log_->before_step(state_.step + 1);
-      std::optional<data::Delivery> delivery;
+      BatchPipeline::Item* item = nullptr;
       {
         const base::Stage stage("load");
-        delivery = source_->next(batch);
+        item = pipeline.next();
       }
-      if (!delivery) {  // windows without a batch may follow the last one
+      if (item == nullptr) {  // windows without a batch may follow the last one
         state_.next = source_->end();
         break;
       }
-      step(batch, *delivery);
+      step(*item);
       log_->after_step(state_.step);
       watchdog.alive();
-      save_if_due(*delivery);
+      save_if_due(item->delivery);
     }
     if (nothing_left()) {
       finish();
@@ -212,12 +213,14 @@ class Loop {
       stop_early();
     }
     watchdog_ = nullptr;
+    pipeline_ = nullptr;
   }
 
-  void step(const Batch& batch, const data::Delivery& delivery) {
+  void step(BatchPipeline::Item& item) {
+    const data::Delivery& delivery = item.delivery;
     const int64_t window = delivery.position.window;
     try {
-      stats_ = trainer_->step(batch);
+      stats_ = trainer_->step(item.prepared);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNumeric || config_.train.non_finite == NonFinite::kStop ||
           state_.skipped >= config_.train.max_skipped) {
@@ -231,7 +234,7 @@ class Loop {
     }
     state_.step = stats_.step;
     state_.window = window;
-    state_.samples += batch.global_samples;
+    state_.samples += item.batch.global_samples;
     state_.next = delivery.next();
     update_wall_time();
     log_->count(stats_, delivery, state_);
@@ -265,6 +268,7 @@ class Loop {
     Evaluator evaluator(config_.model.tasks);
     {
       const base::Stage stage("evaluate");
+      pipeline_->settle();
       Batch batch;
       source_->start_evaluation(state_.eval_window);
       mlperf_->evaluation_begins(state_.samples);
@@ -400,7 +404,8 @@ class Loop {
   std::unique_ptr<MlperfLog> mlperf_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<CheckpointWriter> writer_;
-  Watchdog* watchdog_ = nullptr;
+  Watchdog* watchdog_ = nullptr;       // while train() runs
+  BatchPipeline* pipeline_ = nullptr;  // likewise
   base::Stopwatch wall_, since_save_;
   double wall_before_ = 0;
   bool save_wanted_ = false;

@@ -58,7 +58,19 @@ Exec Trainer::exec(int64_t step) {
   return e;
 }
 
+void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
+  ranker_.prepare(batch, config_.train.micro_batch_tokens, prepared);
+}
+
 StepStats Trainer::step(const Batch& batch) {
+  {
+    const base::Stage stage("prepare batch");
+    prepare(batch, prepared_);
+  }
+  return step(prepared_);
+}
+
+StepStats Trainer::step(model::PreparedBatch& prepared) {
   const base::Stopwatch watch;
   const Arena::Mark mark(arena_);
   StepStats stats;
@@ -68,7 +80,7 @@ StepStats Trainer::step(const Batch& batch) {
   model::PassOptions options;
   options.micro_batch_tokens = config_.train.micro_batch_tokens;
   ranker_.parameters().zero_grads(&stream_);
-  model::Pass pass = ranker_.run(e, batch, options);
+  model::Pass pass = ranker_.run(e, prepared, options);
   require_finite(e, pass, stats.step);
 
   stats.rates = model::learning_rates(config_.optimizer, steps_done_);

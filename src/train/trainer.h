@@ -37,6 +37,10 @@ class Trainer {
   /// Forward, backward, tables, then clip and Adam. Error(kNumeric) when loss or gradients are not
   /// finite; parameters and tables are then as they were before the step.
   StepStats step(const Batch& batch);
+  /// The same in two parts: host work that needs no weights, which may go on while another batch is
+  /// trained (one batch at a time), and the rest, which uses the prepared batch up.
+  void prepare(const Batch& batch, model::PreparedBatch& prepared);
+  StepStats step(model::PreparedBatch& prepared);
 
   /// Predictions only: no dropout, nothing changes.
   model::Pass predict(const Batch& batch);
@@ -66,6 +70,7 @@ class Trainer {
   Stream stream_;
   sparse::Tables tables_;
   model::Ranker ranker_;
+  model::PreparedBatch prepared_;  // of step(batch): its memory is kept
   int64_t steps_done_ = 0;
   LifetimeAuc lifetime_;
   WindowMetrics window_;

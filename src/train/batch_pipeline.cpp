@@ -1,0 +1,53 @@
+#include "train/batch_pipeline.h"
+
+#include "base/stage.h"
+#include "base/time.h"
+
+namespace segue::train {
+
+BatchPipeline::BatchPipeline(Source& source, Trainer& trainer)
+    : source_(source), trainer_(trainer), ahead_(trainer.device().is_cuda()) {
+  if (!ahead_) return;
+  for (Item& item : items_) item.batch.use_pinned_memory();
+}
+
+bool BatchPipeline::fetch(Item& item) {
+  const std::optional<data::Delivery> delivery = source_.next(item.batch);
+  if (!delivery) return false;
+  item.delivery = *delivery;
+  const base::Stage stage("prepare batch");
+  trainer_.prepare(item.batch, item.prepared);
+  return true;
+}
+
+void BatchPipeline::fetch_ahead() {
+  pending_ = std::async(std::launch::async, [this, item = &items_[1 - current_]] {
+    base::name_thread("batch pipeline");
+    return fetch(*item);
+  });
+}
+
+void BatchPipeline::start(data::StreamPosition from) {
+  settle();
+  pending_ = {};
+  source_.start(from);
+  if (ahead_) fetch_ahead();
+}
+
+BatchPipeline::Item* BatchPipeline::next() {
+  if (!ahead_) return fetch(items_[0]) ? &items_[0] : nullptr;
+  const base::Stopwatch watch;
+  const bool found = pending_.get();
+  if (!found) return nullptr;
+  current_ = 1 - current_;
+  // The wait that a step sees is that for the whole pipeline, not for the loader behind it.
+  items_[current_].delivery.wait_seconds = watch.seconds();
+  fetch_ahead();
+  return &items_[current_];
+}
+
+void BatchPipeline::settle() const {
+  if (pending_.valid()) pending_.wait();
+}
+
+}  // namespace segue::train
