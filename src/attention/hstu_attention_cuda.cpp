@@ -1,6 +1,7 @@
 #if SEGUE_HAS_CUDA
 
 #include "attention/backends.h"
+#include "attention/cuda_check.h"
 #include "attention/portable_kernel.h"
 #include "attention/sm90_kernels.h"
 
@@ -22,6 +23,7 @@ void require_supported(const HstuAttentionParams& p) {
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   require_supported(p);
   if (p.offsets.back() == p.offsets.front()) return;
+  const DeviceScope scope(exec.device);
   const Arena::Mark mark(*exec.arena);
   if (hopper::supports(exec, p)) return hopper::forward(exec, p, o);
   portable::forward(exec, p, o);
@@ -31,6 +33,7 @@ void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
               const Tensor& dq, const Tensor& dk, const Tensor& dv) {
   require_supported(p);
   if (p.offsets.back() == p.offsets.front()) return;
+  const DeviceScope scope(exec.device);
   const Arena::Mark mark(*exec.arena);
   if (hopper::supports(exec, p)) return hopper::backward(exec, p, grad_o, dq, dk, dv);
   portable::backward(exec, p, grad_o, dq, dk, dv);
