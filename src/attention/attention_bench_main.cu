@@ -200,13 +200,16 @@ class Bench {
 }  // namespace
 }  // namespace segue::attention
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   const std::string filter = argc > 1 ? argv[1] : "";
-  const int runs = argc > 2 ? std::atoi(argv[2]) : 9;
+  const int runs = argc > 2 ? std::max(1, std::atoi(argv[2])) : 9;
   std::printf("%s, %d runs\n", segue::describe(segue::Device::cuda()).c_str(), runs);
   segue::attention::Bench bench(runs);
   for (const auto& shape : segue::attention::shapes()) {
     if (shape.name.find(filter) != std::string::npos) bench.run(shape);
   }
   return 0;
+} catch (const segue::Error& error) {
+  std::fprintf(stderr, "segue_attention_bench: %s\n", error.what());
+  return 1;
 }

@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include "base/error.h"
+#include "tensor/device.h"
 
 namespace segue::attention {
 
@@ -15,5 +16,20 @@ inline void check_cuda(cudaError_t rc, std::source_location at = std::source_loc
        std::string("CUDA: ") + cudaGetErrorString(rc) + " (" + at.file_name() + ":" +
            std::to_string(at.line()) + ")");
 }
+
+/// Makes a device current for one scope: launches and events belong to the current one.
+class DeviceScope {
+ public:
+  explicit DeviceScope(Device device) {
+    check_cuda(cudaGetDevice(&previous_));
+    check_cuda(cudaSetDevice(device.index));
+  }
+  ~DeviceScope() { cudaSetDevice(previous_); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int previous_ = 0;
+};
 
 }  // namespace segue::attention

@@ -13,7 +13,8 @@
 namespace segue::attention::hopper {
 
 /// Kernels have a body for sm_90a only; other targets get an empty one, which is never launched.
-#if !defined(__CUDA_ARCH__) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+/// (What the body calls is compiled nowhere else, for nothing else calls it.)
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define SEGUE_SM90A 1
 #else
 #define SEGUE_SM90A 0
@@ -25,8 +26,6 @@ inline constexpr int kPanelRowBytes = 128;
 __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
-
-#if SEGUE_SM90A
 
 __device__ inline uint32_t load_shared(const uint32_t* p) {
   uint32_t x;
@@ -398,7 +397,5 @@ __device__ inline float tanh_fast(float x) {
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-
-#endif  // SEGUE_SM90A
 
 }  // namespace segue::attention::hopper

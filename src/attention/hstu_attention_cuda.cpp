@@ -1,6 +1,7 @@
 #if SEGUE_HAS_CUDA
 
 #include "attention/backends.h"
+#include "attention/cuda_check.h"
 #include "attention/plain_cuda.h"
 #include "attention/portable_kernel.h"
 #include "attention/sm90_kernels.h"
@@ -17,6 +18,7 @@ namespace {
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   if (p.offsets.back() == p.offsets.front()) return;
+  const DeviceScope scope(exec.device);
   const Arena::Mark mark(*exec.arena);
   if (hopper::supports(exec, p)) return hopper::forward(exec, p, o);
   if (portable::supports(p)) return portable::forward(exec, p, o);
@@ -27,6 +29,7 @@ void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv) {
   if (p.offsets.back() == p.offsets.front()) return;
+  const DeviceScope scope(exec.device);
   const Arena::Mark mark(*exec.arena);
   if (hopper::supports(exec, p)) return hopper::backward(exec, p, grad_o, dq, dk, dv);
   if (portable::supports(p)) return portable::backward(exec, p, grad_o, dq, dk, dv);

@@ -52,8 +52,6 @@ struct KeyShared {
   uint64_t o_full[Shape::kStages], o_empty[Shape::kStages];
 };
 
-#if SEGUE_SM90A
-
 template <class T, int kHeadDim>
 __device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const CUtensorMap& q_map,
                       const CUtensorMap& k_map, const CUtensorMap& v_map,
@@ -219,8 +217,6 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
   }
 }
 
-#endif
-
 template <class T, int kHeadDim, bool kSpill>
 __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     dkdv_kernel(const __grid_constant__ CUtensorMap q_map,
@@ -283,7 +279,10 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
                      static_cast<float>(p.scale),
                      static_cast<uint4*>(spill)};
   constexpr int kBytes = sizeof(Shared) + 1024;
+  static_assert(kKeys == kTileRows);
   static_assert(kBytes <= kMaxSharedBytes);
+  static_assert(Shape::kFetchRegisters + kConsumers * Shape::kComputeRegisters <=
+                kRegistersPerThread);
   launch_persistent(exec, reinterpret_cast<const void*>(dkdv_kernel<T, kHeadDim, kSpill>),
                     args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
                     tile_map(p.q, rows, Shape::kQueries), tile_map(p.k, rows, 64),

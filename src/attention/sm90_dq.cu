@@ -50,8 +50,6 @@ struct QueryShared {
   uint64_t v_full[Shape::kStages], v_empty[Shape::kStages];
 };
 
-#if SEGUE_SM90A
-
 template <class T, int kHeadDim>
 __device__ void fetch(QueryShared<T, kHeadDim>& sh, const CUtensorMap& q_map,
                       const CUtensorMap& k_map, const CUtensorMap& v_map,
@@ -218,8 +216,6 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
   }
 }
 
-#endif
-
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     dq_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
@@ -278,7 +274,10 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
                        static_cast<float>(p.alpha / 2),
                        static_cast<float>(p.scale * p.alpha / 2)};
   constexpr int kBytes = sizeof(Shared) + 1024;
+  static_assert(kQueries == kTileRows);
   static_assert(kBytes <= kMaxSharedBytes);
+  static_assert(Shape::kFetchRegisters + kConsumers * Shape::kComputeRegisters <=
+                kRegistersPerThread);
   launch_persistent(exec, reinterpret_cast<const void*>(dq_kernel<T, kHeadDim>), args.work.tiles,
                     (kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),
                     tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys),

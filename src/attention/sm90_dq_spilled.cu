@@ -36,8 +36,6 @@ struct SpilledShared {
   uint64_t full[kStages], empty[kStages];
 };
 
-#if SEGUE_SM90A
-
 /// Lanes 0 to 3 each look after the gradients of one consumer.
 template <class T, int kHeadDim>
 __device__ void fetch(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
@@ -119,8 +117,6 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
   }
 }
 
-#endif
-
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     dq_spilled_kernel(const __grid_constant__ CUtensorMap k_map, const SpilledArgs args) {
@@ -169,6 +165,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, co
                          static_cast<float>(p.scale * p.alpha / 2)};
   constexpr int kBytes = sizeof(Shared) + 1024;
   static_assert(kBytes <= kMaxSharedBytes);
+  static_assert(kFetchRegisters + kConsumers * kComputeRegisters <= kRegistersPerThread);
   launch_persistent(exec, reinterpret_cast<const void*>(dq_spilled_kernel<T, kHeadDim>),
                     args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
                     tile_map(p.k, p.offsets.back(), kKeys), args);

@@ -55,8 +55,6 @@ struct ForwardShared {
   uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
 };
 
-#if SEGUE_SM90A
-
 /// Queries, keys and what there is to say about them.
 template <class T, int kHeadDim>
 __device__ void fetch_keys(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
@@ -341,8 +339,6 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   if (pending) flush();
 }
 
-#endif
-
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWarpgroup, 1)
     forward_kernel(const __grid_constant__ CUtensorMap q_map,
@@ -411,7 +407,10 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
                          static_cast<float>(p.alpha / 2),
                          static_cast<float>(p.scale)};
   constexpr int kBytes = sizeof(Shared) + 1024;
-  static_assert(kBytes <= 232448);
+  static_assert(kBytes <= kMaxSharedBytes);
+  static_assert(Shape::kFetchRegisters + Shape::kConsumers * Shape::kComputeRegisters <=
+                kRegistersPerThread);
+  static_assert(!Shape::kTurns || Shape::kConsumers == 2);
   const auto kernel = forward_kernel<T, kHeadDim>;
   launch_persistent(exec, reinterpret_cast<const void*>(kernel), args.work.tiles,
                     (Shape::kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),

@@ -27,8 +27,10 @@ void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const T
 void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
                  const Tensor& dq, const CudaPlan& plan);
 
-/// Dynamic shared memory of a block.
+/// Of a block: dynamic shared memory, and registers that one thread of each warpgroup have
+/// together.
 inline constexpr int kMaxSharedBytes = 232448;
+inline constexpr int kRegistersPerThread = 512;
 
 /// [rows, heads, dim] for load_tile in boxes of `box_rows` rows of one head. Rows from `rows` on
 /// read as zero.

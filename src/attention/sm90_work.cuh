@@ -81,8 +81,6 @@ __device__ inline Steps query_steps(const KernelMask& mask, const Tile& t, int k
   return steps;
 }
 
-#if SEGUE_SM90A
-
 /// Tiles on their way from the picking warp to everybody else.
 struct TileQueue {
   Tile tiles[kTileSlots];
@@ -369,7 +367,5 @@ struct KeyViews {
     return StepWord::gather(block, key >= t.n || before ? kNone : kSome, false, kConsumers);
   }
 };
-
-#endif  // SEGUE_SM90A
 
 }  // namespace segue::attention::hopper
