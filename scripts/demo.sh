@@ -2,7 +2,7 @@
 # The whole way on a small made-up log: synth -> prep -> train -> eval -> report. Results go to the
 # folder given as the second argument. Ends with one line and exit code 0 only if the model has learnt:
 # at least 60 % of the way from 0.5 to the best possible AUC, and at least a third of the way from the
-# best simple rule to it.
+# better of two simple rules (share of plays heard out, per item and per user) to it.
 set -euo pipefail
 segue=$1 folder=$2
 config=$(dirname "$0")/../configs/demo.toml
@@ -10,7 +10,7 @@ config=$(dirname "$0")/../configs/demo.toml
 rm -rf "$folder"
 mkdir -p "$folder"
 format=parquet
-[[ $("$segue" version) == *Parquet* ]] || format=csv
+"$segue" version | grep -q '^Parquet *yes' || format=csv
 "$segue" synth --out "$folder/raw" --format $format
 "$segue" prep --raw "$folder/raw" --out "$folder/store" --history 256 --min-history 32
 "$segue" train "$config" --run "$folder/run" --set data.store="$folder/store"
@@ -21,8 +21,8 @@ format=parquet
 number() { grep -o "$1" "$folder/eval.json" | head -n 1 | grep -o '[0-9.]*$'; }
 yard() { number "\"$1\": {\"auc\": [0-9.]*"; }
 awk -v auc="$(number '"auc": [0-9.]*')" -v oracle="$(yard oracle)" -v item="$(yard item)" \
-  -v user="$(yard user)" -v both="$(yard user-artist)" 'BEGIN {
-    best = item > user ? item : user; if (both > best) best = both
+  -v user="$(yard user)" 'BEGIN {
+    best = item > user ? item : user
     share = (auc - 0.5) / (oracle - 0.5); gap = (auc - best) / (oracle - best)
     printf "demo: AUC %.4f, oracle %.4f, best baseline %.4f, share %.3f\n", auc, oracle, best, share
     if (share < 0.6 || gap < 1 / 3) {

@@ -18,6 +18,7 @@
 #include "attention/cuda_check.h"
 #include "attention/cuda_plan.h"
 #include "attention/hstu_attention.h"
+#include "attention/jagged40.h"
 #include "attention/sm90_kernels.h"
 #include "base/rng.h"
 
@@ -34,33 +35,19 @@ struct Shape {
   HstuMask mask;
 };
 
-/// 256 lengths, evenly spread over 1 .. 3276.
-std::vector<int64_t> jagged_lengths() {
-  std::vector<int64_t> lengths;
-  int64_t total = 0;
-  uint64_t state = 1234;
-  for (int i = 0; i < 256; ++i) {
-    lengths.push_back(1 + static_cast<int64_t>(base::splitmix64(state) % 3276));
-    state += 0x9e3779b97f4a7c15;  // base::splitmix64(x) is the output that follows state x
-    total += lengths.back();
-  }
-  *std::max_element(lengths.begin(), lengths.end()) -= total % 16;
-  return lengths;
-}
-
 std::vector<Shape> shapes() {
   const auto equal = [](int64_t count, int64_t length) {
     return std::vector<int64_t>(static_cast<size_t>(count), length);
   };
-  return {{"d128 jagged40", jagged_lengths()},
+  return {{"d128 jagged40", jagged40_lengths()},
           {"d128 32x4096", equal(32, 4096)},
           {"d128 64x2048", equal(64, 2048)},
           {"d128 128x1024", equal(128, 1024)},
           {"d128 256x512", equal(256, 512)},
-          {"d64 jagged40", jagged_lengths(), 64},
+          {"d64 jagged40", jagged40_lengths(), 64},
           {"d64 32x4096", equal(32, 4096), 64},
-          {"d128 jagged40 context 8", jagged_lengths(), 128, {.contextual_len = 8}},
-          {"d128 jagged40 window 512", jagged_lengths(), 128, {.window = 512}}};
+          {"d128 jagged40 context 8", jagged40_lengths(), 128, {.contextual_len = 8}},
+          {"d128 jagged40 window 512", jagged40_lengths(), 128, {.window = 512}}};
 }
 
 __global__ void fill_normal(uint16_t* x, int64_t count, uint64_t seed) {

@@ -155,6 +155,8 @@ const std::vector<Bench>& benches() {
       {"layer", "one STU layer, forward and backward, against the gemm rate", bench_layer},
       {"attention", "HSTU attention alone, forward and backward", bench_attention},
       {"ops", "ops that move memory: norm, gate, gather, segment sum, assemble, Adam", bench_ops},
+      {"stack", "STU layers without the identities; on a GPU, if there is one, on jagged40",
+       bench_stack},
       {"step", "whole training steps of a config, with and without the identities", bench_step},
       {"loader", "samples gathered from an event store, and batches through the loader",
        bench_loader},

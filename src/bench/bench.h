@@ -79,6 +79,8 @@ struct Settings {
   std::string config = "configs/random.toml";  // of the bench `step`
   std::vector<std::string> sets;
   std::string preset;                              // of the bench `step`, in place of a config
+  std::string device = "auto";                     // of the bench `stack`
+  int64_t layers = 3;                              // likewise
   int64_t store_users = 400, store_events = 6000;  // of the bench `loader`; events of each user
 };
 
@@ -97,6 +99,7 @@ void bench_gemm(const Settings& settings, Report& report);
 void bench_layer(const Settings& settings, Report& report);
 void bench_attention(const Settings& settings, Report& report);
 void bench_ops(const Settings& settings, Report& report);
+void bench_stack(const Settings& settings, Report& report);
 void bench_step(const Settings& settings, Report& report);
 void bench_loader(const Settings& settings, Report& report);
 

@@ -48,7 +48,9 @@ void parse_and_run(int argc, const char* const* argv) {
   add_train(app);
   add_bench(app);
   add_config(app);
+  add_doctor(app);
   add_eval(app);
+  add_plan(app);
   add_score(app);
   add_checkpoint(app);
   add_inspect(app);

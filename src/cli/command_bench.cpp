@@ -62,6 +62,9 @@ void add_bench(CLI::App& app) {
   command->add_option(
       "--preset", s.preset,
       "of the bench `step`: dlrmv4-1gpu, the reference's model beside 70 GB of tables");
+  command->add_option("--device", s.device, "of the bench `stack`: auto, cpu or cuda:N")
+      ->capture_default_str();
+  command->add_option("--layers", s.layers, "of the bench `stack`")->capture_default_str();
   command->add_option("--config", s.config, "config of the bench `step`")->capture_default_str();
   command->add_option("--set", s.sets, "override one value of that config; may be repeated")
       ->allow_extra_args(false);

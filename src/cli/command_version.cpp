@@ -22,9 +22,12 @@ void add_version(CLI::App& app) {
 #else
     const char* compiler = "g++ " __VERSION__;
 #endif
-    print(fmt::format("{}\ncompiler  {}\nCUDA      {}\noneDNN    {}\ngemm      {}\nthreads   {}\n",
-                      version_line(), compiler, SEGUE_HAS_CUDA ? "yes" : "no",
-                      gemm.starts_with("oneDNN") ? "yes" : "no", gemm, base::num_threads()));
+    print(
+        fmt::format("{}\ncompiler  {}\nCUDA      {}\noneDNN    {}\nParquet   {}\ngemm      {}\n"
+                    "threads   {}\n",
+                    version_line(), compiler, SEGUE_HAS_CUDA ? "yes" : "no",
+                    gemm.starts_with("oneDNN") ? "yes" : "no", SEGUE_HAS_ARROW ? "yes" : "no", gemm,
+                    base::num_threads()));
   });
 }
 

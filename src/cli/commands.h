@@ -21,7 +21,9 @@ void add_prep(CLI::App& app);
 void add_report(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_version(CLI::App& app);
+void add_doctor(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_score(CLI::App& app);
 
 /// The positional CONFIG and the repeatable --set of a command.

@@ -67,6 +67,11 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
+CudaFacts cuda_facts(int index) {
+  require_available(Device::cuda(index));
+  return {};
+}
+
 namespace detail {
 void* cuda_allocate(int index, int64_t) {
   require_available(Device::cuda(index));

@@ -31,6 +31,16 @@ int cuda_device_count();
 /// What the device is, for logs: "cpu", or the card's name and memory.
 std::string describe(Device device);
 
+/// What a CUDA device is; the device must exist.
+struct CudaFacts {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int64_t memory_bytes = 0, free_bytes = 0;
+  int clock_khz = 0;            // of the SMs, at most
+  int driver = 0, runtime = 0;  // CUDA versions, 13000 for 13.0
+};
+CudaFacts cuda_facts(int index);
+
 /// Throws Error(kUnsupported) with what to do when `device` cannot be used.
 void require_available(Device device);
 

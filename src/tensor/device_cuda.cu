@@ -37,6 +37,25 @@ class DeviceScope {
 
 }  // namespace
 
+CudaFacts cuda_facts(int index) {
+  require_available(Device::cuda(index));
+  DeviceScope scope(index);
+  CudaFacts f;
+  cudaDeviceProp properties{};
+  check_cuda(cudaGetDeviceProperties(&properties, index));
+  f.name = properties.name;
+  f.major = properties.major;
+  f.minor = properties.minor;
+  size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total));
+  f.memory_bytes = static_cast<int64_t>(total);
+  f.free_bytes = static_cast<int64_t>(free);
+  check_cuda(cudaDeviceGetAttribute(&f.clock_khz, cudaDevAttrClockRate, index));
+  check_cuda(cudaDriverGetVersion(&f.driver));
+  check_cuda(cudaRuntimeGetVersion(&f.runtime));
+  return f;
+}
+
 int cuda_device_count() {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) {

@@ -15,10 +15,10 @@
 #include "base/stage.h"
 #include "base/time.h"
 #include "ops/gemm.h"
-#include "ops/optimizer.h"
 #include "train/batch_pipeline.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_writer.h"
+#include "train/memory_plan.h"
 #include "train/mlperf_log.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
@@ -39,22 +39,10 @@ std::string format_bytes(double bytes) {
                       : fmt::format("{:.1f} GiB", bytes / kGib);
 }
 
-/// Tables that cannot fit would make the system kill the process half-way through filling them.
-void require_memory(const RunConfig& c, Device device) {
-  if (device.is_cuda()) return;
-  const double value_bytes = static_cast<double>(size_of(parameter_dtype(c.train.precision)));
-  double bytes = 0;
-  for (const sparse::TableConfig& t : c.sparse.tables) {
-    const int64_t width = c.sparse.dim + ops::row_state_size(c.sparse.optimizer, c.sparse.dim);
-    bytes += static_cast<double>(t.rows) * static_cast<double>(width) * value_bytes;
-  }
-  const double installed =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (bytes <= installed) return;
-  fail(ErrorCode::kOutOfMemory,
-       fmt::format("the embedding tables need {}, but this machine has {}; lower `rows` in "
-                   "sparse.tables or sparse.dim, or use a larger machine",
-                   format_bytes(bytes), format_bytes(installed)));
+/// What cannot fit would make the system kill the process half-way, or fail late on a GPU.
+double available_bytes(Device device) {
+  if (device.is_cuda()) return static_cast<double>(cuda_facts(device.index).free_bytes);
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 void log_start(const RunConfig& c, Trainer& trainer, const RunFolder& folder) {
@@ -83,7 +71,7 @@ class Loop {
         config_toml_(base::to_toml(config)),
         device_(choose_device(config.train.device)),
         eval_lifetime_(config.model.tasks) {
-    require_memory(config, device_);
+    require_memory(config, device_, available_bytes(device_));
     folder_ = std::make_unique<RunFolder>(run_dir);
     resuming_ = folder_->holds_run() && !options.overwrite;
     if (resuming_) load_state(options);

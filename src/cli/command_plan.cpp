@@ -1,0 +1,33 @@
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "base/json_line.h"
+#include "cli/commands.h"
+#include "cli/output.h"
+#include "train/memory_plan.h"
+#include "train/run_config.h"
+
+namespace segue::cli {
+
+void add_plan(CLI::App& app) {
+  struct Arguments {
+    base::ConfigSources sources;
+    bool json = false;
+  };
+  CLI::App* command = app.add_subcommand("plan", "Memory of a run by purpose, before it starts.");
+  const auto arguments = std::make_shared<Arguments>();
+  add_config_sources(*command, arguments->sources);
+  command->add_flag("--json", arguments->json, "the same as one JSON object");
+  command->callback([arguments] {
+    const train::MemoryPlan plan = train::memory_plan(train::load_run_config(arguments->sources));
+    if (!arguments->json) return print(plan.text());
+    base::JsonLine line;
+    for (const train::MemoryPlan::Part& p : plan.parts) {
+      line.add(p.purpose + "/" + p.what, p.bytes);
+    }
+    print(line.add("total", plan.total()).text() + "\n");
+  });
+}
+
+}  // namespace segue::cli
