@@ -153,9 +153,16 @@ void bench_stack(const Settings& settings, Report& report) {
   r.timing = both;
   r.flop = model::formula_flops(c, stack.offsets(), true);
   report.add(r);
+  const double all = r.flop;
   r.name = "stack forward";
   r.timing = forward;
   r.flop = model::formula_flops(c, stack.offsets(), false);
+  report.add(r);
+  r.name = "stack backward";
+  for (size_t i = 0; i < both.seconds.size(); ++i) {
+    r.timing.seconds[i] = both.seconds[i] - forward.seconds[i];
+  }
+  r.flop = all - r.flop;
   report.add(r);
 }
 
