@@ -171,7 +171,7 @@ class Loop {
     const StopSignals signals;
     Watchdog watchdog(config_.train.watchdog_seconds);
     watchdog_ = &watchdog;
-    log_ = std::make_unique<RunLog>(config_, *folder_, state_, total_samples());
+    log_ = std::make_unique<RunLog>(config_, device_, *folder_, state_, total_samples());
     base::take_stage_seconds();
     since_save_.restart();
     BatchPipeline pipeline(*source_, *trainer_);

@@ -6,7 +6,10 @@
 
 #include "base/file.h"
 #include "base/test_util.h"
+#include "report/eval_grid.h"
+#include "train/mlperf_log.h"
 #include "train/random_schema.h"
+#include "train/schedule.h"
 #include "train/test_util.h"
 
 namespace segue::train {
@@ -121,7 +124,7 @@ TEST(RunConfigTest, UnknownPresetNamesTheKnownOnes) {
 }
 
 TEST(RunConfigTest, ShippedConfigsAreValid) {
-  for (const char* path : {"configs/demo.toml", "configs/random.toml",
+  for (const char* path : {"configs/demo.toml", "configs/random.toml", "configs/mlperf_dlrmv4.toml",
                            "configs/gated-interleaved.toml", "configs/yambda-5b.toml"}) {
     EXPECT_NO_THROW(load_run_config(file(path))) << path;
   }
@@ -195,6 +198,34 @@ TEST(RandomSchemaTest, LabelBits) {
   EXPECT_EQ(label_bits(c.model), 2);
   c.model.tasks[0].bit = 128;
   EXPECT_EQ(label_bits(c.model), 8);
+}
+
+// Every value that the closed division fixes, as the log will say it.
+TEST(RunConfigTest, MlperfConfigIsTheClosedDivision) {
+  const RunConfig c = load_run_config(file("configs/mlperf_dlrmv4.toml"));
+  const report::MllogHyperparameters h =
+      mllog_hyperparameters(c, report::kDlrmv4TrainSamples, report::kDlrmv4EvalSamples);
+  EXPECT_EQ(h.global_batch_size, 8192);
+  EXPECT_EQ(h.max_sequence_length, 4096);
+  EXPECT_EQ(h.opt_base_learning_rate, 1e-6);
+  EXPECT_EQ(h.opt_sparse_base_learning_rate, 1e-6);
+  EXPECT_EQ(h.opt_adam_beta_1, 0.95);
+  EXPECT_EQ(h.opt_adam_beta_2, 0.999);
+  EXPECT_EQ(h.opt_adam_epsilon, 1e-8);
+  EXPECT_EQ(h.opt_weight_decay, 0);
+  EXPECT_EQ(h.opt_gradient_clip_norm, 1);
+  EXPECT_EQ(h.opt_learning_rate_warmup_steps, 24000);
+  EXPECT_EQ(h.opt_learning_rate_warmup_start_lr, 0);
+  EXPECT_EQ(h.opt_sparse_name, "RowWiseAdagrad");
+  EXPECT_EQ(h.eval_every_data_pct, 0.001);
+  EXPECT_EQ(c.eval.target_auc, 0.75);
+
+  const EvalSchedule schedule =
+      eval_schedule(c.eval, report::kDlrmv4TrainSamples, c.data.batch_size);
+  EXPECT_EQ(schedule.every_steps, 280);
+  int64_t first = 0;
+  while (!schedule.due(++first, -1)) continue;
+  EXPECT_EQ(first * c.data.batch_size, 57'344'000);
 }
 
 }  // namespace

@@ -60,7 +60,16 @@ int64_t length_bin_width(const model::ModelConfig& model) {
   return model.max_seq_len / kLengthBins + 1;  // a full sample falls into the last bin
 }
 
-RunLog::RunLog(const RunConfig& config, RunFolder& folder, const RunState& state,
+double stated_peak_flops(const std::string& gpu_name) {
+  constexpr std::pair<const char*, double> kPeaks[] = {
+      {"H200", 989e12}, {"H100", 989e12}, {"B200", 2250e12}, {"A100", 312e12}};
+  for (const auto& [name, peak] : kPeaks) {
+    if (gpu_name.find(name) != std::string::npos) return peak;
+  }
+  return 0;
+}
+
+RunLog::RunLog(const RunConfig& config, Device device, RunFolder& folder, const RunState& state,
                int64_t total_samples)
     : config_(config),
       folder_(folder),
@@ -68,7 +77,11 @@ RunLog::RunLog(const RunConfig& config, RunFolder& folder, const RunState& state
       trace_{config.trace.steps, config.trace.active},
       progress_("train", total_samples, "samples", state.samples),
       padded_flops_(model::dense_formula_flops(config.model)),
-      peak_flops_(config.train.peak_tflops * 1e12) {}
+      peak_flops_(config.train.peak_tflops * 1e12) {
+  if (peak_flops_ == 0 && device.is_cuda()) {
+    peak_flops_ = stated_peak_flops(cuda_facts(device.index).name);
+  }
+}
 
 void RunLog::before_step(int64_t step) {
   if (!trace_.starts_at(step)) return;

@@ -22,7 +22,8 @@ namespace segue::train {
 class RunLog {
  public:
   /// `total_samples` is where the run ends, 0 if that is not known.
-  RunLog(const RunConfig& config, RunFolder& folder, const RunState& state, int64_t total_samples);
+  RunLog(const RunConfig& config, Device device, RunFolder& folder, const RunState& state,
+         int64_t total_samples);
 
   /// Around every step.
   void before_step(int64_t step);
@@ -60,6 +61,9 @@ class RunLog {
   double loss_z_ = 0, gradient_z_ = 0;
   bool has_line_ = false;
 };
+
+/// Dense bf16 rate that the maker states for a GPU, in FLOP/s; 0: not known.
+double stated_peak_flops(const std::string& gpu_name);
 
 /// Bins of the histogram of tokens per sample: bin i holds [i * width, (i + 1) * width).
 inline constexpr int64_t kLengthBins = 16;
