@@ -174,7 +174,9 @@ TEST_F(PrepCommand, OneProcessAtATime) {
   while (!fs::exists(log_.folder + "/store/.tmp/store")) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  first.kill(SIGSTOP);  // it would be done before the second one has started
   expect_error(run_process(arguments("store")), 3, "another process is writing this store");
+  first.kill(SIGCONT);
   EXPECT_EQ(first.wait().code, 0);
 }
 

@@ -42,13 +42,19 @@ inline Outcome run(std::vector<std::string> arguments) {
   return o;
 }
 
+/// Several processes may run at a time.
+inline std::string unique(const std::string& name) {
+  static int number = 0;
+  return name + std::to_string(++number);
+}
+
 /// A `segue` of its own.
 class Process {
  public:
   /// `prepare` runs in the new process before the program; false ends it with code 125.
   template <class Prepare>
   Process(std::vector<std::string> arguments, Prepare prepare)
-      : out_(base::temp_path("out")), err_(base::temp_path("err")) {
+      : out_(base::temp_path(unique("out"))), err_(base::temp_path(unique("err"))) {
     arguments.insert(arguments.begin(), SEGUE_BINARY);
     std::vector<char*> argv;
     for (std::string& a : arguments) argv.push_back(a.data());
