@@ -4,46 +4,24 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/contextual_shapes.h"
 #include "ops/cuda_forms.h"
 #include "ops/gemm.h"
 #include "ops/row_chunks.h"
 #include "ops/row_loop.h"
 
 namespace segue::ops {
-namespace {
-
-/// Slot `s` of [samples, slots, out] as a matrix [samples, out] whose rows are far apart.
-Tensor slot_of(const Tensor& t, int64_t s) {
-  const Tensor narrowed = t.narrow(1, s, 1);
-  Tensor view = narrowed;
-  view.rank = 2;
-  view.sizes = {t.size(0), t.size(2), 0, 0};
-  view.strides = {t.stride(0), t.stride(2), 0, 0};
-  return view;
-}
-
-void check_shapes(const Tensor& e, const Tensor& weight, const Tensor& y) {
-  SEGUE_ASSERT(e.rank == 3 && weight.rank == 3 && y.rank == 3, "contextual_linear: ranks");
-  SEGUE_ASSERT(e.size(0) == weight.size(0) && y.size(1) == weight.size(0),
-               "contextual_linear: number of slots");
-  SEGUE_ASSERT(e.size(1) == y.size(0), "contextual_linear: number of samples");
-  SEGUE_ASSERT(e.size(2) == weight.size(1) && y.size(2) == weight.size(2),
-               "contextual_linear: widths");
-}
-
-}  // namespace
-
 void contextual_linear_forward(const Exec& exec, const Tensor& e, const Tensor& weight,
                                const Tensor& bias, const Tensor& y) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) return cuda::contextual_linear_forward(exec, e, weight, bias, y);
   }
   require_cpu(exec, "contextual_linear_forward");
-  check_shapes(e, weight, y);
+  check_contextual_shapes(e, weight, y);
   for (int64_t s = 0; s < weight.size(0); ++s) {
     GemmExtra extra;
     if (bias) extra.bias = bias.select(s);
-    gemm(exec, Trans::kNo, e.select(s), Trans::kNo, weight.select(s), slot_of(y, s), extra);
+    gemm(exec, Trans::kNo, e.select(s), Trans::kNo, weight.select(s), contextual_slot(y, s), extra);
   }
 }
 
@@ -55,11 +33,11 @@ void contextual_linear_backward(const Exec& exec, const Tensor& dy, const Tensor
       return cuda::contextual_linear_backward(exec, dy, e, weight, de, dweight, dbias);
   }
   require_cpu(exec, "contextual_linear_backward");
-  check_shapes(e, weight, dy);
+  check_contextual_shapes(e, weight, dy);
   GemmExtra add_to;
   add_to.accumulate = true;
   for (int64_t s = 0; s < weight.size(0); ++s) {
-    const Tensor dy_s = slot_of(dy, s);
+    const Tensor dy_s = contextual_slot(dy, s);
     if (de) gemm(exec, Trans::kNo, dy_s, Trans::kYes, weight.select(s), de.select(s));
     if (dweight) {
       gemm(exec, Trans::kYes, e.select(s), Trans::kNo, dy_s, dweight.select(s), add_to);

@@ -1,30 +1,12 @@
 #include <array>
 
+#include "ops/contextual_shapes.h"
 #include "ops/cuda_forms.h"
 #include "ops/gemm.cuh"
 #include "ops/partial_sums.cuh"
 
 namespace segue::ops::cuda {
 namespace {
-
-/// Slot `s` of [samples, slots, out] as a matrix [samples, out] whose rows are far apart.
-Tensor slot_of(const Tensor& t, int64_t s) {
-  const Tensor narrowed = t.narrow(1, s, 1);
-  Tensor view = narrowed;
-  view.rank = 2;
-  view.sizes = {t.size(0), t.size(2), 0, 0};
-  view.strides = {t.stride(0), t.stride(2), 0, 0};
-  return view;
-}
-
-void check_shapes(const Tensor& e, const Tensor& weight, const Tensor& y) {
-  SEGUE_ASSERT(e.rank == 3 && weight.rank == 3 && y.rank == 3, "contextual_linear: ranks");
-  SEGUE_ASSERT(e.size(0) == weight.size(0) && y.size(1) == weight.size(0),
-               "contextual_linear: number of slots");
-  SEGUE_ASSERT(e.size(1) == y.size(0), "contextual_linear: number of samples");
-  SEGUE_ASSERT(e.size(2) == weight.size(1) && y.size(2) == weight.size(2),
-               "contextual_linear: widths");
-}
 
 template <class T>
 __global__ void action_forward_kernel(const float* table, const float* target, const int32_t* code,
@@ -96,7 +78,7 @@ unsigned flat_blocks(int64_t n) {
 
 void contextual_linear_forward(const Exec& exec, const Tensor& e, const Tensor& weight,
                                const Tensor& bias, const Tensor& y) {
-  check_shapes(e, weight, y);
+  check_contextual_shapes(e, weight, y);
   if (y.elements() == 0) return;
   const Arena::Mark mark(*exec.arena);
   const Tensor a = product_operand(exec, e), b = product_operand(exec, weight);
@@ -109,13 +91,14 @@ void contextual_linear_forward(const Exec& exec, const Tensor& e, const Tensor& 
   if (bias) extra.bias = used_bias.select(0);
   const Batch batch{weight.size(0), a.stride(0), b.stride(0), y.stride(1),
                     bias ? used_bias.stride(0) : 0};
-  gemm_batch(exec, Trans::kNo, a.select(0), Trans::kNo, b.select(0), slot_of(y, 0), extra, batch);
+  gemm_batch(exec, Trans::kNo, a.select(0), Trans::kNo, b.select(0), contextual_slot(y, 0), extra,
+             batch);
 }
 
 void contextual_linear_backward(const Exec& exec, const Tensor& dy, const Tensor& e,
                                 const Tensor& weight, const Tensor& de, const Tensor& dweight,
                                 const Tensor& dbias) {
-  check_shapes(e, weight, dy);
+  check_contextual_shapes(e, weight, dy);
   const int64_t slots = weight.size(0);
   if (slots == 0) return;
   const Arena::Mark mark(*exec.arena);
@@ -127,25 +110,25 @@ void contextual_linear_backward(const Exec& exec, const Tensor& dy, const Tensor
   if (de) {
     const Tensor b = product_operand(exec, weight);
     const Batch batch{slots, gradient.stride(1), b.stride(0), de.stride(0), 0};
-    gemm_batch(exec, Trans::kNo, slot_of(gradient, 0), Trans::kYes, b.select(0), de.select(0), {},
-               batch);
+    gemm_batch(exec, Trans::kNo, contextual_slot(gradient, 0), Trans::kYes, b.select(0),
+               de.select(0), {}, batch);
   }
   if (dweight) {
     const Tensor a = product_operand(exec, e);
     GemmExtra add_to;
     add_to.accumulate = true;
     const Batch batch{slots, a.stride(0), gradient.stride(1), dweight.stride(0), 0};
-    gemm_batch(exec, Trans::kYes, a.select(0), Trans::kNo, slot_of(gradient, 0), dweight.select(0),
-               add_to, batch);
+    gemm_batch(exec, Trans::kYes, a.select(0), Trans::kNo, contextual_slot(gradient, 0),
+               dweight.select(0), add_to, batch);
   }
   if (!dbias) return;
   if (dy.stride(1) == dy.size(2) && dbias.is_contiguous()) {  // all slots in one pass
-    Tensor rows = slot_of(dy, 0);
+    Tensor rows = contextual_slot(dy, 0);
     rows.sizes[1] = slots * dy.size(2);
     column_sum(exec, rows, dbias.reshape({rows.size(1)}));
     return;
   }
-  for (int64_t s = 0; s < slots; ++s) column_sum(exec, slot_of(dy, s), dbias.select(s));
+  for (int64_t s = 0; s < slots; ++s) column_sum(exec, contextual_slot(dy, s), dbias.select(s));
 }
 
 void action_encode_forward(const Exec& exec, const Tensor& table, const Tensor& target,

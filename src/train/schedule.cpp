@@ -6,9 +6,9 @@
 namespace segue::train {
 
 bool EvalSchedule::due(int64_t steps_done, int64_t window_ended) const {
-  if (steps_done < skip_steps) return false;
-  if (every_steps > 0) return steps_done % every_steps == 0;
-  return every_windows > 0 && window_ended >= 0 && window_ended % every_windows == 0;
+  if (every_steps > 0) return report::eval_due(steps_done, every_steps, skip_steps);
+  return every_windows > 0 && steps_done >= skip_steps && window_ended >= 0 &&
+         window_ended % every_windows == 0;
 }
 
 EvalSchedule eval_schedule(const EvalConfig& config, int64_t train_samples, int64_t global_batch) {

@@ -60,7 +60,6 @@ class RandomSource final : public Source {
   }
 
   int64_t train_samples() const override { return 0; }
-  int64_t train_windows() const override { return 0; }
   int64_t eval_samples() const override { return eval_batches_ * batch_size_; }
   std::optional<double> oracle_auc() override {
     std::vector<Batch> held_out(static_cast<size_t>(eval_batches_));
@@ -117,7 +116,6 @@ class StoreSource final : public Source {
   }
 
   int64_t train_samples() const override { return stream_.total_train_anchors(); }
-  int64_t train_windows() const override { return stream_.end_window() - stream_.first_window(); }
   int64_t eval_samples() const override {
     return stream_.config().eval == data::EvalMode::kFixed
                ? static_cast<int64_t>(stream_.eval_positions().size())

@@ -32,7 +32,6 @@ class Source {
 
   /// Training samples from the first to the last window, wherever a run was resumed; 0: no end.
   virtual int64_t train_samples() const = 0;
-  virtual int64_t train_windows() const = 0;  // 0: no windows
   /// Samples of one evaluation; 0: not known before.
   virtual int64_t eval_samples() const = 0;
   /// AUC of the true probabilities of the last evaluation's labels, where they are known.
