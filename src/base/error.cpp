@@ -25,6 +25,8 @@ std::string_view to_string(ErrorCode code) {
       return "unsupported";
     case ErrorCode::kNumeric:
       return "numeric";
+    case ErrorCode::kPeer:
+      return "peer";
   }
   return "unknown";
 }

@@ -18,6 +18,7 @@ enum class ErrorCode {
   kOutOfMemory,      // a budget is too small
   kUnsupported,      // right to ask, but this build or device cannot do it
   kNumeric,          // not finite where it must be
+  kPeer,             // another rank is gone, does not answer, or says something else
 };
 
 std::string_view to_string(ErrorCode code);

@@ -98,6 +98,8 @@ int exit_code(ErrorCode code) {
       return kExitUnsupported;
     case ErrorCode::kNumeric:
       return kExitNumeric;
+    case ErrorCode::kPeer:
+      return kExitPeer;
   }
   return kExitOther;
 }

@@ -19,6 +19,7 @@ enum ExitCode {
   kExitOutOfMemory = 6,
   kExitUnsupported = 7,  // this build or machine cannot do it
   kExitNumeric = 8,      // loss or gradients not finite
+  kExitPeer = 9,         // another rank is gone or does not answer
 };
 int exit_code(ErrorCode code);
 
