@@ -53,14 +53,4 @@ struct Ranker::ItemSide {
   Tensor dlogits;
 };
 
-/// What a pass brings back to the host, side by side in one piece of memory: one copy.
-struct Ranker::Results {
-  Tensor memory;                // u8
-  Tensor losses;                // f64 [tasks]
-  Tensor gradient_squares;      // f64 [1]
-  Tensor row_gradient_squares;  // f64 [tables]
-  Tensor logits;                // [labels, tasks]
-  Tensor predictions;           // [tasks, labels]
-};
-
 }  // namespace segue::model

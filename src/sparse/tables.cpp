@@ -233,7 +233,7 @@ Tensor Tables::rows(const Exec& exec, const Ticket& ticket, TableId table) const
 }
 
 void Tables::apply(const Exec& exec, const Ticket& ticket, TableId table,
-                   const Tensor& row_gradients, double lr, int64_t step) {
+                   const Tensor& row_gradients, double lr, int64_t step, const Tensor& enabled) {
   const Tensor to = weights(table);
   const int64_t rows = ticket.distinct_rows(table);
   SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(0) == rows &&
@@ -253,7 +253,7 @@ void Tables::apply(const Exec& exec, const Ticket& ticket, TableId table,
   p.beta1 = config_.beta1;
   p.beta2 = config_.beta2;
   p.t = step;
-  ops::rowwise_update(exec, p, ticket.ids_for(exec, table), gradients, to, state(table));
+  ops::rowwise_update(exec, p, ticket.ids_for(exec, table), gradients, to, state(table), enabled);
 }
 
 int64_t Tables::bytes() const {

@@ -93,9 +93,10 @@ class Tables {
   Tensor rows(const Exec& exec, const Ticket& ticket, TableId table) const;
 
   /// One summed gradient per distinct row; updates weights and optimizer state in place.
-  /// `step` counts updates from 1 (Adam's bias correction).
+  /// `step` counts updates from 1 (Adam's bias correction). Where `enabled` (f64 [1] on exec's
+  /// device; absent: 1) is 0 nothing changes.
   void apply(const Exec& exec, const Ticket& ticket, TableId table, const Tensor& row_gradients,
-             double lr, int64_t step);
+             double lr, int64_t step, const Tensor& enabled = {});
 
   /// Ids that fell outside their table so far, per table.
   std::span<const int64_t> out_of_range_counts() const { return out_of_range_; }
