@@ -83,6 +83,7 @@ Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
                   .xavier_normal = false});
   }
   parameters_.allocate(device, parameter_dtype, seed);
+  places_ = std::make_unique<Places>();
 }
 
 Ranker::~Ranker() = default;

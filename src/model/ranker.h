@@ -103,18 +103,19 @@ class Ranker {
   static constexpr int64_t kMaxActionCodes = 1024;
 
  private:
-  struct Places;    // indices of events and candidates, while a batch is prepared
+  struct Places;    // what prepare() works in
   struct Rows;      // part one, whole batch
   struct Tokens;    // one micro-batch
   struct UserSide;  // assembled input, stack and postprocessor of one micro-batch
   struct ItemSide;  // item MLP, head
 
-  void prepare_ids(const Batch& batch, PreparedBatch& out, Places& places);
-  void prepare_actions(const Batch& batch, PreparedBatch& out, Places& places) const;
+  void prepare_ids(const Batch& batch, PreparedBatch& out);
+  void prepare_branches(PreparedBatch& out);
+  void prepare_actions(const Batch& batch, PreparedBatch& out);
   PreparedBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro,
-                                       const Places& places, PreparedBatch& out) const;
-  void fill_tokens(const Batch& batch, const MicroBatch& micro, const Places& places,
-                   const PreparedBatch::Tokens& t, int64_t* timestamps, PreparedBatch& out) const;
+                                       PreparedBatch& out);
+  void fill_tokens(const Batch& batch, const MicroBatch& micro, const PreparedBatch::Tokens& t,
+                   int64_t* timestamps, PreparedBatch& out) const;
 
   Rows rows_forward(const Exec& exec, const PreparedBatch& batch, const UploadBlock::Placed& placed,
                     bool training) const;
@@ -146,7 +147,8 @@ class Ranker {
   std::unique_ptr<Postprocessor> postprocessor_;
   std::unique_ptr<Mlp> item_mlp_, head_;
 
-  PreparedBatch prepared_;           // of run(batch): its memory is kept
+  std::unique_ptr<Places> places_;   // of prepare(): its memory is kept
+  PreparedBatch prepared_;           // of run(batch): likewise
   HostArray<uint8_t> host_results_;  // where results land when they come from a GPU
   Event results_arrived_;
 };

@@ -15,7 +15,7 @@
 namespace segue::sparse {
 namespace {
 
-constexpr int64_t kIdGrain = 1 << 15;  // ids per chunk of a scan
+constexpr int64_t kIdGrain = 1 << 14;  // ids per chunk of a scan
 
 [[noreturn]] void fail_config(const std::string& message) { fail(ErrorCode::kConfig, message); }
 
@@ -66,6 +66,18 @@ void round_to_wire(const Exec& exec, Wire wire, const Tensor& x) {
 }
 
 }  // namespace
+
+std::span<const int32_t> Ticket::inverse(int64_t lookup, int64_t count) const {
+  const Place& first = lookups_[static_cast<size_t>(lookup)];
+  int64_t size = 0;
+  for (int64_t l = lookup; l < lookup + count; ++l) {
+    const Place& p = lookups_[static_cast<size_t>(l)];
+    SEGUE_ASSERT(p.table == first.table && p.at == first.at + size, "lookups of one table");
+    size += p.size;
+  }
+  return parts_[first.table].inverse.span().subspan(static_cast<size_t>(first.at),
+                                                    static_cast<size_t>(size));
+}
 
 Tensor Ticket::ids_for(const Exec& exec, TableId table) const {
   const HostArray<int64_t>& ids = part(table).values;
@@ -172,7 +184,7 @@ TableId Tables::id(std::string_view name) const {
   fail_config(fmt::format("there is no table `{}`; {}", name, hint));
 }
 
-Ticket Tables::begin(std::span<const Lookup> lookups) {
+Ticket Tables::begin(std::span<const Lookup> lookups, Ticket ticket) {
   // All checks come first: an error leaves the counts as they were.
   std::vector<int64_t> counts = out_of_range_;
   std::vector<int64_t> ids_per_table(tables_.size(), 0);
@@ -195,30 +207,21 @@ Ticket Tables::begin(std::span<const Lookup> lookups) {
   }
   out_of_range_ = std::move(counts);
 
-  Ticket ticket;
-  ticket.inverse_.resize(lookups.size());
-  HostArray<int64_t> ids;
+  // Features that share a table share its distinct rows.
+  ticket.placed_ids_.clear();
+  ticket.lookups_.resize(lookups.size());
+  ticket.parts_.resize(tables_.size());
   for (size_t t = 0; t < tables_.size(); ++t) {
-    const auto of_this_table = [&](auto&& use) {
-      int64_t at = 0;
-      for (size_t l = 0; l < lookups.size(); ++l) {
-        if (static_cast<size_t>(lookups[l].table) != t) continue;
-        use(l, at);
-        at += static_cast<int64_t>(lookups[l].ids.size());
-      }
-    };
-    // Features that share a table share its distinct rows.
-    ids.resize(ids_per_table[t]);
-    of_this_table([&](size_t l, int64_t at) {
-      copy_ids(lookups[l].ids, tables_[t].config.rows, config_.out_of_range, ids.data() + at);
-    });
-    Distinct part = distinct(ids.span(), /*skip_negative=*/true);
-    of_this_table([&](size_t l, int64_t at) {
-      ticket.inverse_[l].assign(
-          part.inverse.span().subspan(static_cast<size_t>(at), lookups[l].ids.size()));
-    });
-    part.inverse = {};
-    ticket.parts_.push_back(std::move(part));
+    ids_.resize(ids_per_table[t]);
+    int64_t at = 0;
+    for (size_t l = 0; l < lookups.size(); ++l) {
+      if (static_cast<size_t>(lookups[l].table) != t) continue;
+      const auto size = static_cast<int64_t>(lookups[l].ids.size());
+      copy_ids(lookups[l].ids, tables_[t].config.rows, config_.out_of_range, ids_.data() + at);
+      ticket.lookups_[l] = {t, at, size};
+      at += size;
+    }
+    distinct(ids_.span(), /*skip_negative=*/true, scratch_, ticket.parts_[t]);
   }
   return ticket;
 }

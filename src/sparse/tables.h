@@ -52,10 +52,8 @@ class Ticket {
  public:
   int64_t distinct_rows(TableId table) const { return part(table).values.size(); }
   /// i32 [ids of the lookup]: place of each id among the distinct rows of its table, -1 for a zero
-  /// row.
-  std::span<const int32_t> inverse(int64_t lookup) const {
-    return inverse_[static_cast<size_t>(lookup)].span();
-  }
+  /// row. Of `count` lookups in a row when they all read one table.
+  std::span<const int32_t> inverse(int64_t lookup, int64_t count = 1) const;
   std::span<const int64_t> distinct_ids(TableId table) const { return part(table).values.span(); }
   /// A copy of distinct_ids where ops can read it, valid as long as the ticket is used. Without one
   /// rows() and apply() make their own.
@@ -68,9 +66,13 @@ class Ticket {
   friend class Tables;
   Tensor ids_for(const Exec& exec, TableId table) const;
   const Distinct& part(TableId table) const { return parts_[static_cast<size_t>(table)]; }
-  std::vector<Distinct> parts_;              // per table
-  std::vector<Tensor> placed_ids_;           // per table; empty or absent: not placed
-  std::vector<HostArray<int32_t>> inverse_;  // per lookup
+  std::vector<Distinct> parts_;     // per table; inverse of its lookups one after the other
+  std::vector<Tensor> placed_ids_;  // per table; empty or absent: not placed
+  struct Place {
+    size_t table = 0;
+    int64_t at = 0, size = 0;  // in the inverse of the table
+  };
+  std::vector<Place> lookups_;
 };
 
 /// Named embedding tables of one rank. Three calls make a step: begin, rows, apply. Expanded
@@ -86,8 +88,8 @@ class Tables {
 
   /// Dedupes. Ids outside a table follow the policy: kError throws Error(kOutOfRange) naming
   /// feature, id and table; kClamp takes the nearest row; kZero reads zeros and is never updated.
-  /// The last two count.
-  Ticket begin(std::span<const Lookup> lookups);
+  /// The last two count. An old ticket may be given for its memory.
+  Ticket begin(std::span<const Lookup> lookups, Ticket ticket = {});
 
   /// [distinct, dim] in exec's arena, in float or double as the tables are kept.
   Tensor rows(const Exec& exec, const Ticket& ticket, TableId table) const;
@@ -114,6 +116,8 @@ class Tables {
   TablesConfig config_;
   std::vector<Table> tables_;
   std::vector<int64_t> out_of_range_;
+  HostArray<int64_t> ids_;  // of one table, in begin()
+  DedupScratch scratch_;    // likewise
 };
 
 }  // namespace segue::sparse

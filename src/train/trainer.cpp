@@ -92,6 +92,7 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   update(e, pass, stats);
   prepared.block.release(stream_);
   ranker_.finish(pass);
+  prepared.ticket = std::move(pass.ticket);  // its memory serves the next batch
   require_finite(e, pass, stats.step);
   ++steps_done_;
 
