@@ -174,7 +174,7 @@ Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const 
 }
 
 void Ranker::loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, double denominator,
-                  const Results& results) const {
+                  const PassResults& results) const {
   const Exec wide = wide_exec(exec);
   const int64_t labels = tokens.labelled.rows.size(0);
   ops::convert(wide, item.logits, results.logits.rows(tokens.first_label, labels));

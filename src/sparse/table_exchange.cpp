@@ -62,7 +62,8 @@ void TableExchange::ask() {
   comm::Communicator& group = *tables_.groups_.ids;
   const auto w = static_cast<size_t>(ranks());
   const size_t tables = tables_.tables_.size();
-  ticket_.shared_.resize(tables);
+  ticket_.shared_.assign(tables, {});
+  ticket_.block_.clear();
   std::vector<int64_t> counts(w * tables), slots, slot_counts(w);
   for (size_t q = 0; q < w; ++q) {
     for (size_t t = 0; t < tables; ++t) {
@@ -281,7 +282,7 @@ std::vector<Tensor> TableExchange::whole_row_squares(const Exec& exec,
 }
 
 void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradients, double lr,
-                          int64_t step) {
+                          int64_t step, const Tensor& enabled) {
   const Arena::Mark mark(*exec.arena);
   const Wire wire = tables_.config_.backward_wire;
   const size_t tables = row_gradients.size();
@@ -325,7 +326,7 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
   for (size_t t = 0; t < tables; ++t) {
     if (!sums[t]) continue;
     tables_.update(exec, static_cast<TableId>(t),
-                   ticket_.placed_.tensor(ticket_.shared_[t].distinct), sums[t], lr, step,
+                   ticket_.placed_.tensor(ticket_.shared_[t].distinct), sums[t], lr, step, enabled,
                    squares[t]);
   }
 }
