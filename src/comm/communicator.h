@@ -2,18 +2,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "comm/link.h"
+#include "tensor/buffer.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
 
 namespace segue::comm {
-
-using ConstBytes = std::span<const std::byte>;
-using Bytes = std::span<std::byte>;
 
 /// What a communicator has moved so far.
 struct Traffic {
@@ -23,10 +23,22 @@ struct Traffic {
   double seconds = 0;         // inside collectives
 };
 
+/// Who is in a group, and how long they wait for each other.
+struct Group {
+  std::string name;
+  int rank = 0;              // in the group
+  std::vector<int> members;  // ranks of the world
+  double timeout_seconds = 300;
+
+  int size() const { return static_cast<int>(members.size()); }
+  /// "rank 3", the number being that of the world.
+  std::string peer(int rank) const;
+};
+
 /// A group of ranks that talk to each other. Every call is collective: all ranks of the group make
 /// the same calls in the same order, each communicator from one thread at a time. Kinds differ in
-/// one thing, how bytes get from rank to rank; everything else is built on that, so that a result
-/// does not depend on the kind.
+/// one thing, how bytes get from rank to rank (their Link); everything else is built on that, so
+/// that a result does not depend on the kind.
 ///
 /// Reductions add in the order of ranks: the same inputs give the same bits, on every rank.
 ///
@@ -35,13 +47,15 @@ struct Traffic {
 /// tells its peers if it can, and every later call fails at once with the first reason.
 class Communicator {
  public:
-  virtual ~Communicator() = default;
+  /// A group of one needs no link.
+  Communicator(Group group, std::unique_ptr<Link> link, std::shared_ptr<Fate> fate);
+  ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-  const std::string& name() const { return name_; }
+  int rank() const { return group_.rank; }
+  int size() const { return group_.size(); }
+  const std::string& name() const { return group_.name; }
   const Traffic& traffic() const { return traffic_; }
   /// For messages only.
   void set_step(int64_t step) { step_ = step; }
@@ -60,7 +74,8 @@ class Communicator {
   /// One number per peer, and theirs for this rank.
   [[nodiscard]] Status exchange_counts(std::span<const int64_t> mine, std::span<int64_t> theirs);
 
-  /// all = every rank's `mine`, in the order of ranks; rows per rank may differ.
+  /// all = every rank's `mine`, in the order of ranks; rows per rank may differ. `mine` may be its
+  /// own place in `all`.
   [[nodiscard]] Status all_gather(const Tensor& mine, const Tensor& all,
                                   std::span<const int64_t> rows, const Stream* stream = nullptr);
   /// Host messages of any length; [rank].
@@ -76,17 +91,38 @@ class Communicator {
 
   /// Waits for `stream`, in which exchanges of this group may be queued, no longer than the
   /// timeout.
-  [[nodiscard]] virtual Status synchronize(const Stream& stream);
-
- protected:
-  Communicator(std::string name, int rank, int size)
-      : name_(std::move(name)), rank_(rank), size_(size) {}
+  [[nodiscard]] Status synchronize(const Stream& stream);
 
  private:
-  std::string name_;
-  int rank_ = 0, size_ = 1;
+  struct Place {  // where the memory of a call is
+    Device device;
+    const Stream* stream = nullptr;
+  };
+  /// Memory that grows and is kept.
+  struct Scratch {
+    Buffer buffer;
+    std::byte* take(Device device, int64_t bytes, HostMemory kind = HostMemory::kPageable);
+  };
+
+  Call next_call(Op op);
+  Status exchange(Op op, std::span<const ConstBytes> send, std::span<const Bytes> receive,
+                  Place place);
+  Status exchange_staged(const Call& call, std::span<const ConstBytes> send,
+                         std::span<const Bytes> receive, Place place);
+  Status gather(Op op, ConstBytes mine, std::span<const Bytes> all, Place place);
+  Status reduce_small(const Tensor& values, Place place);
+  Status failed(const Call& call, const Status& status);
+  void count(std::span<const ConstBytes> send);
+
+  Group group_;
+  std::unique_ptr<Link> link_;
+  std::shared_ptr<Fate> fate_;
   int64_t step_ = 0;
+  uint64_t sequence_ = 0;
+  Status broken_;
   Traffic traffic_;
+  std::vector<int64_t> sent_to_;
+  Scratch parts_, staged_send_, staged_receive_;
 };
 
 }  // namespace segue::comm

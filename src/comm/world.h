@@ -23,10 +23,14 @@ struct CommConfig {
 };
 void describe(base::ConfigVisitor& v, CommConfig& c);
 
-/// All ranks of a run, and the groups they open. One per process, or per thread in tests.
+/// All ranks of a run, and the groups they open. One per process, or per thread in tests; it must
+/// outlive its groups.
 class World {
  public:
   virtual ~World() = default;
+  World(const World&) = delete;
+  World& operator=(const World&) = delete;
+
   int rank() const { return rank_; }
   int size() const { return size_; }
   /// Place among the ranks of this machine; chooses the GPU.
@@ -34,17 +38,24 @@ class World {
   int local_size() const { return local_size_; }
 
   /// Collective over the whole world, also for ranks that `members` does not name (they get null).
-  /// Groups are independent: each has its own connections, and its own order of calls.
+  /// Groups are independent: each has its own connections, and its own order of calls. Error(kPeer)
+  /// when a rank does not come.
   virtual std::unique_ptr<Communicator> open(const std::string& name, Device device,
                                              std::span<const int> members) = 0;
   /// Of all ranks.
   std::unique_ptr<Communicator> open(const std::string& name, Device device = Device::cpu());
 
+  /// Breaks all groups: the peers get `why` with the rank. For an error of this rank alone that
+  /// ends it; without this they only see that it is gone.
+  void give_up(const std::string& why);
+
  protected:
   World(int rank, int size, int local_rank, int local_size);
+  const std::shared_ptr<Fate>& fate() const { return fate_; }
 
  private:
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
+  std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
 };
 
 /// The world that this process was started in: mpirun, Slurm, `segue train --ranks`, or alone.

@@ -98,17 +98,15 @@ Tensor zeros_like(const Exec& exec, const Tensor& t, DType dtype) {
 
 }  // namespace
 
-Ranker::Rows Ranker::rows_forward(const Exec& exec, const PreparedBatch& batch,
+Ranker::Rows Ranker::rows_forward(const Exec& exec, PreparedBatch& batch,
                                   const UploadBlock::Placed& placed, bool training) const {
   Rows rows;
-  rows.table_rows.resize(static_cast<size_t>(tables_.count()));
+  rows.table_rows = tables_.rows(exec, batch.ticket);
   rows.table_gradients.resize(static_cast<size_t>(tables_.count()));
   for (const sparse::TableId table : batch.looked_up) {
     const auto t = static_cast<size_t>(table);
-    rows.table_rows[t] = tables_.rows(exec, batch.ticket, table);
-    if (training) {
-      rows.table_gradients[t] = zeros_like(exec, rows.table_rows[t], exec.parameter_dtype());
-    }
+    if (!training) continue;
+    rows.table_gradients[t] = zeros_like(exec, rows.table_rows[t], exec.parameter_dtype());
   }
   for (const auto& part : batch.branch_index) rows.branch_index.push_back(placed.tensor(part));
   for (const auto& part : batch.context_index) rows.context_index.push_back(placed.tensor(part));

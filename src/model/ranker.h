@@ -98,7 +98,7 @@ class Ranker {
   void fill_tokens(const Batch& batch, const MicroBatch& micro, const Places& places,
                    const PreparedBatch::Tokens& t, int64_t* timestamps, PreparedBatch& out) const;
 
-  Rows rows_forward(const Exec& exec, const PreparedBatch& batch, const UploadBlock::Placed& placed,
+  Rows rows_forward(const Exec& exec, PreparedBatch& batch, const UploadBlock::Placed& placed,
                     bool training) const;
   void rows_backward(const Exec& exec, Rows& rows) const;
   Tokens place_tokens(const PreparedBatch& batch, const PreparedBatch::Tokens& micro,

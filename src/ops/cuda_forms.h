@@ -85,7 +85,9 @@ void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out);
 void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
                 const Tensor& scale);
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state);
+                    const Tensor& gradients, const Tensor& table, const Tensor& state,
+                    const Tensor& mean_squares);
+void row_mean_squares(const Exec& exec, const Tensor& x, int64_t width, const Tensor& out);
 
 }  // namespace cuda
 }  // namespace segue::ops

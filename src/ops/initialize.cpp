@@ -47,26 +47,25 @@ Four normal_values(const base::PhiloxCounter& bits) {
 /// The normal numbers go through log and cos, which round differently on a GPU: they are made here
 /// and copied. Only dense parameters have them.
 void copy_from_host(const Tensor& matrix, Init kind, double bound, uint64_t seed,
-                    std::string_view name, int64_t first_row) {
+                    std::string_view name) {
   SEGUE_ASSERT(matrix.is_contiguous(), "initialize: strided tensor on a GPU");
   const Buffer staging(Device::cpu(), matrix.bytes(), Purpose::kScratch);
   const Tensor host(staging.data(), matrix.dtype, Device::cpu(), {matrix.size(0), matrix.size(1)});
-  initialize(host, kind, bound, seed, name, first_row);
+  initialize(host, kind, bound, seed, name);
   copy(matrix, host);
 }
 #endif
 
 }  // namespace
 
-void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::string_view name,
-                int64_t first_row) {
+void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::string_view name) {
   const Tensor matrix = as_matrix(to);
   const int64_t columns = matrix.size(1);
   const uint64_t name_hash = base::xxh64(name);
 #if SEGUE_HAS_CUDA
   if (to.device.is_cuda()) {
-    if (kind == Init::kNormal) return copy_from_host(matrix, kind, bound, seed, name, first_row);
-    return cuda::initialize(matrix, kind, bound, seed, name_hash, first_row);
+    if (kind == Init::kNormal) return copy_from_host(matrix, kind, bound, seed, name);
+    return cuda::initialize(matrix, kind, bound, seed, name_hash);
   }
 #endif
   dispatch_real(matrix.dtype, [&](auto zero_value) {
@@ -79,13 +78,42 @@ void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::s
           continue;
         }
         for (int64_t first = 0; first < columns; first += 4) {
-          const base::PhiloxCounter bits =
-              base::init_bits(seed, name_hash, static_cast<uint64_t>(first_row + r),
-                              static_cast<uint32_t>(first / 4));
+          const base::PhiloxCounter bits = base::init_bits(
+              seed, name_hash, static_cast<uint64_t>(r), static_cast<uint32_t>(first / 4));
           const Four values = kind == Init::kUniform ? uniform_values(bits) : normal_values(bits);
           const int64_t count = std::min<int64_t>(4, columns - first);
           for (int64_t i = 0; i < count; ++i) {
             row[first + i] = static_cast<T>(bound * values[static_cast<size_t>(i)]);
+          }
+        }
+      }
+    });
+  });
+}
+
+void initialize_part(const Tensor& to, double bound, uint64_t seed, std::string_view name,
+                     const Tensor& row_numbers, int64_t first_column) {
+  SEGUE_ASSERT(to.rank == 2 && row_numbers.elements() == to.size(0), "one number per row");
+  const uint64_t name_hash = base::xxh64(name);
+#if SEGUE_HAS_CUDA
+  if (to.device.is_cuda()) {
+    return cuda::initialize_part(to, bound, seed, name_hash, row_numbers, first_column);
+  }
+#endif
+  const int64_t* numbers = row_numbers.span<int64_t>().data();
+  const int64_t end_column = first_column + to.size(1);
+  dispatch_real(to.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    for_rows(to.size(0), to.size(1), [&](int64_t begin, int64_t end) {
+      for (int64_t r = begin; r < end; ++r) {
+        T* row = to.row<T>(r) - first_column;
+        for (int64_t first = first_column / 4 * 4; first < end_column; first += 4) {
+          const Four values =
+              uniform_values(base::init_bits(seed, name_hash, static_cast<uint64_t>(numbers[r]),
+                                             static_cast<uint32_t>(first / 4)));
+          const int64_t last = std::min(first + 4, end_column);
+          for (int64_t c = std::max(first, first_column); c < last; ++c) {
+            row[c] = static_cast<T>(bound * values[static_cast<size_t>(c - first)]);
           }
         }
       }

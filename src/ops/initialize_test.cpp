@@ -89,18 +89,24 @@ TEST(InitializeTest, DependsOnSeedAndNameAlone) {
 
 TEST(InitializeTest, AShardHoldsTheRowsOfTheWhole) {
   TestBed bed;
-  for (const Init kind : {Init::kUniform, Init::kNormal}) {
-    const Tensor whole = bed.zeros(DType::kF32, {100, 10});
-    initialize(whole, kind, 0.5, 3, "item_id");
-    const Tensor shard = bed.zeros(DType::kF32, {40, 10});
-    initialize(shard, kind, 0.5, 3, "item_id", 37);
-    EXPECT_EQ(bytes_of(shard), bytes_of(whole.rows(37, 40)));
+  const Tensor whole = bed.zeros(DType::kF32, {100, 10});
+  initialize(whole, Init::kUniform, 0.5, 3, "item_id");
+  std::vector<int64_t> numbers = {99, 0, 37, 38};
+  for (const int64_t first : {0, 1, 3, 4, 7}) {
+    for (const int64_t width : {1, 2, 3}) {
+      const Tensor shard = bed.zeros(DType::kF32, {4, width});
+      initialize_part(shard, 0.5, 3, "item_id", host_view(std::span<int64_t>(numbers)), first);
+      for (int64_t r = 0; r < 4; ++r) {
+        const float* expected = whole.row<float>(numbers[static_cast<size_t>(r)]) + first;
+        for (int64_t c = 0; c < width; ++c) EXPECT_EQ(shard.row<float>(r)[c], expected[c]);
+      }
+    }
   }
   // Rows are 64 bit: row 2^32 is not row 0.
-  const Tensor near = bed.zeros(DType::kF32, {1, 4}), far = bed.zeros(DType::kF32, {1, 4});
-  initialize(near, Init::kUniform, 1, 3, "x");
-  initialize(far, Init::kUniform, 1, 3, "x", int64_t{1} << 32);
-  EXPECT_NE(bytes_of(near), bytes_of(far));
+  numbers = {0, int64_t{1} << 32};
+  const Tensor rows = bed.zeros(DType::kF32, {2, 4});
+  initialize_part(rows, 1, 3, "x", host_view(std::span<int64_t>(numbers)), 0);
+  EXPECT_NE(bytes_of(rows.rows(0, 1)), bytes_of(rows.rows(1, 1)));
 }
 
 TEST(InitializeTest, ShapesAndTypesShareTheirValues) {

@@ -42,7 +42,14 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim);
 ///   Adam:             m, v per element; only touched rows move
 /// state [rows, row_state_size] (Adam: m, then v), in the type of the table; gradients may be float
 /// or double. ids i64. Row addresses are 64 bit. Error(kOutOfRange) leaves the table as it was.
+/// `mean_squares` (f64 [n], row-wise Adagrad only) stands for mean(g^2) where the table holds some
+/// columns of wider rows.
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state);
+                    const Tensor& gradients, const Tensor& table, const Tensor& state,
+                    const Tensor& mean_squares = {});
+
+/// out[i] (f64) = sum of squares of row i of x, divided by `width`: the part that these columns
+/// have in the mean square of a row of that width.
+void row_mean_squares(const Exec& exec, const Tensor& x, int64_t width, const Tensor& out);
 
 }  // namespace segue::ops

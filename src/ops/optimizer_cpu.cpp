@@ -56,10 +56,12 @@ double square_sum(const T* x, int64_t n) {
 
 template <class T, class G>
 void update_row(const RowUpdateParams& p, const AdamStep<T>& adam, int64_t dim, const G* gradient,
-                T* weight, T* state) {
+                const double* mean_square, T* weight, T* state) {
   switch (p.kind) {
     case RowOptimizer::kRowwiseAdagrad: {
-      const double mean = square_sum(gradient, dim) / static_cast<double>(dim);
+      const double mean = mean_square != nullptr
+                              ? *mean_square
+                              : square_sum(gradient, dim) / static_cast<double>(dim);
       state[0] = static_cast<T>(static_cast<double>(state[0]) + mean);
       const T rate = static_cast<T>(p.lr / (std::sqrt(static_cast<double>(state[0])) + p.eps));
       for (int64_t c = 0; c < dim; ++c) weight[c] -= rate * static_cast<T>(gradient[c]);
@@ -164,9 +166,12 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim) {
 }
 
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state) {
+                    const Tensor& gradients, const Tensor& table, const Tensor& state,
+                    const Tensor& mean_squares) {
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::rowwise_update(exec, p, ids, gradients, table, state);
+    if (exec.device.is_cuda()) {
+      return cuda::rowwise_update(exec, p, ids, gradients, table, state, mean_squares);
+    }
   }
   require_cpu(exec, "rowwise_update");
   const int64_t n = ids.size(0), dim = table.size(1);
@@ -175,7 +180,9 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& id
   SEGUE_ASSERT(state_size == 0 || (state.size(0) == table.size(0) &&
                                    state.elements() == table.size(0) * state_size),
                "rowwise_update: shape of the state");
+  SEGUE_ASSERT(!mean_squares || mean_squares.elements() == n, "rowwise_update: mean squares");
   const int64_t* rows = ids.span<int64_t>().data();
+  const double* means = mean_squares ? mean_squares.span<double>().data() : nullptr;
   // All ids are looked at before any row moves: an error leaves the table as it was.
   for_rows(n, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) check_row("rowwise_update", i, rows[i], table.size(0));
@@ -188,9 +195,28 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& id
       for_rows(n, dim, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           T* state_row = state_size == 0 ? nullptr : state.row<T>(rows[i]);
-          update_row<T, G>(p, adam, dim, gradients.row<G>(i), table.row<T>(rows[i]), state_row);
+          update_row<T, G>(p, adam, dim, gradients.row<G>(i),
+                           means == nullptr ? nullptr : means + i, table.row<T>(rows[i]),
+                           state_row);
         }
       });
+    });
+  });
+}
+
+void row_mean_squares(const Exec& exec, const Tensor& x, int64_t width, const Tensor& out) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::row_mean_squares(exec, x, width, out);
+  }
+  require_cpu(exec, "row_mean_squares");
+  SEGUE_ASSERT(out.elements() == x.size(0), "row_mean_squares: one number per row");
+  double* to = out.span<double>().data();
+  dispatch_real(x.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    for_rows(x.size(0), x.size(1), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        to[i] = square_sum(x.row<T>(i), x.size(1)) / static_cast<double>(width);
+      }
     });
   });
 }

@@ -90,11 +90,34 @@ __global__ void clip_kernel(const double* squares, double clip_norm, double* sca
   *scale = clip_norm > 0 ? (1.0 < ratio ? 1.0 : ratio) : 1.0;
 }
 
+/// The same on all lanes of a warp.
+template <class G>
+__device__ double warp_square_sum(const G* row, int dim, int lane) {
+  double squares = 0;
+  for (int c = lane; c < dim; c += kWarp) {
+    const double g = to_float(row[c]);
+    squares += g * g;
+  }
+  return warp_sum(squares);
+}
+
+template <class G>
+__global__ void __launch_bounds__(kThreads)
+    row_mean_squares_kernel(Matrix<const G> x, int64_t n, int dim, double width, double* out) {
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp; i < n;
+       i += warps) {
+    const double squares = warp_square_sum(x.row(i), dim, lane);
+    if (lane == 0) out[i] = squares / width;
+  }
+}
+
 template <class G>
 __global__ void __launch_bounds__(kThreads)
     update_rows_kernel(RowUpdateParams p, AdamStep adam, const int64_t* ids, int64_t n,
                        int64_t table_rows, int dim, Matrix<const G> gradients, Matrix<float> table,
-                       float* states, int64_t state_size) {
+                       float* states, int64_t state_size, const double* mean_squares) {
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto lr = static_cast<float>(p.lr), eps = static_cast<float>(p.eps);
@@ -107,12 +130,8 @@ __global__ void __launch_bounds__(kThreads)
     float* state = states == nullptr ? nullptr : states + id * state_size;
     float rate = 0;
     if (p.kind == RowOptimizer::kRowwiseAdagrad) {
-      double squares = 0;
-      for (int c = lane; c < dim; c += kWarp) {
-        const double g = to_float(gradient[c]);
-        squares += g * g;
-      }
-      const double mean = warp_sum(squares) / dim;
+      const double mean =
+          mean_squares != nullptr ? mean_squares[i] : warp_square_sum(gradient, dim, lane) / dim;
       const auto sum = static_cast<float>(static_cast<double>(state[0]) + mean);
       __syncwarp();
       if (lane == 0) state[0] = sum;
@@ -224,7 +243,8 @@ void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm
 }
 
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state) {
+                    const Tensor& gradients, const Tensor& table, const Tensor& state,
+                    const Tensor& mean_squares) {
   const int64_t n = ids.size(0), dim = table.size(1);
   const int64_t state_size = row_state_size(p.kind, dim);
   SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim, "rowwise_update: shapes differ");
@@ -237,8 +257,8 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& id
   const int64_t* rows = device_ptr<int64_t>(ids);
   float* states = state_size == 0 ? nullptr : device_ptr<float>(state);
   const unsigned blocks = row_blocks(n, 4 * kMaxBlocks);
-  const bool in_registers = p.kind == RowOptimizer::kRowwiseAdagrad && dim <= 512 &&
-                            can_vectorize(dim, {gradients, table});
+  const bool in_registers = p.kind == RowOptimizer::kRowwiseAdagrad && !mean_squares &&
+                            dim <= 512 && can_vectorize(dim, {gradients, table});
   dispatch_type(gradients.dtype, [&](auto zero_value) {
     using G = decltype(zero_value);
     if (in_registers) {
@@ -255,8 +275,21 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& id
     } else {
       update_rows_kernel<G><<<blocks, kThreads, 0, stream>>>(
           p, adam, rows, n, table.size(0), static_cast<int>(dim), input_of<G>(gradients),
-          matrix_of<float>(table), states, state_size);
+          matrix_of<float>(table), states, state_size,
+          mean_squares ? device_ptr<double>(mean_squares) : nullptr);
     }
+    check_launch();
+  });
+}
+
+void row_mean_squares(const Exec& exec, const Tensor& x, int64_t width, const Tensor& out) {
+  const int64_t n = x.size(0);
+  if (n == 0) return;
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    using G = decltype(zero_value);
+    row_mean_squares_kernel<G><<<row_blocks(n, 4 * kMaxBlocks), kThreads, 0, stream_of(exec)>>>(
+        input_of<G>(x), n, static_cast<int>(x.size(1)), static_cast<double>(width),
+        device_ptr<double>(out));
     check_launch();
   });
 }

@@ -20,30 +20,18 @@ ShardPlan ShardPlan::single(int64_t tables) {
 
 LocalShard local_shard(const TablePlacement& placement, int64_t rows, int64_t dim, int rank) {
   const std::vector<int>& owners = placement.ranks;
-  const auto at = std::ranges::find(owners, rank);
+  const auto parts = static_cast<int64_t>(owners.size());
+  const bool by_rows =
+      placement.sharding == Sharding::kRow || placement.sharding == Sharding::kTableRow;
+  SEGUE_ASSERT(placement.sharding != Sharding::kAuto && parts > 0, "a plan has decided");
   LocalShard shard;
-  shard.deal = {rows, 1};
+  shard.deal = {rows, by_rows ? parts : 1};
   shard.columns = {0, dim};
+  const auto at = std::ranges::find(owners, rank);
   if (at == owners.end()) return shard;
   const int64_t place = at - owners.begin();
-  const auto parts = static_cast<int64_t>(owners.size());
-  switch (placement.sharding) {
-    case Sharding::kTable:
-    case Sharding::kReplicated:
-      shard.part = 0;
-      break;
-    case Sharding::kRow:
-    case Sharding::kTableRow:
-      shard.deal.parts = parts;
-      shard.part = place;
-      break;
-    case Sharding::kColumn:
-      shard.part = 0;
-      shard.columns = column_block(dim, place, parts);
-      break;
-    case Sharding::kAuto:
-      SEGUE_ASSERT(false, "a plan has decided how every table is sharded");
-  }
+  shard.part = by_rows ? place : 0;
+  if (placement.sharding == Sharding::kColumn) shard.columns = column_block(dim, place, parts);
   return shard;
 }
 

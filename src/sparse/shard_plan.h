@@ -23,6 +23,9 @@ struct RowDeal {
 
   int64_t part_of(int64_t row) const { return (row % parts + turn(row / parts)) % parts; }
   int64_t slot_of(int64_t row) const { return row / parts; }
+  /// Rows numbered part by part: slot `s` of part p is p * slots() + s.
+  int64_t dealt(int64_t row) const { return part_of(row) * slots() + slot_of(row); }
+  int64_t slots() const { return (rows + parts - 1) / parts; }
   int64_t row_of(int64_t part, int64_t slot) const {
     return slot * parts + (part + parts - turn(slot)) % parts;
   }

@@ -11,6 +11,7 @@
 #include "base/parallel.h"
 #include "ops/initialize.h"
 #include "ops/rows.h"
+#include "sparse/table_exchange.h"
 
 namespace segue::sparse {
 namespace {
@@ -48,24 +49,53 @@ Outside find_outside(std::span<const int64_t> ids, int64_t rows) {
   return all;
 }
 
-/// Copies ids with those outside the table made harmless: moved to the nearest row, or -1.
-void copy_ids(std::span<const int64_t> from, int64_t rows, OutOfRange policy, int64_t* to) {
+/// Copies ids as they are dealt out, those outside the table made harmless: moved to the nearest
+/// row, or -1.
+void copy_ids(std::span<const int64_t> from, const RowDeal& deal, OutOfRange policy, int64_t* to) {
   base::parallel_for(static_cast<int64_t>(from.size()), kIdGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t id = from[static_cast<size_t>(i)];
-      to[i] = policy == OutOfRange::kClamp ? std::clamp<int64_t>(id, 0, rows - 1)
-                                           : (outside(id, rows) ? -1 : id);
+      to[i] = policy == OutOfRange::kClamp ? std::clamp<int64_t>(id, 0, deal.rows - 1)
+                                           : (outside(id, deal.rows) ? -1 : id);
+      if (deal.parts > 1 && to[i] >= 0) to[i] = deal.dealt(to[i]);
     }
   });
 }
+
+/// Rows of a shard are scattered over the table: their numbers go along, some at a time.
+void initialize_shard(const LocalShard& shard, const Tensor& weights, double bound, uint64_t seed,
+                      std::string_view name) {
+  constexpr int64_t kRows = 1 << 20;
+  const int64_t rows = shard.rows();
+  std::vector<int64_t> numbers;
+  const Stream stream(weights.device);
+  for (int64_t first = 0; first < rows; first += kRows) {
+    const int64_t count = std::min(kRows, rows - first);
+    numbers.resize(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) {
+      numbers[static_cast<size_t>(i)] = shard.deal.row_of(shard.part, first + i);
+    }
+    const Tensor here = host_view(std::span<int64_t>(numbers));
+    Buffer there;
+    Tensor placed = here;
+    if (weights.device.is_cuda()) {
+      there = Buffer(weights.device, here.bytes(), Purpose::kScratch);
+      placed = Tensor(there.data(), DType::kI64, weights.device, {count});
+      copy(placed, here, &stream);
+      stream.synchronize();
+    }
+    ops::initialize_part(weights.rows(first, count), bound, seed, name, placed,
+                         shard.columns.begin);
+  }
+}
+
+}  // namespace
 
 void round_to_wire(const Exec& exec, Wire wire, const Tensor& x) {
   if (wire == Wire::kF16) ops::round_rows_to_f16(exec, x);
   // The op rounds to the activation type, which is bf16 in this precision alone.
   if (wire == Wire::kBf16) ops::round_rows_to_bf16(exec.with(Precision::kBf16), x);
 }
-
-}  // namespace
 
 Tensor Ticket::ids_for(const Exec& exec, TableId table) const {
   const HostArray<int64_t>& ids = part(table).values;
@@ -97,6 +127,8 @@ void describe(base::ConfigVisitor& v, TablesConfig& c) {
            "rows are rounded as if they had travelled in this type");
   v.choice("backward_wire", c.backward_wire, {"f32", "bf16", "f16"},
            "row gradients are rounded as if they had travelled in this type");
+  v.field("per_block_state", c.per_block_state,
+          "row-wise Adagrad of tables cut by columns: one accumulator per block, as the reference");
 }
 
 void TablesConfig::validate() const {
@@ -134,28 +166,56 @@ void TablesConfig::validate() const {
 }
 
 Tables::Tables(const TablesConfig& config, Device device, DType dtype, uint64_t seed)
-    : config_(config) {
+    : Tables(config, ShardPlan::single(static_cast<int64_t>(config.tables.size())), {}, device,
+             dtype, seed) {}
+
+Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups groups, Device device,
+               DType dtype, uint64_t seed)
+    : config_(config), plan_(plan), groups_(groups) {
   config_.validate();
   SEGUE_ASSERT(dtype == DType::kF32 || dtype == DType::kF64, "tables are kept in float or double");
+  SEGUE_ASSERT(plan_.tables.size() == config_.tables.size(), "a placement for every table");
+  if (!alone()) {
+    SEGUE_ASSERT(groups_.ids != nullptr && groups_.rows != nullptr &&
+                     groups_.ids->size() == plan_.ranks && groups_.rows->size() == plan_.ranks,
+                 "the plan and the groups are of the same ranks");
+    rank_ = groups_.rows->rank();
+  }
   if (dtype == DType::kF64 &&
       (config_.forward_wire == Wire::kBf16 || config_.backward_wire == Wire::kBf16)) {
     fail(ErrorCode::kUnsupported, "tables in double precision have no bf16 wire; use f32 or f16");
   }
-  const int64_t state_size = ops::row_state_size(config_.optimizer, config_.dim);
-  for (const TableConfig& table_config : config_.tables) {
-    const int64_t rows = table_config.rows;
-    Table table;
-    table.config = table_config;
-    table.weight_memory = Buffer(device, rows * config_.dim * size_of(dtype), Purpose::kTable);
-    table.weights = Tensor(table.weight_memory.data(), dtype, device, {rows, config_.dim});
-    table.state_memory = Buffer(device, rows * state_size * size_of(dtype), Purpose::kOptimizer);
-    table.state = Tensor(table.state_memory.data(), dtype, device, {rows, state_size});
-    const double bound = table_config.init_bound > 0 ? table_config.init_bound
-                                                     : 1 / std::sqrt(static_cast<double>(rows));
-    ops::initialize(table.weights, ops::Init::kUniform, bound, seed, table_config.name);
-    tables_.push_back(std::move(table));
+  for (size_t t = 0; t < plan_.tables.size(); ++t) {
+    if (plan_.tables[t].tier == Tier::kHost) {
+      fail(ErrorCode::kUnsupported,
+           fmt::format("table `{}` is planned into host memory, which training cannot use yet. Use "
+                       "more ranks, fewer rows, a smaller dim, or more device memory per rank",
+                       config_.tables[t].name));
+    }
+    add_table(config_.tables[t], plan_.tables[t], device, dtype, seed);
   }
   out_of_range_.assign(tables_.size(), 0);
+}
+
+void Tables::add_table(const TableConfig& config, const TablePlacement& placement, Device device,
+                       DType dtype, uint64_t seed) {
+  Table table;
+  table.config = config;
+  table.shard = local_shard(placement, config.rows, config_.dim, rank_);
+  const int64_t rows = table.shard.rows(), columns = table.shard.columns.width();
+  const int64_t state_size = ops::row_state_size(config_.optimizer, columns);
+  table.weight_memory = Buffer(device, rows * columns * size_of(dtype), Purpose::kTable);
+  table.weights = Tensor(table.weight_memory.data(), dtype, device, {rows, columns});
+  table.state_memory = Buffer(device, rows * state_size * size_of(dtype), Purpose::kOptimizer);
+  table.state = Tensor(table.state_memory.data(), dtype, device, {rows, state_size});
+  const double bound =
+      config.init_bound > 0 ? config.init_bound : 1 / std::sqrt(static_cast<double>(config.rows));
+  if (rows == config.rows && columns == config_.dim) {
+    ops::initialize(table.weights, ops::Init::kUniform, bound, seed, config.name);
+  } else {
+    initialize_shard(table.shard, table.weights, bound, seed, config.name);
+  }
+  tables_.push_back(std::move(table));
 }
 
 TableId Tables::id(std::string_view name) const {
@@ -197,6 +257,8 @@ Ticket Tables::begin(std::span<const Lookup> lookups) {
 
   Ticket ticket;
   ticket.inverse_.resize(lookups.size());
+  ticket.looked_up_.assign(tables_.size(), 0);
+  for (const Lookup& l : lookups) ticket.looked_up_[static_cast<size_t>(l.table)] = 1;
   HostArray<int64_t> ids;
   for (size_t t = 0; t < tables_.size(); ++t) {
     const auto of_this_table = [&](auto&& use) {
@@ -210,7 +272,7 @@ Ticket Tables::begin(std::span<const Lookup> lookups) {
     // Features that share a table share its distinct rows.
     ids.resize(ids_per_table[t]);
     of_this_table([&](size_t l, int64_t at) {
-      copy_ids(lookups[l].ids, tables_[t].config.rows, config_.out_of_range, ids.data() + at);
+      copy_ids(lookups[l].ids, tables_[t].shard.deal, config_.out_of_range, ids.data() + at);
     });
     Distinct part = distinct(ids.span(), /*skip_negative=*/true);
     of_this_table([&](size_t l, int64_t at) {
@@ -220,32 +282,51 @@ Ticket Tables::begin(std::span<const Lookup> lookups) {
     part.inverse = {};
     ticket.parts_.push_back(std::move(part));
   }
+  if (!alone()) TableExchange(*this, ticket).ask();
   return ticket;
 }
 
-Tensor Tables::rows(const Exec& exec, const Ticket& ticket, TableId table) const {
-  const Tensor from = weights(table);
-  const Tensor to = exec.arena->tensor(from.dtype, {ticket.distinct_rows(table), config_.dim});
-  const Arena::Mark mark(*exec.arena);
-  ops::gather_rows(exec, from, ticket.ids_for(exec, table), to);
-  round_to_wire(exec, config_.forward_wire, to);
-  return to;
+std::vector<Tensor> Tables::rows(const Exec& exec, Ticket& ticket) const {
+  if (!alone()) return TableExchange(*this, ticket).rows(exec);
+  std::vector<Tensor> all(tables_.size());
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    if (!ticket.looked_up_[t]) continue;
+    const auto table = static_cast<TableId>(t);
+    const Tensor from = weights(table);
+    all[t] = exec.arena->tensor(from.dtype, {ticket.distinct_rows(table), config_.dim});
+    const Arena::Mark mark(*exec.arena);
+    ops::gather_rows(exec, from, ticket.ids_for(exec, table), all[t]);
+    round_to_wire(exec, config_.forward_wire, all[t]);
+  }
+  return all;
 }
 
-void Tables::apply(const Exec& exec, const Ticket& ticket, TableId table,
-                   const Tensor& row_gradients, double lr, int64_t step) {
-  const Tensor to = weights(table);
-  const int64_t rows = ticket.distinct_rows(table);
-  SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(0) == rows &&
-                   row_gradients.size(1) == config_.dim && row_gradients.dtype == to.dtype,
-               "one gradient per distinct row, in the type of the table");
-  const Arena::Mark mark(*exec.arena);
-  Tensor gradients = row_gradients;
-  if (config_.backward_wire != Wire::kF32) {  // the caller's gradients stay as they are
-    gradients = exec.arena->tensor(to.dtype, {rows, config_.dim});
-    copy(gradients, row_gradients, exec.stream);
-    round_to_wire(exec, config_.backward_wire, gradients);
+void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const Tensor> row_gradients,
+                   double lr, int64_t step) {
+  SEGUE_ASSERT(row_gradients.size() == tables_.size(), "gradients per table");
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    const Tensor& g = row_gradients[t];
+    SEGUE_ASSERT(!g || (g.rank == 2 && g.size(0) == ticket.distinct_rows(static_cast<TableId>(t)) &&
+                        g.size(1) == config_.dim && g.dtype == tables_[t].weights.dtype),
+                 "one gradient per distinct row, in the type of the table");
   }
+  if (!alone()) return TableExchange(*this, ticket).apply(exec, row_gradients, lr, step);
+  for (size_t t = 0; t < tables_.size(); ++t) {
+    if (!row_gradients[t]) continue;
+    const Arena::Mark mark(*exec.arena);
+    Tensor gradients = row_gradients[t];
+    if (config_.backward_wire != Wire::kF32) {  // the caller's gradients stay as they are
+      gradients = exec.arena->tensor(gradients.dtype, {gradients.size(0), config_.dim});
+      copy(gradients, row_gradients[t], exec.stream);
+      round_to_wire(exec, config_.backward_wire, gradients);
+    }
+    const auto table = static_cast<TableId>(t);
+    update(exec, table, ticket.ids_for(exec, table), gradients, lr, step, {});
+  }
+}
+
+void Tables::update(const Exec& exec, TableId table, const Tensor& slots, const Tensor& gradients,
+                    double lr, int64_t step, const Tensor& mean_squares) const {
   ops::RowUpdateParams p;
   p.kind = config_.optimizer;
   p.lr = lr;
@@ -253,7 +334,7 @@ void Tables::apply(const Exec& exec, const Ticket& ticket, TableId table,
   p.beta1 = config_.beta1;
   p.beta2 = config_.beta2;
   p.t = step;
-  ops::rowwise_update(exec, p, ticket.ids_for(exec, table), gradients, to, state(table));
+  ops::rowwise_update(exec, p, slots, gradients, weights(table), state(table), mean_squares);
 }
 
 int64_t Tables::bytes() const {

@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "base/config.h"
+#include "comm/communicator.h"
 #include "ops/optimizer.h"
 #include "sparse/dedup.h"
+#include "sparse/shard_plan.h"
 #include "tensor/exec.h"
+#include "tensor/upload.h"
 
 namespace segue::sparse {
 
@@ -35,6 +38,9 @@ struct TablesConfig {
   /// rounds to f16 even on one rank.
   Wire forward_wire = Wire::kF32;
   Wire backward_wire = Wire::kF32;
+  /// Row-wise Adagrad of a table cut by columns: every block of columns keeps its own accumulator,
+  /// over its own columns, as the reference does; otherwise the result is that of the whole row.
+  bool per_block_state = false;
 
   void validate() const;  // Error(kConfig): names, sizes, duplicates
 };
@@ -56,6 +62,8 @@ class Ticket {
   std::span<const int32_t> inverse(int64_t lookup) const {
     return inverse_[static_cast<size_t>(lookup)].span();
   }
+  /// On one rank the ids themselves; otherwise ids as they are dealt out (see RowDeal), so that the
+  /// rows of one owner lie together.
   std::span<const int64_t> distinct_ids(TableId table) const { return part(table).values.span(); }
   /// A copy of distinct_ids where ops can read it, valid as long as the ticket is used. Without one
   /// rows() and apply() make their own.
@@ -66,53 +74,98 @@ class Ticket {
 
  private:
   friend class Tables;
+  friend class TableExchange;
+
+  /// With several ranks: where the distinct rows of a table come from, and which rows of this
+  /// rank's shard the others (and itself) ask for.
+  struct Shared {
+    std::vector<int64_t> asked;           // [ranks] rows that this rank gets from each
+    std::vector<int64_t> served;          // [ranks] rows that each gets from this rank
+    UploadBlock::Part<int64_t> slots;     // [sum of served] rows of the shard, by asking rank
+    UploadBlock::Part<int64_t> distinct;  // the same, each once, ascending
+    UploadBlock::Part<int32_t> place;     // [sum of served] place among the distinct ones
+  };
+
   Tensor ids_for(const Exec& exec, TableId table) const;
   const Distinct& part(TableId table) const { return parts_[static_cast<size_t>(table)]; }
   std::vector<Distinct> parts_;              // per table
   std::vector<Tensor> placed_ids_;           // per table; empty or absent: not placed
   std::vector<HostArray<int32_t>> inverse_;  // per lookup
+  std::vector<char> looked_up_;              // per table
+  std::vector<Shared> shared_;               // per table; empty on one rank
+  UploadBlock block_;
+  UploadBlock::Placed placed_;  // from rows() on
 };
 
-/// Named embedding tables of one rank. Three calls make a step: begin, rows, apply. Expanded
-/// per-token rows never cross this border. The calls stay the same when tables become sharded,
-/// staged or dynamic.
+/// The groups of ranks that share the tables. `ids` serves begin(), which may run a step ahead on
+/// another thread, `rows` the other two calls.
+struct TableGroups {
+  comm::Communicator* ids = nullptr;
+  comm::Communicator* rows = nullptr;
+};
+
+/// Named embedding tables: those of one rank, or one rank's shards of tables that several ranks
+/// hold together. Three calls make a step: begin, rows, apply; with several ranks all of them are
+/// collective. Expanded per-token rows never cross this border.
 class Tables {
  public:
   Tables(const TablesConfig& config, Device device, DType dtype, uint64_t seed);
+  /// `plan` and what `groups` point to belong to the same ranks; the groups outlive the tables.
+  Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups groups, Device device,
+         DType dtype, uint64_t seed);
 
   const TablesConfig& config() const { return config_; }
+  const ShardPlan& plan() const { return plan_; }
   TableId id(std::string_view name) const;  // Error(kConfig) with the nearest name
   int64_t count() const { return static_cast<int64_t>(tables_.size()); }
 
-  /// Dedupes. Ids outside a table follow the policy: kError throws Error(kOutOfRange) naming
-  /// feature, id and table; kClamp takes the nearest row; kZero reads zeros and is never updated.
-  /// The last two count.
+  /// Dedupes, and tells the owners of rows which ones are wanted. Ids outside a table follow the
+  /// policy: kError throws Error(kOutOfRange) naming feature, id and table; kClamp takes the
+  /// nearest row; kZero reads zeros and is never updated. The last two count.
   Ticket begin(std::span<const Lookup> lookups);
 
-  /// [distinct, dim] in exec's arena, in float or double as the tables are kept.
-  Tensor rows(const Exec& exec, const Ticket& ticket, TableId table) const;
+  /// Per table [distinct, dim] in exec's arena, in float or double as the tables are kept; absent
+  /// for tables that nothing looked up.
+  std::vector<Tensor> rows(const Exec& exec, Ticket& ticket) const;
 
-  /// One summed gradient per distinct row; updates weights and optimizer state in place.
+  /// Per table one summed gradient per distinct row (absent: the table stays); updates weights and
+  /// optimizer state in place. Gradients of one row from several ranks are added in their order.
   /// `step` counts updates from 1 (Adam's bias correction).
-  void apply(const Exec& exec, const Ticket& ticket, TableId table, const Tensor& row_gradients,
-             double lr, int64_t step);
+  void apply(const Exec& exec, Ticket& ticket, std::span<const Tensor> row_gradients, double lr,
+             int64_t step);
 
-  /// Ids that fell outside their table so far, per table.
+  /// Ids of this rank that fell outside their table so far, per table.
   std::span<const int64_t> out_of_range_counts() const { return out_of_range_; }
 
+  /// This rank's part of a table: rows and columns as `shard` says; without any, no rows.
+  LocalShard shard(TableId table) const { return tables_[static_cast<size_t>(table)].shard; }
   Tensor weights(TableId table) const { return tables_[static_cast<size_t>(table)].weights; }
   Tensor state(TableId table) const { return tables_[static_cast<size_t>(table)].state; }
   int64_t bytes() const;
 
  private:
+  friend class TableExchange;
   struct Table {
     TableConfig config;
+    LocalShard shard;
     Buffer weight_memory, state_memory;
-    Tensor weights, state;  // [rows, dim], [rows, state size]
+    Tensor weights, state;  // [rows, columns], [rows, state size]
   };
+  bool alone() const { return plan_.ranks == 1; }
+  void add_table(const TableConfig& config, const TablePlacement& placement, Device device,
+                 DType dtype, uint64_t seed);
+  void update(const Exec& exec, TableId table, const Tensor& slots, const Tensor& gradients,
+              double lr, int64_t step, const Tensor& mean_squares) const;
+
   TablesConfig config_;
+  ShardPlan plan_;
+  TableGroups groups_;
+  int rank_ = 0;
   std::vector<Table> tables_;
   std::vector<int64_t> out_of_range_;
 };
+
+/// In place, as a trip over the wire would.
+void round_to_wire(const Exec& exec, Wire wire, const Tensor& x);
 
 }  // namespace segue::sparse

@@ -114,7 +114,7 @@ void train(Tables& tables, Precision precision, See&& see, Finish&& finish) {
     }
     const Lookup lookups[] = {{TableId{0}, "item_id", history},
                               {TableId{0}, "item_candidate_id", candidates}};
-    const Ticket ticket = tables.begin(lookups);
+    Ticket ticket = tables.begin(lookups);
     const Tensor sums = bench.exec.statistic({ticket.distinct_rows(TableId{0}), dim});
     zero(sums);
     for (size_t l = 0; l < std::size(lookups); ++l) {
@@ -134,7 +134,7 @@ void train(Tables& tables, Precision precision, See&& see, Finish&& finish) {
       ops::segment_sum(bench.exec, gradients, view(ticket.inverse(static_cast<int64_t>(l))), sums);
     }
     const double lr = 0.05 / static_cast<double>(step);
-    tables.apply(bench.exec, ticket, TableId{0}, sums, lr, step);
+    apply_one(tables, bench.exec, ticket, TableId{0}, sums, lr, step);
     finish(lr, step);
   }
 }

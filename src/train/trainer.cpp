@@ -85,12 +85,7 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
 
   stats.rates = model::learning_rates(config_.optimizer, steps_done_);
   std::optional<base::Stage> stage("update tables");
-  for (int64_t t = 0; t < tables_.count(); ++t) {
-    const Tensor& gradients = pass.row_gradients[static_cast<size_t>(t)];
-    if (!gradients) continue;
-    tables_.apply(e, pass.ticket, static_cast<sparse::TableId>(t), gradients, stats.rates.sparse,
-                  stats.step);
-  }
+  tables_.apply(e, pass.ticket, pass.row_gradients, stats.rates.sparse, stats.step);
   stage.reset();
   stage.emplace("update dense");
   stats.gradient_norm = std::sqrt(pass.gradient_squares);

@@ -187,17 +187,14 @@ class Trajectory {
                1.0 / static_cast<double>(ranks_), grads);
   }
 
-  void update_tables(const std::vector<model::Pass>& passes, double lr, int64_t step) {
-    const Exec& exec = workspace_.exec;
-    sparse::Tables& tables = model_.tables();
+  void update_tables(std::vector<model::Pass>& passes, double lr, int64_t step) {
+    if (ranks_ == 1) {
+      model_.tables().apply(workspace_.exec, passes[0].ticket, passes[0].row_gradients, lr,
+                            step + 1);
+      return;
+    }
     for (const sparse::TableConfig& table : model_.table_configs()) {
-      const sparse::TableId id = tables.id(table.name);
-      if (ranks_ == 1) {
-        const Tensor& gradients = passes[0].row_gradients[static_cast<size_t>(id)];
-        if (gradients) tables.apply(exec, passes[0].ticket, id, gradients, lr, step + 1);
-      } else {
-        apply_sum_over_ranks(passes, id, lr, step);
-      }
+      apply_sum_over_ranks(passes, model_.tables().id(table.name), lr, step);
     }
   }
 
@@ -215,15 +212,16 @@ class Trajectory {
       owners.push_back(&pass);
     }
     if (lookups.empty()) return;
-    const sparse::Ticket all = tables.begin(lookups);
-    const Tensor sum =
-        workspace_.zeros(exec.parameter_dtype(), {all.distinct_rows(table), tables.config().dim});
+    sparse::Ticket all = tables.begin(lookups);
+    std::vector<Tensor> sums(static_cast<size_t>(tables.count()));
+    Tensor& sum = sums[static_cast<size_t>(table)];
+    sum = workspace_.zeros(exec.parameter_dtype(), {all.distinct_rows(table), tables.config().dim});
     for (size_t i = 0; i < owners.size(); ++i) {
       ops::segment_sum(exec, owners[i]->row_gradients[static_cast<size_t>(table)],
                        workspace_.index(all.inverse(static_cast<int64_t>(i))), sum,
                        1.0 / static_cast<double>(ranks_));
     }
-    tables.apply(exec, all, table, sum, lr, step + 1);
+    tables.apply(exec, all, sums, lr, step + 1);
   }
 
   Workspace& workspace_;

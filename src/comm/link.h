@@ -1,0 +1,93 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "base/error.h"
+#include "tensor/device.h"
+
+namespace segue::comm {
+
+using ConstBytes = std::span<const std::byte>;
+using Bytes = std::span<std::byte>;
+using Clock = std::chrono::steady_clock;
+
+/// What ranks do together; travels with every message, so that ranks that disagree find out.
+enum class Op : uint16_t {
+  kOpen,
+  kAllToAll,
+  kCounts,
+  kAllGather,
+  kAllReduce,
+  kReduceScatter,
+  kBroadcast,
+  kBarrier,
+  kSynchronize
+};
+const char* to_string(Op op);
+
+/// One exchange of a group.
+struct Call {
+  Op op = Op::kBarrier;
+  int64_t step = 0;       // for messages
+  uint64_t sequence = 0;  // of the group: equal on all ranks
+  Clock::time_point deadline;
+  double timeout_seconds = 0;  // what the deadline was made of, for messages
+};
+
+/// Why the ranks of a world cannot go on; the first reason stays. One per rank, shared by all its
+/// groups: when one of them breaks, the others stop waiting and tell their peers the same.
+class Fate {
+ public:
+  bool sealed() const { return sealed_.load(std::memory_order_acquire); }
+  void seal(const std::string& reason) {
+    const std::lock_guard lock(mutex_);
+    if (sealed()) return;
+    reason_ = reason;
+    sealed_.store(true, std::memory_order_release);
+  }
+  std::string reason() const {
+    const std::lock_guard lock(mutex_);
+    return reason_;
+  }
+  Status status() const { return {ErrorCode::kPeer, reason()}; }
+
+ private:
+  mutable std::mutex mutex_;
+  std::atomic<bool> sealed_{false};
+  std::string reason_;
+};
+
+/// How the bytes of one group get from rank to rank. Spans are indexed by rank in the group; the
+/// caller's own entry is not looked at, and an empty one means that nothing travels.
+class Link {
+ public:
+  virtual ~Link() = default;
+
+  /// Host memory. Returns when all of `receive` has arrived and `send` may be overwritten. The
+  /// message of a failure names the peer; one that a peer reported has sealed the fate first.
+  virtual Status exchange(const Call& call, std::span<const ConstBytes> send,
+                          std::span<const Bytes> receive) = 0;
+
+  /// Device memory, ordered on `stream`. Where a link has no such form, the group goes through
+  /// host memory.
+  virtual bool reaches(Device) const { return false; }
+  virtual Status exchange_on_device(const Call&, std::span<const ConstBytes>,
+                                    std::span<const Bytes>, const Stream&) {
+    return {ErrorCode::kUnsupported, "no exchange of device memory"};
+  }
+  virtual Status synchronize(const Call&, const Stream& stream) {
+    stream.synchronize();
+    return {};
+  }
+
+  /// Tells the peers, as far as they can be reached, that this rank has stopped.
+  virtual void break_off(const std::string& reason) noexcept = 0;
+};
+
+}  // namespace segue::comm
