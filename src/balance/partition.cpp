@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -159,6 +160,22 @@ std::vector<std::vector<int64_t>> give_to_holders(std::vector<std::vector<int64_
   return ranks;
 }
 
+/// Where samples lie, when that is already as even as a partition would be asked to make it.
+std::optional<std::vector<std::vector<int64_t>>> even_already(std::span<const int64_t> weights,
+                                                              std::span<const int32_t> origins,
+                                                              int64_t ranks, double good_enough) {
+  std::vector<std::vector<int64_t>> lists(static_cast<size_t>(ranks));
+  std::vector<int64_t> loads(lists.size(), 0);
+  for (size_t i = 0; i < origins.size(); ++i) {
+    const auto rank = static_cast<size_t>(origins[i]);
+    lists[rank].push_back(static_cast<int64_t>(i));
+    loads[rank] += weights[i];
+  }
+  const auto [few, many] = std::ranges::minmax(lists, {}, &std::vector<int64_t>::size);
+  if (many.size() - few.size() > 1 || imbalance(loads).over_mean > good_enough) return std::nullopt;
+  return lists;
+}
+
 }  // namespace
 
 Imbalance imbalance(std::span<const int64_t> loads) {
@@ -184,6 +201,10 @@ std::vector<std::vector<int64_t>> partition(std::span<const int64_t> costs,
   // they are fewer than ranks and all in the lightest group, so no rank gets two of them.
   std::vector<int64_t> weights;
   for (const int64_t cost : costs) weights.push_back(std::max<int64_t>(1, cost));
+  const bool refined = options.mode == PartitionMode::kRefined;
+  if (refined && ranks > 0) {
+    if (auto lists = even_already(weights, origins, ranks, options.good_enough)) return *lists;
+  }
   const auto real = static_cast<int64_t>(weights.size());
   if (ranks > 0) weights.resize(static_cast<size_t>((real + ranks - 1) / ranks * ranks), 0);
 
@@ -191,7 +212,7 @@ std::vector<std::vector<int64_t>> partition(std::span<const int64_t> costs,
   for (std::vector<int64_t>& set : sets) {
     std::erase_if(set, [real](int64_t item) { return item >= real; });
   }
-  if (options.mode == PartitionMode::kRefined) {
+  if (refined) {
     Refinement(weights, sets).run(options.good_enough);
     sets = give_to_holders(std::move(sets), weights, origins);
   }

@@ -9,9 +9,9 @@ namespace segue::balance {
 enum class PartitionMode { kRefined, kReference };
 
 struct PartitionOptions {
-  /// kRefined: Karmarkar-Karp, then swaps between the heaviest and other ranks, then sets are given
-  /// to the ranks that already hold most of them. kReference: Karmarkar-Karp alone, heaviest set
-  /// first.
+  /// kRefined: nothing moves that is even already; else Karmarkar-Karp, then swaps between the
+  /// heaviest and other ranks, then sets are given to the ranks that already hold most of them.
+  /// kReference: Karmarkar-Karp alone, heaviest set first.
   PartitionMode mode = PartitionMode::kRefined;
   /// Swaps end when the heaviest rank is this near to the mean.
   double good_enough = 1.005;
