@@ -83,8 +83,9 @@ TEST_F(GpuTablesTest, LargeTablesStartFast) {
   const std::vector<double> row = bed.values(tables.weights(TableId{0}).rows(last, 1));
   const Buffer memory(Device::cpu(), 512 * 4, Purpose::kScratch);
   const Tensor expected(memory.data(), DType::kF32, Device::cpu(), {1, 512});
-  ops::initialize(expected, ops::Init::kUniform,
-                  1 / std::sqrt(static_cast<double>(config.tables[0].rows)), 9, "big", last);
+  std::vector<int64_t> numbers = {last};
+  ops::initialize_part(expected, 1 / std::sqrt(static_cast<double>(config.tables[0].rows)), 9,
+                       "big", host_view(std::span<int64_t>(numbers)), 0);
   EXPECT_EQ(row, ModeBed(Device::cpu(), Precision::kF32).values(expected));
 }
 

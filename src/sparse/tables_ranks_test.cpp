@@ -70,7 +70,8 @@ std::vector<Lookup> lookups_of(const Asked& asked) {
 }
 
 float gradient_of(int64_t id, int64_t occurrence, int64_t column, int64_t step) {
-  return 0.01f * static_cast<float>((id * 7 + occurrence * 3 + column * 5 + step) % 11 - 5);
+  // Never near a sum of zero, whose sign would be decided by rounding.
+  return 0.01f * static_cast<float>((id * 7 + occurrence * 3 + column * 5 + step) % 11 + 1);
 }
 
 /// Gradients of every looked-up id, summed per distinct row as a model would; begins from `sums`.
