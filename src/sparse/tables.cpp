@@ -123,6 +123,11 @@ void describe(base::ConfigVisitor& v, TableConfig& c) {
   v.field("name", c.name, "name that features refer to");
   v.field("rows", c.rows, "number of rows; ids are 0 .. rows - 1");
   v.field("init_bound", c.init_bound, "initial values are uniform in +-bound; 0: 1 / sqrt(rows)");
+  v.choice(
+      "sharding", c.sharding, {"auto", "table", "row", "column", "table_row", "replicated"},
+      "how ranks share it: as planned, whole on one, rows or columns dealt out, rows within one "
+      "machine, a copy each");
+  v.choice("placement", c.placement, {"auto", "device", "host"}, "which memory its rows lie in");
 }
 
 void describe(base::ConfigVisitor& v, TablesConfig& c) {

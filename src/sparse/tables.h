@@ -18,10 +18,15 @@ namespace segue::sparse {
 
 enum class TableId : int32_t {};
 
+/// What a config asks for; the planner decides what is left to it.
+enum class TierChoice { kAuto, kDevice, kHost };
+
 struct TableConfig {
   std::string name;
   int64_t rows = 0;
   double init_bound = 0;  // uniform in +-bound; 0: 1 / sqrt(rows)
+  Sharding sharding = Sharding::kAuto;
+  TierChoice placement = TierChoice::kAuto;
 };
 void describe(base::ConfigVisitor& v, TableConfig& c);
 

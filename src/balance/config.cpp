@@ -1,0 +1,33 @@
+#include "balance/config.h"
+
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace segue::balance {
+
+void describe(base::ConfigVisitor& v, BalanceConfig& c) {
+  v.field("on", c.on, "samples change ranks until all have the same work");
+  v.choice(
+      "cost", c.cost, {"calibrated", "reference"},
+      "work of a sample: token_ps * tokens + pair_ps * attention pairs, or the public formula");
+  v.choice("mode", c.mode, {"refined", "reference"},
+           "Karmarkar-Karp followed by swaps, or alone as in the public implementation");
+  v.field("token_ps", c.token_ps, "picoseconds per token; with pair_ps 0: calibrated");
+  v.field("pair_ps", c.pair_ps, "picoseconds per attention pair");
+}
+
+void BalanceConfig::validate() const {
+  for (const auto& [name, value] :
+       {std::pair("token_ps", token_ps), std::pair("pair_ps", pair_ps)}) {
+    if (!(value >= 0) || !std::isfinite(value) || value > 1e9) {
+      fail(ErrorCode::kConfig,
+           fmt::format("balance.{} must be between 0 and 1e9, not {}", name, value));
+    }
+  }
+}
+
+}  // namespace segue::balance

@@ -1,0 +1,328 @@
+#include "balance/exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/time.h"
+
+namespace segue::balance {
+namespace {
+
+constexpr size_t kWordsPerSample = 3;  // sample number, cost, tokens
+constexpr size_t kHeaderWords = 2;     // schema, samples of the step
+
+uint64_t schema_hash(const Batch& batch) {
+  std::string text;
+  for (const Batch::Group& g : batch.groups) text += g.name + '\n';
+  for (const Batch::Column& c : batch.columns) text += fmt::format("{} {}\n", c.name, c.group);
+  return base::xxh64(text.data(), text.size());
+}
+
+Batch with_schema_of(const Batch& from, HostMemory memory) {
+  Batch batch;
+  if (memory == HostMemory::kPinned) batch.use_pinned_memory();
+  for (const Batch::Group& g : from.groups) batch.add_group(g.name);
+  for (const Batch::Column& c : from.columns) batch.add_column(c.name, c.group);
+  return batch;
+}
+
+std::span<const int64_t> words_of(const std::vector<std::byte>& message) {
+  return {reinterpret_cast<const int64_t*>(message.data()), message.size() / sizeof(int64_t)};
+}
+
+/// Cuts a message buffer into one part per peer.
+template <class Byte, class Array>
+std::vector<std::span<Byte>> parts_of(Array& words, std::span<const int64_t> counts) {
+  std::vector<std::span<Byte>> parts;
+  auto* at = reinterpret_cast<Byte*>(words.data());
+  for (const int64_t count : counts) {
+    const size_t bytes = static_cast<size_t>(count) * sizeof(int64_t);
+    parts.emplace_back(at, bytes);
+    at += bytes;
+  }
+  return parts;
+}
+
+int64_t total(std::span<const int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), int64_t{0});
+}
+
+}  // namespace
+
+/// All samples of the step in the order of their numbers, the same on every rank.
+struct Balancer::State {
+  struct Sample {
+    int64_t number = 0;
+    int64_t cost = 0, tokens = 0;
+    int32_t rank = 0;
+    int64_t place = 0;  // among the samples of its rank
+  };
+  std::vector<Sample> samples;
+  int64_t held = 0;  // samples of this rank
+  std::future<std::vector<std::vector<int64_t>>> partition;
+  BalanceStats stats;
+  double partition_ms = 0;  // written by the thread, read after it is done
+
+  // Known when the partition is: places in this rank's batch that go to each rank, and samples
+  // that this rank gets from each.
+  std::vector<std::vector<int64_t>> send;
+  std::vector<int64_t> receive;  // counts
+  std::vector<int64_t> mine;     // numbers into samples, ascending
+
+  void read(const std::vector<std::vector<std::byte>>& messages);
+  void decide(int rank, const std::vector<std::vector<int64_t>>& ranks);
+  /// Samples that stayed are in the order of their numbers.
+  bool in_order() const {
+    return std::ranges::is_sorted(
+        mine, {}, [this](int64_t i) { return samples[static_cast<size_t>(i)].place; });
+  }
+};
+
+void Balancer::State::read(const std::vector<std::vector<std::byte>>& messages) {
+  for (size_t r = 0; r < messages.size(); ++r) {
+    const std::span<const int64_t> words = words_of(messages[r]).subspan(kHeaderWords);
+    for (size_t i = 0; i < words.size(); i += kWordsPerSample) {
+      samples.push_back({words[i], words[i + 1], words[i + 2], static_cast<int32_t>(r),
+                         static_cast<int64_t>(i / kWordsPerSample)});
+    }
+  }
+  // Stable: numbers that are not unique stay in the order of ranks.
+  std::ranges::stable_sort(samples, {}, &Sample::number);
+}
+
+void Balancer::State::decide(int rank, const std::vector<std::vector<int64_t>>& ranks) {
+  const size_t size = ranks.size();
+  send.resize(size);
+  receive.assign(size, 0);
+  std::vector<int64_t> before(size, 0), after(size, 0);
+  stats.tokens_before.assign(size, 0);
+  stats.tokens_after.assign(size, 0);
+  stats.samples = static_cast<int64_t>(samples.size());
+  for (size_t q = 0; q < size; ++q) {
+    for (const int64_t i : ranks[q]) {
+      const Sample& s = samples[static_cast<size_t>(i)];
+      const auto from = static_cast<size_t>(s.rank);
+      before[from] += s.cost;
+      after[q] += s.cost;
+      stats.tokens_before[from] += s.tokens;
+      stats.tokens_after[q] += s.tokens;
+      stats.samples_moved += from != q;
+      if (s.rank == rank) send[q].push_back(s.place);
+      if (static_cast<int>(q) == rank) ++receive[from];
+    }
+  }
+  mine = ranks[static_cast<size_t>(rank)];
+  stats.before = imbalance(before);
+  stats.after = imbalance(after);
+}
+
+Balancer::Pending::Pending() = default;
+Balancer::Pending::Pending(Pending&&) noexcept = default;
+Balancer::Pending& Balancer::Pending::operator=(Pending&&) noexcept = default;
+Balancer::Pending::~Pending() = default;
+Balancer::~Balancer() = default;
+
+Balancer::Balancer(const BalanceConfig& config, SampleShape shape, CostWeights weights,
+                   comm::Communicator& group, HostMemory memory)
+    : config_(config), shape_(std::move(shape)), weights_(weights), group_(group), memory_(memory) {
+  config_.validate();
+  if (config_.has_weights()) weights_ = {config_.token_ps, config_.pair_ps};
+}
+
+std::vector<std::vector<std::byte>> Balancer::gather(const Batch& batch, State& state) {
+  const base::Stopwatch watch;
+  const std::vector<SampleCost> costs = sample_costs(batch, shape_, config_.cost, weights_);
+  std::vector<int64_t> words{static_cast<int64_t>(schema_hash(batch)), batch.global_samples};
+  for (size_t i = 0; i < costs.size(); ++i) {
+    words.insert(words.end(),
+                 {batch.sample_index[static_cast<int64_t>(i)], costs[i].cost, costs[i].tokens});
+  }
+  std::vector<std::vector<std::byte>> all;
+  group_.all_gather(std::as_bytes(std::span(words)), all)
+      .with("gathering the costs of samples")
+      .throw_if_failed();
+  for (size_t r = 0; r < all.size(); ++r) {
+    const std::span<const int64_t> theirs = words_of(all[r]);
+    const bool whole =
+        theirs.size() >= kHeaderWords && (theirs.size() - kHeaderWords) % kWordsPerSample == 0;
+    if (whole && theirs[0] == words[0]) continue;
+    fail(ErrorCode::kPeer,
+         fmt::format("balancing: the batch of rank {} has other groups or columns than that of "
+                     "rank {}; all ranks must run with one config",
+                     r, group_.rank()));
+  }
+  state.stats.gather_ms = watch.seconds() * 1e3;
+  return all;
+}
+
+Balancer::Pending Balancer::start(const Batch& batch) {
+  Pending pending;
+  pending.state_ = std::make_unique<State>();
+  State* const state = pending.state_.get();
+  state->held = batch.num_samples();
+  state->read(gather(batch, *state));
+  const int64_t ranks = group_.size();
+  // The thread sees only its own state; what it throws comes out of the future.
+  state->partition = std::async(std::launch::async, [state, ranks, mode = config_.mode] {
+    const base::Stopwatch watch;
+    std::vector<int64_t> costs;
+    std::vector<int32_t> origins;
+    for (const State::Sample& s : state->samples) {
+      costs.push_back(s.cost);
+      origins.push_back(s.rank);
+    }
+    std::vector<std::vector<int64_t>> result = partition(costs, origins, ranks, {mode});
+    state->partition_ms = watch.seconds() * 1e3;
+    return result;
+  });
+  return pending;
+}
+
+BalanceStats Balancer::finish(Batch& batch, Pending pending) {
+  SEGUE_ASSERT(pending.state_ != nullptr, "a batch is finished once, after it was started");
+  State& state = *pending.state_;
+  const base::Stopwatch watch;
+  state.decide(group_.rank(), state.partition.get());
+  state.stats.partition_ms = state.partition_ms;
+  state.stats.wait_ms = watch.seconds() * 1e3;
+  SEGUE_ASSERT(state.held == batch.num_samples(), "what was started is what is finished");
+
+  // Every rank knows whether anything moves at all.
+  const base::Stopwatch exchange_watch;
+  if (state.stats.samples_moved > 0) {
+    exchange_lengths(batch, state);
+    exchange_values(batch, state);
+    state.stats.bytes_sent =
+        (sent_lengths_.size() + sent_values_.size()) * static_cast<int64_t>(sizeof(int64_t));
+  }
+  if (state.stats.samples_moved > 0 || !state.in_order()) assemble(batch, state);
+  state.stats.exchange_ms = exchange_watch.seconds() * 1e3;
+  return std::move(state.stats);
+}
+
+void Balancer::exchange_lengths(const Batch& batch, const State& state) {
+  const auto groups = static_cast<int64_t>(batch.groups.size());
+  std::vector<int64_t> send_counts, receive_counts;
+  for (size_t q = 0; q < state.send.size(); ++q) {
+    const bool other = static_cast<int>(q) != group_.rank();
+    send_counts.push_back(other ? groups * static_cast<int64_t>(state.send[q].size()) : 0);
+    receive_counts.push_back(other ? groups * state.receive[q] : 0);
+  }
+  sent_lengths_.resize(total(send_counts));
+  received_lengths_.resize(total(receive_counts));
+  int64_t* out = sent_lengths_.data();
+  for (size_t q = 0; q < state.send.size(); ++q) {
+    if (send_counts[q] == 0) continue;
+    for (const int64_t place : state.send[q]) {
+      for (const Batch::Group& g : batch.groups) *out++ = g.offsets[place + 1] - g.offsets[place];
+    }
+  }
+  const auto send = parts_of<const std::byte>(sent_lengths_, send_counts);
+  const auto receive = parts_of<std::byte>(received_lengths_, receive_counts);
+  group_.all_to_all(send, receive).with("exchanging the lengths of samples").throw_if_failed();
+}
+
+void Balancer::exchange_values(const Batch& batch, const State& state) {
+  const size_t groups = batch.groups.size();
+  const size_t ranks = state.send.size();
+  std::vector<int64_t> columns(groups, 0);  // of each group
+  for (const Batch::Column& c : batch.columns) ++columns[static_cast<size_t>(c.group)];
+  const auto words = [&](std::span<const int64_t> lengths) {
+    int64_t sum = 0;
+    for (size_t i = 0; i < lengths.size(); ++i) sum += lengths[i] * columns[i % groups];
+    return sum;
+  };
+  std::vector<int64_t> send_counts(ranks, 0), receive_counts(ranks, 0);
+  const int64_t* sent = sent_lengths_.data();
+  const int64_t* received = received_lengths_.data();
+  for (size_t q = 0; q < ranks; ++q) {
+    if (static_cast<int>(q) == group_.rank()) continue;
+    const size_t out = groups * state.send[q].size();
+    const size_t in = groups * static_cast<size_t>(state.receive[q]);
+    send_counts[q] = words({sent, out});
+    receive_counts[q] = words({received, in});
+    sent += out;
+    received += in;
+  }
+  sent_values_.resize(total(send_counts));
+  received_values_.resize(total(receive_counts));
+  int64_t* out = sent_values_.data();
+  for (size_t q = 0; q < ranks; ++q) {
+    if (static_cast<int>(q) == group_.rank()) continue;
+    for (const Batch::Column& c : batch.columns) {
+      const std::span<const int64_t> offsets = batch.offsets(c);
+      for (const int64_t place : state.send[q]) {
+        const auto at = static_cast<size_t>(place);
+        out = std::copy(c.values.data() + offsets[at], c.values.data() + offsets[at + 1], out);
+      }
+    }
+  }
+  const auto send = parts_of<const std::byte>(sent_values_, send_counts);
+  const auto receive = parts_of<std::byte>(received_values_, receive_counts);
+  group_.all_to_all(send, receive).with("exchanging samples").throw_if_failed();
+}
+
+/// Puts the samples that stayed and those that came into spare_, in order, and swaps. What a rank
+/// sends is in the order of sample numbers too, so that its k-th sample is the k-th one met here.
+void Balancer::assemble(Batch& batch, const State& state) {
+  if (spare_.groups.empty()) spare_ = with_schema_of(batch, memory_);
+  spare_.clear();
+  const size_t groups = batch.groups.size();
+  const size_t ranks = state.send.size();
+  const auto own = static_cast<size_t>(group_.rank());
+  std::vector<const int64_t*> lengths(ranks, nullptr);  // where each rank's message stands
+  std::vector<std::vector<int64_t>> sums(ranks, std::vector<int64_t>(groups, 0));
+  const int64_t* at = received_lengths_.data();
+  for (size_t q = 0; q < ranks; ++q) {
+    lengths[q] = at;
+    if (q == own) continue;
+    for (int64_t i = 0; i < state.receive[q]; ++i) {
+      for (size_t g = 0; g < groups; ++g) sums[q][g] += *at++;
+    }
+  }
+  for (const int64_t i : state.mine) {
+    const State::Sample& s = state.samples[static_cast<size_t>(i)];
+    const auto from = static_cast<size_t>(s.rank);
+    spare_.sample_index.push_back(s.number);
+    for (size_t g = 0; g < groups; ++g) {
+      const HostArray<int64_t>& held = batch.groups[g].offsets;
+      const int64_t length = from == own ? held[s.place + 1] - held[s.place] : *lengths[from]++;
+      HostArray<int64_t>& offsets = spare_.groups[g].offsets;
+      offsets.push_back(offsets[offsets.size() - 1] + length);
+    }
+  }
+  // Each message has its columns one after the other.
+  std::vector<const int64_t*> values(ranks, nullptr);
+  const int64_t* start = received_values_.data();
+  for (size_t q = 0; q < ranks; ++q) {
+    values[q] = start;
+    for (const Batch::Column& c : batch.columns) start += sums[q][static_cast<size_t>(c.group)];
+  }
+  for (size_t c = 0; c < batch.columns.size(); ++c) {
+    const Batch::Column& held = batch.columns[c];
+    const std::span<const int64_t> held_offsets = batch.offsets(held);
+    const std::span<const int64_t> offsets = spare_.offsets(held);
+    HostArray<int64_t>& to = spare_.columns[c].values;
+    to.resize(offsets.back());
+    for (size_t k = 0; k < state.mine.size(); ++k) {
+      const State::Sample& s = state.samples[static_cast<size_t>(state.mine[k])];
+      const auto from = static_cast<size_t>(s.rank);
+      const int64_t length = offsets[k + 1] - offsets[k];
+      const int64_t*& cursor = values[from];
+      const int64_t* source =
+          from == own ? held.values.data() + held_offsets[static_cast<size_t>(s.place)] : cursor;
+      std::copy_n(source, length, to.data() + offsets[k]);
+      if (from != own) cursor += length;
+    }
+  }
+  spare_.global_samples = batch.global_samples;
+  std::swap(batch, spare_);
+}
+
+}  // namespace segue::balance

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstdint>
+#include <future>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "balance/config.h"
+#include "batch/batch.h"
+#include "comm/communicator.h"
+#include "tensor/host_array.h"
+
+namespace segue::balance {
+
+/// What balancing one batch did.
+struct BalanceStats {
+  Imbalance before, after;                           // of costs
+  std::vector<int64_t> tokens_before, tokens_after;  // [rank]
+  int64_t samples = 0, samples_moved = 0;            // of all ranks
+  int64_t bytes_sent = 0;                            // by this rank, lengths and values
+  double gather_ms = 0;                              // costs of all ranks
+  double partition_ms = 0;                           // on a thread of its own
+  double wait_ms = 0;                                // finish() waited for the partition
+  double exchange_ms = 0;                            // samples on their way
+};
+
+/// Deals the samples of a step to the ranks anew, so that all of them have the same work. Two calls
+/// per batch: start() tells everyone what there is and lets a thread decide, finish() moves
+/// samples. What lies between them hides the decision; several batches may be under way, and are
+/// finished in the order in which they were started. The caller makes both calls of all batches
+/// from one thread: they are collective.
+///
+/// Who gets what depends on costs and sample numbers, and only ties of residence on where samples
+/// were. Any number of samples is legal on any rank, also none.
+class Balancer {
+  struct State;
+
+ public:
+  /// A batch between start() and finish().
+  class Pending {
+   public:
+    Pending();
+    Pending(Pending&&) noexcept;
+    Pending& operator=(Pending&&) noexcept;
+    ~Pending();
+
+   private:
+    friend class Balancer;
+    std::unique_ptr<State> state_;
+  };
+
+  /// `group` outlives the balancer and is used by nobody else. `weights` are those of calibrated
+  /// costs unless the config has its own. `memory` is what balanced batches lie in.
+  Balancer(const BalanceConfig& config, SampleShape shape, CostWeights weights,
+           comm::Communicator& group, HostMemory memory = HostMemory::kPageable);
+  ~Balancer();
+
+  /// The samples of `batch` must not change until it is finished. Error(kPeer) when a rank is gone
+  /// or has a batch of another schema.
+  Pending start(const Batch& batch);
+
+  /// Exchanges the samples of `batch`, the one that was started: afterwards it has this rank's,
+  /// ascending by sample number. Its old memory is kept for the next one.
+  BalanceStats finish(Batch& batch, Pending pending);
+
+ private:
+  std::vector<std::vector<std::byte>> gather(const Batch& batch, State& state);
+  void exchange_lengths(const Batch& batch, const State& state);
+  void exchange_values(const Batch& batch, const State& state);
+  void assemble(Batch& batch, const State& state);
+
+  BalanceConfig config_;
+  SampleShape shape_;
+  CostWeights weights_;
+  comm::Communicator& group_;
+  HostMemory memory_;
+  // Kept between batches: messages of all peers one after the other, and the batch that is made.
+  HostArray<int64_t> sent_lengths_, received_lengths_, sent_values_, received_values_;
+  Batch spare_;
+};
+
+}  // namespace segue::balance

@@ -1,0 +1,460 @@
+#include "sparse/planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "sparse/planner_loads.h"
+
+namespace segue::sparse {
+namespace {
+
+constexpr double kMib = 1 << 20, kGib = 1 << 30;
+/// A copy everywhere is cheap below this, in memory and in gradients that go to everyone.
+constexpr double kTinyBytes = 1 << 20;
+/// A rank may have this much more traffic than the mean.
+constexpr double kUnevenTraffic = 1.25;
+/// One table may take this much of a rank's room for tables, or the mean of all ranks.
+constexpr double kLargestShare = 0.25;
+/// Column blocks are not cut narrower: 32 floats are one line of memory.
+constexpr int64_t kNarrowestBlock = 32;
+
+std::string format_bytes(double bytes) {
+  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
+                      : fmt::format("{:.1f} GiB", bytes / kGib);
+}
+
+class Planner {
+ public:
+  explicit Planner(const PlannerInput& input) : in_(input) {
+    check();
+    for (const PlannerInput::Fixed& f : in_.fixed) fixed_ += f.bytes;
+    choices_.resize(in_.tables.size());
+    for (size_t t = 0; t < choices_.size(); ++t) {
+      choices_[t].tier = in_.tables[t].placement == TierChoice::kHost ? Tier::kHost : Tier::kDevice;
+    }
+  }
+
+  PlannedTables run() {
+    settle();
+    while (!out_.fits() && spill()) settle();
+    out_.plan.ranks = in_.ranks;
+    for (size_t t = 0; t < choices_.size(); ++t) out_.plan.tables[t].reason = reason(t);
+    if (!out_.fits()) advise();
+    return std::move(out_);
+  }
+
+ private:
+  struct Choice {
+    Sharding sharding = Sharding::kRow;
+    Tier tier = Tier::kDevice;
+    bool spilled = false;     // to the host, for want of device memory
+    bool for_memory = false;  // dealt out because a rank was too full
+  };
+
+  // ---- what a table takes ----
+
+  double bytes_of(size_t t) const { return table_bytes(in_, t); }
+  double traffic_of(size_t t) const { return table_traffic(in_, t); }
+
+  // ---- who owns it ----
+
+  /// How loaded a rank is, in means of all ranks.
+  double score(int rank) const {
+    const RankLoad& r = out_.ranks[static_cast<size_t>(rank)];
+    return (r.tables + r.optimizer) / mean_bytes_ + r.traffic() / mean_traffic_;
+  }
+
+  std::vector<int> all_ranks() const {
+    std::vector<int> ranks(static_cast<size_t>(in_.ranks));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+  }
+  std::vector<int> machine(int m) const {
+    const int first = m * in_.ranks_per_machine;
+    std::vector<int> ranks(static_cast<size_t>(std::min(in_.ranks_per_machine, in_.ranks - first)));
+    std::iota(ranks.begin(), ranks.end(), first);
+    return ranks;
+  }
+  int machines() const { return (in_.ranks + in_.ranks_per_machine - 1) / in_.ranks_per_machine; }
+
+  std::vector<int> owners(size_t t, Sharding sharding) const {
+    std::vector<int> ranks = all_ranks();
+    const auto less_loaded = [this](int a, int b) { return score(a) < score(b); };
+    switch (sharding) {
+      case Sharding::kTable:
+        return {*std::ranges::min_element(ranks, less_loaded)};
+      case Sharding::kTableRow: {
+        std::vector<int> best = machine(0);
+        const auto fullest = [this](const std::vector<int>& m) {
+          double most = 0;
+          for (const int r : m) most = std::max(most, score(r));
+          // Fewer ranks take more each.
+          return most * in_.ranks_per_machine / static_cast<double>(m.size());
+        };
+        for (int m = 1; m < machines(); ++m) {
+          if (fullest(machine(m)) < fullest(best)) best = machine(m);
+        }
+        return best;
+      }
+      case Sharding::kColumn: {
+        const int64_t dim = in_.tables[t].dim;
+        const int64_t blocks = std::clamp<int64_t>(dim / kNarrowestBlock, std::min<int64_t>(2, dim),
+                                                   static_cast<int64_t>(in_.ranks));
+        std::ranges::stable_sort(ranks, less_loaded);
+        ranks.resize(static_cast<size_t>(std::min<int64_t>(blocks, in_.ranks)));
+        std::ranges::sort(ranks);
+        return ranks;
+      }
+      default:
+        return ranks;
+    }
+  }
+
+  /// Places all tables: first what leaves no choice of owners, then the rest, largest first.
+  void place() {
+    out_.plan.tables.assign(in_.tables.size(), {});
+    out_.tables.assign(in_.tables.size(), {});
+    out_.ranks.assign(static_cast<size_t>(in_.ranks), {});
+    for (RankLoad& r : out_.ranks) r.fixed = fixed_;
+    std::vector<size_t> order(in_.tables.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const auto free_choice = [this](size_t t) {
+      const Sharding s = choices_[t].sharding;
+      return s != Sharding::kRow && s != Sharding::kReplicated;
+    };
+    std::ranges::stable_sort(order, [&](size_t a, size_t b) {
+      if (free_choice(a) != free_choice(b)) return free_choice(b);
+      return bytes_of(a) > bytes_of(b);
+    });
+    for (const size_t t : order) {
+      TablePlacement& p = out_.plan.tables[t];
+      p.sharding = choices_[t].sharding;
+      p.tier = choices_[t].tier;
+      p.ranks = owners(t, p.sharding);
+      add_memory(in_, t, p, out_);
+      add_exchange(in_, t, p, out_);
+    }
+    out_.missing_device = out_.missing_host = 0;
+    for (const RankLoad& r : out_.ranks) {
+      if (in_.device_bytes > 0) {
+        out_.missing_device = std::max(out_.missing_device, r.device() - in_.device_bytes);
+      }
+      out_.missing_host = std::max(out_.missing_host, r.host - in_.host_bytes);
+    }
+  }
+
+  // ---- how it is shared ----
+
+  void choose_first() {
+    double bytes = 0, traffic = 0;
+    for (size_t t = 0; t < in_.tables.size(); ++t) {
+      if (choices_[t].tier == Tier::kDevice) bytes += bytes_of(t);
+      traffic += 2 * traffic_of(t);
+    }
+    mean_bytes_ = std::max(1.0, bytes / in_.ranks);
+    mean_traffic_ = std::max(1.0, traffic);  // every rank asks and serves once
+    const double room = std::max(mean_bytes_, kLargestShare * (in_.device_bytes - fixed_));
+    for (size_t t = 0; t < in_.tables.size(); ++t) {
+      Choice& c = choices_[t];
+      c.for_memory = false;
+      c.sharding = in_.tables[t].sharding;
+      if (c.sharding != Sharding::kAuto) continue;
+      const double others = in_.ranks - 1;
+      const bool tiny = bytes_of(t) <= kTinyBytes && others * traffic_of(t) <= kTinyBytes;
+      const bool light = others * traffic_of(t) <= mean_traffic_;
+      if (in_.ranks == 1) {
+        c.sharding = Sharding::kTable;
+      } else if (tiny && c.tier == Tier::kDevice) {
+        c.sharding = Sharding::kReplicated;
+      } else if (c.tier == Tier::kHost || bytes_of(t) > room * in_.ranks_per_machine) {
+        c.sharding = Sharding::kRow;
+        c.for_memory = true;
+      } else {
+        c.for_memory = bytes_of(t) > room;
+        c.sharding = light && !c.for_memory ? Sharding::kTable : wider(Sharding::kTable);
+      }
+    }
+  }
+
+  Sharding wider(Sharding s) const {
+    const bool within = s == Sharding::kTable && machines() > 1 && in_.ranks_per_machine > 1;
+    return within ? Sharding::kTableRow : Sharding::kRow;
+  }
+
+  /// Deals out the table that loads a rank most and was not asked to be where it is; false: there
+  /// is none.
+  template <class Load>
+  bool spread_from(int rank, Load load) {
+    size_t worst = in_.tables.size();
+    for (size_t t = 0; t < in_.tables.size(); ++t) {
+      const TablePlacement& p = out_.plan.tables[t];
+      const bool movable = in_.tables[t].sharding == Sharding::kAuto &&
+                           (p.sharding == Sharding::kTable || p.sharding == Sharding::kTableRow);
+      if (!movable || std::ranges::find(p.ranks, rank) == p.ranks.end()) continue;
+      if (worst == in_.tables.size() || load(t) > load(worst)) worst = t;
+    }
+    if (worst == in_.tables.size()) return false;
+    choices_[worst].sharding = wider(choices_[worst].sharding);
+    return true;
+  }
+
+  /// From whole tables towards rows everywhere, until no rank has too much.
+  void settle() {
+    choose_first();
+    for (place(); in_.ranks > 1; place()) {
+      if (out_.missing_device > 0) {
+        if (spread_fullest()) continue;
+        break;
+      }
+      const auto busiest = std::ranges::max_element(out_.ranks, {}, &RankLoad::traffic);
+      double traffic = 0;
+      for (const RankLoad& r : out_.ranks) traffic += r.traffic();
+      const bool uneven = busiest->traffic() > kUnevenTraffic * traffic / in_.ranks;
+      if (!uneven || !spread_from(static_cast<int>(busiest - out_.ranks.begin()),
+                                  [this](size_t t) { return traffic_of(t); })) {
+        break;
+      }
+    }
+  }
+
+  /// Replicated tables are dealt out last: they are tiny.
+  bool spread_fullest() {
+    const int full = out_.fullest();
+    std::vector<Sharding> before;
+    for (const Choice& c : choices_) before.push_back(c.sharding);
+    bool spread = spread_from(full, [this](size_t t) { return bytes_of(t); });
+    for (size_t t = 0; t < choices_.size() && !spread; ++t) {
+      const bool copied = in_.tables[t].sharding == Sharding::kAuto &&
+                          choices_[t].sharding == Sharding::kReplicated;
+      if (!copied) continue;
+      choices_[t].sharding = Sharding::kRow;
+      spread = true;
+    }
+    for (size_t t = 0; t < choices_.size(); ++t) {
+      if (choices_[t].sharding != before[t]) choices_[t].for_memory = true;
+    }
+    return spread;
+  }
+
+  /// Sends the table whose rows are needed least per byte to host memory, if it has room.
+  bool spill() {
+    if (in_.host_bytes <= 0 || out_.missing_device <= 0) return false;
+    size_t coldest = in_.tables.size();
+    const auto heat = [this](size_t t) { return traffic_of(t) / bytes_of(t); };
+    for (size_t t = 0; t < in_.tables.size(); ++t) {
+      if (in_.tables[t].placement != TierChoice::kAuto || choices_[t].tier == Tier::kHost) continue;
+      if (in_.tables[t].sharding == Sharding::kReplicated) continue;
+      double host = 0;
+      for (const RankLoad& r : out_.ranks) host = std::max(host, r.host);
+      if (host + bytes_of(t) / in_.ranks > in_.host_bytes) continue;
+      if (coldest == in_.tables.size() || heat(t) < heat(coldest)) coldest = t;
+    }
+    if (coldest == in_.tables.size()) return false;
+    choices_[coldest].tier = Tier::kHost;
+    choices_[coldest].spilled = true;
+    return true;
+  }
+
+  // ---- words ----
+
+  std::string how(size_t t) const {
+    const TablePlacement& p = out_.plan.tables[t];
+    const auto n = p.ranks.size();
+    switch (p.sharding) {
+      case Sharding::kTable:
+        return fmt::format("whole on rank {}", p.ranks.front());
+      case Sharding::kRow:
+        return fmt::format("rows dealt out to all {} ranks", n);
+      case Sharding::kColumn:
+        return fmt::format("columns cut into {} blocks", n);
+      case Sharding::kTableRow:
+        return fmt::format("rows dealt out to ranks {} to {} of one machine", p.ranks.front(),
+                           p.ranks.back());
+      default:
+        return fmt::format("a copy on each of {} ranks", n);
+    }
+  }
+
+  std::string why(size_t t) const {
+    const TableDemand& d = in_.tables[t];
+    const Choice& c = choices_[t];
+    if (d.sharding != Sharding::kAuto) return "as the config asks";
+    if (in_.ranks == 1) return "there is only one";
+    const std::string ids = fmt::format("{:.0f} different ids a step and rank", d.distinct);
+    switch (c.sharding) {
+      case Sharding::kReplicated:
+        return fmt::format("{} are too little to fetch from elsewhere", format_bytes(bytes_of(t)));
+      case Sharding::kTable:
+        return fmt::format("{} fit there, and {} load it no more than others",
+                           format_bytes(bytes_of(t)), ids);
+      case Sharding::kTableRow:
+        return c.for_memory
+                   ? fmt::format(
+                         "{} are too much for one rank beside its share of the others, {} "
+                         "not too much for a machine",
+                         format_bytes(bytes_of(t)), ids)
+                   : fmt::format("{} would load one rank more than others, not a machine", ids);
+      default:
+        return c.for_memory
+                   ? fmt::format("{} are more than a rank's share", format_bytes(bytes_of(t)))
+                   : fmt::format("{} would load one owner more than others", ids);
+    }
+  }
+
+  std::string reason(size_t t) const {
+    std::string text = how(t) + ": " + why(t);
+    if (choices_[t].spilled) {
+      text +=
+          "; in host memory, because device memory does not hold all tables and this one's rows "
+          "are needed least";
+    } else if (choices_[t].tier == Tier::kHost) {
+      text += "; in host memory as the config asks";
+    }
+    return text;
+  }
+
+  /// The same tables with something changed; true if that fits.
+  template <class Change>
+  bool would_fit(Change change) const {
+    PlannerInput other = in_;
+    change(other);
+    return Planner(other).run_quietly().fits();
+  }
+  PlannedTables run_quietly() {
+    settle();
+    while (!out_.fits() && spill()) settle();
+    return std::move(out_);
+  }
+
+  void advise() {
+    std::vector<std::string>& advice = out_.advice;
+    double all = 0, state = 0;
+    size_t largest = 0;
+    for (size_t t = 0; t < in_.tables.size(); ++t) {
+      all += bytes_of(t);
+      if (bytes_of(t) > bytes_of(largest)) largest = t;
+      state += static_cast<double>(in_.tables[t].rows * in_.value_bytes) *
+               static_cast<double>(ops::row_state_size(in_.optimizer, in_.tables[t].dim) - 1);
+    }
+    const bool asked = std::ranges::any_of(
+        in_.tables, [](const TableDemand& d) { return d.sharding != Sharding::kAuto; });
+    if (asked && would_fit([](PlannerInput& i) {
+          for (TableDemand& d : i.tables) d.sharding = Sharding::kAuto;
+        })) {
+      advice.push_back("it fits with sharding = \"auto\" for every table");
+    }
+    if (const int ranks = ranks_that_fit(); ranks > 0) {
+      advice.push_back(fmt::format("it fits on {} ranks of this size", ranks));
+    } else if (fixed_ >= in_.device_bytes) {
+      advice.push_back(
+          fmt::format("{} of every rank go to other things than tables, more than it has",
+                      format_bytes(fixed_)));
+    }
+    if (in_.host_bytes <= 0) {
+      const double host = std::ceil(all / in_.ranks / kGib) * kGib;
+      if (would_fit([&](PlannerInput& i) { i.host_bytes = host; })) {
+        advice.push_back(
+            fmt::format("with up to {} of host memory per rank (--host) some tables "
+                        "could lie there",
+                        format_bytes(host)));
+      }
+    }
+    if (state > 0 && in_.optimizer != ops::RowOptimizer::kRowwiseAdagrad) {
+      advice.push_back(fmt::format("sparse.optimizer = \"rowwise_adagrad\" saves {} per rank",
+                                   format_bytes(state / in_.ranks)));
+    }
+    for (const PlannerInput::Fixed& f : in_.fixed) {
+      if (f.knob.empty() || f.bytes < out_.missing_device / 8) continue;
+      advice.push_back(
+          fmt::format("{} take {} per rank: {}", f.purpose, format_bytes(f.bytes), f.knob));
+    }
+    advice.push_back(fmt::format("fewer rows: table `{}` is {:.0f} % of all tables",
+                                 in_.tables[largest].name, 100 * bytes_of(largest) / all));
+  }
+
+  /// 0: none up to a large number.
+  int ranks_that_fit() const {
+    constexpr int kMost = 1 << 16;
+    double all = 0;
+    for (size_t t = 0; t < in_.tables.size(); ++t) all += bytes_of(t);
+    const double room = in_.device_bytes - fixed_;
+    if (room <= 0 || in_.ranks >= kMost) return 0;
+    const double least = std::max(in_.ranks + 1.0, std::ceil(all / room));
+    // Exchange buffers come on top of the bound: a few steps of 5 %.
+    for (double ranks = least; ranks <= kMost && ranks < 2 * least + 2;
+         ranks = std::max(ranks + 1, std::ceil(ranks * 1.05))) {
+      const int n = static_cast<int>(ranks);
+      if (would_fit([n](PlannerInput& i) { i.ranks = n; })) return n;
+    }
+    return 0;
+  }
+
+  void check() const {
+    SEGUE_ASSERT(!in_.tables.empty(), "there is something to plan");
+    if (in_.ranks < 1 || in_.ranks_per_machine < 1) {
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format("a plan needs at least one rank and one rank per machine, not {} and {}",
+                       in_.ranks, in_.ranks_per_machine));
+    }
+    for (const TableDemand& d : in_.tables) {
+      if (d.placement == TierChoice::kHost && in_.host_bytes <= 0) {
+        fail(ErrorCode::kConfig,
+             fmt::format("table `{}` asks for host memory, but none is given: say how much a rank "
+                         "has (--host), or set its placement to \"device\" or \"auto\"",
+                         d.name));
+      }
+      if (d.placement == TierChoice::kHost && d.sharding == Sharding::kReplicated) {
+        fail(ErrorCode::kConfig,
+             fmt::format("table `{}` asks for copies in host memory; replicated tables lie on the "
+                         "device",
+                         d.name));
+      }
+    }
+  }
+
+  PlannerInput in_;
+  double fixed_ = 0;
+  double mean_bytes_ = 1, mean_traffic_ = 1;
+  std::vector<Choice> choices_;
+  PlannedTables out_;
+};
+
+}  // namespace
+
+int PlannedTables::fullest() const {
+  const auto at = std::ranges::max_element(ranks, {}, &RankLoad::device);
+  return static_cast<int>(at - ranks.begin());
+}
+
+PlannedTables plan_tables(const PlannerInput& input) { return Planner(input).run(); }
+
+double expected_distinct(double lookups, int64_t rows, double exponent) {
+  if (lookups <= 0 || rows <= 0) return 0;
+  const auto n = static_cast<double>(rows);
+  // Ids in groups that are nearly alike: one by one at first, then in steps of 1 %.
+  constexpr double kStep = 1.01;
+  const auto groups = [&](auto visit) {
+    for (double first = 1; first <= n;) {
+      const double last = std::min(n, std::max(first, std::floor(first * kStep)));
+      visit(last - first + 1, std::pow((first + last) / 2, -exponent));
+      first = last + 1;
+    }
+  };
+  double mass = 0, distinct = 0;
+  groups([&](double ids, double weight) { mass += ids * weight; });
+  groups(
+      [&](double ids, double weight) { distinct -= ids * std::expm1(-lookups * weight / mass); });
+  return std::min({distinct, lookups, n});
+}
+
+std::string_view to_string(Sharding sharding) {
+  constexpr std::string_view kNames[] = {"auto",   "table",     "row",
+                                         "column", "table_row", "replicated"};
+  return kNames[static_cast<size_t>(sharding)];
+}
+
+}  // namespace segue::sparse

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "ops/optimizer.h"
+#include "sparse/shard_plan.h"
+#include "sparse/tables.h"
+
+namespace segue::sparse {
+
+/// What a planner must know about one table.
+struct TableDemand {
+  std::string name;
+  int64_t rows = 0, dim = 0;
+  Sharding sharding = Sharding::kAuto;
+  TierChoice placement = TierChoice::kAuto;
+  double lookups = 0;   // ids of one rank's batch
+  double distinct = 0;  // different ones among them: these travel
+};
+
+struct PlannerInput {
+  std::vector<TableDemand> tables;
+  ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;
+  int64_t value_bytes = 4;  // of weights and optimizer state
+  int64_t forward_wire_bytes = 4, backward_wire_bytes = 4;
+  int ranks = 1;
+  int ranks_per_machine = 8;  // ranks 0 ... m - 1 share a machine, and so on
+  double device_bytes = 0;    // of one rank; 0: not known, everything fits
+  double host_bytes = 0;      // of one rank; 0: tables may not lie in host memory
+
+  /// What every rank's device holds beside tables.
+  struct Fixed {
+    std::string purpose;
+    double bytes = 0;
+    std::string knob;  // what makes it smaller, for advice
+  };
+  std::vector<Fixed> fixed;
+};
+
+/// One rank's memory and traffic.
+struct RankLoad {
+  double tables = 0, optimizer = 0;  // on the device
+  double exchange = 0;               // rows and gradients on their way, on the device
+  double fixed = 0;
+  double host = 0;                // tables and their optimizer state in host memory
+  double sent = 0, received = 0;  // bytes of one step
+
+  double device() const { return tables + optimizer + exchange + fixed; }
+  double traffic() const { return sent + received; }
+};
+
+struct TableLoad {
+  double bytes = 0;  // weights and optimizer state of all ranks
+  double sent = 0;   // by all ranks in one step
+};
+
+/// A plan and what it means. It depends on the input alone, so ranks that plan with the same input
+/// agree.
+struct PlannedTables {
+  ShardPlan plan;
+  std::vector<RankLoad> ranks;
+  std::vector<TableLoad> tables;
+  /// Bytes that the fullest rank lacks on its device and in host memory; both 0: it fits.
+  double missing_device = 0, missing_host = 0;
+  std::vector<std::string> advice;  // of a plan that does not fit: what would make it
+
+  bool fits() const { return missing_device <= 0 && missing_host <= 0; }
+  int fullest() const;  // rank with most bytes on its device
+};
+
+/// Copies of tiny tables everywhere; the rest whole on one rank each as long as that loads no rank
+/// more than others, in bytes or traffic; rows dealt out to a machine or to all ranks otherwise.
+/// What the tables ask for is obeyed. Every auto table is dealt out to all ranks before a plan is
+/// called too big. Error(kConfig): contradictions such as host memory that there is none of.
+PlannedTables plan_tables(const PlannerInput& input);
+
+/// Different ids among `lookups` draws by Zipf's law over `rows` ids (exponent 0: all alike).
+double expected_distinct(double lookups, int64_t rows, double exponent);
+
+std::string_view to_string(Sharding sharding);
+
+}  // namespace segue::sparse

@@ -1,0 +1,89 @@
+#include "sparse/planner_loads.h"
+
+namespace segue::sparse {
+namespace {
+
+constexpr double kIdBytes = 8;
+
+double row_bytes(const TableDemand& d, int64_t value_bytes) {
+  return static_cast<double>(d.dim * value_bytes);
+}
+
+}  // namespace
+
+double table_bytes(const PlannerInput& input, size_t table) {
+  const TableDemand& d = input.tables[table];
+  const int64_t values = d.dim + ops::row_state_size(input.optimizer, d.dim);
+  return static_cast<double>(d.rows) * static_cast<double>(values * input.value_bytes);
+}
+
+double table_traffic(const PlannerInput& input, size_t table) {
+  const TableDemand& d = input.tables[table];
+  return d.distinct * (kIdBytes + row_bytes(d, input.forward_wire_bytes) +
+                       row_bytes(d, input.backward_wire_bytes));
+}
+
+void add_memory(const PlannerInput& input, size_t table, const TablePlacement& placement,
+                PlannedTables& loads) {
+  const TableDemand& d = input.tables[table];
+  for (const int r : placement.ranks) {
+    const LocalShard shard = local_shard(placement, d.rows, d.dim, r);
+    const int64_t columns = shard.columns.width();
+    const auto column_bytes = static_cast<double>(shard.rows() * input.value_bytes);
+    const double weights = column_bytes * static_cast<double>(columns);
+    const double state =
+        column_bytes * static_cast<double>(ops::row_state_size(input.optimizer, columns));
+    RankLoad& load = loads.ranks[static_cast<size_t>(r)];
+    if (placement.tier == Tier::kHost) {
+      load.host += weights + state;
+    } else {
+      load.tables += weights;
+      load.optimizer += state;
+    }
+    loads.tables[table].bytes += weights + state;
+  }
+}
+
+/// Every rank asks every owner for its share of the distinct rows, gets them, and sends as many
+/// gradients back. What a rank asks of itself does not travel, yet takes room in the buffers, as do
+/// the sums of gradients at the owner.
+void add_exchange(const PlannerInput& input, size_t table, const TablePlacement& placement,
+                  PlannedTables& loads) {
+  if (input.ranks == 1) return;
+  const TableDemand& d = input.tables[table];
+  const double ranks = input.ranks, others = input.ranks - 1;
+  const double forward = d.distinct * row_bytes(d, input.forward_wire_bytes);
+  const double backward = d.distinct * row_bytes(d, input.backward_wire_bytes);
+  const double sums = d.distinct * row_bytes(d, input.value_bytes);
+  if (placement.sharding == Sharding::kReplicated) {  // gradients go to everyone
+    for (RankLoad& r : loads.ranks) {
+      r.sent += others * backward;
+      r.received += others * backward;
+      r.exchange += ranks * backward + sums;
+    }
+    loads.tables[table].sent += ranks * others * backward;
+    return;
+  }
+  const bool columns = placement.sharding == Sharding::kColumn;
+  const double ids =
+      d.distinct * kIdBytes * (columns ? static_cast<double>(placement.ranks.size()) : 1);
+  for (RankLoad& r : loads.ranks) {
+    r.sent += ids + backward;
+    r.received += forward;
+    r.exchange += backward;
+  }
+  for (const int owner : placement.ranks) {
+    RankLoad& r = loads.ranks[static_cast<size_t>(owner)];
+    const LocalShard shard = local_shard(placement, d.rows, d.dim, owner);
+    const double share =
+        columns ? static_cast<double>(shard.columns.width()) / static_cast<double>(d.dim)
+                : 1.0 / static_cast<double>(placement.ranks.size());
+    const double own_ids = ids / static_cast<double>(placement.ranks.size());
+    r.sent += others * share * forward - own_ids - share * backward;
+    r.received += others * (own_ids + share * backward) - share * forward;
+    r.exchange += ranks * share * (backward + sums);
+    loads.tables[table].sent += others * (own_ids + share * (forward + backward));
+  }
+}
+
+}  // namespace segue::sparse

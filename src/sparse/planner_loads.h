@@ -1,0 +1,23 @@
+#pragma once
+
+#include "sparse/planner.h"
+
+namespace segue::sparse {
+
+// What tables take where they lie; the planner's arithmetic.
+
+/// Weights and optimizer state.
+double table_bytes(const PlannerInput& input, size_t table);
+
+/// Ids, rows and gradients of one rank's batch when all of them travel.
+double table_traffic(const PlannerInput& input, size_t table);
+
+/// Adds a table that lies as `placement` says to the loads of its owners.
+void add_memory(const PlannerInput& input, size_t table, const TablePlacement& placement,
+                PlannedTables& loads);
+
+/// Adds what travels in one step, and the buffers for it.
+void add_exchange(const PlannerInput& input, size_t table, const TablePlacement& placement,
+                  PlannedTables& loads);
+
+}  // namespace segue::sparse
