@@ -71,8 +71,8 @@ TEST(DISABLED_RankProgram, Run) {
     std::cerr << "pid " << world->rank() << " of " << world->size() << " is " << ::getpid() << "\n";
     run(*world, scenario);
   } catch (const Error& error) {
-    std::cerr << "failed: " << error.what() << std::endl;
     code = error.code() == ErrorCode::kPeer ? kPeerExitCode : kOwnExitCode;
+    std::cerr << "exit code " + std::to_string(code) + "\nfailed: " + error.what() + "\n";
   }
   if (code != 0) std::_Exit(code);
 }
