@@ -75,7 +75,7 @@ class MpiLink::Exchange {
     while (open_ > 0) {
       const int64_t before = open_;
       Status status = advance();
-      if (status.ok() && open_ > 0) status = link_.listen();
+      if (status.ok() && open_ > 0) status = link_.listen(true);
       if (status.ok() && open_ > 0 && link_.fate_->sealed()) status = link_.fate_->status();
       if (status.ok() && open_ > 0 && Clock::now() >= call_.deadline) status = timed_out();
       if (!status.ok()) return status;
@@ -231,7 +231,7 @@ Status MpiLink::exchange(const Call& call, std::span<const ConstBytes> send,
   return Exchange(*this, call, send, receive).run();
 }
 
-Status MpiLink::listen() {
+Status MpiLink::listen(bool) {
   int there = 0;
   MPI_Status status;
   if (MPI_Iprobe(MPI_ANY_SOURCE, kReasonTag, comm_, &there, &status) != MPI_SUCCESS || there == 0) {

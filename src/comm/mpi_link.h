@@ -18,12 +18,11 @@ class MpiLink final : public Link {
 
   Status exchange(const Call& call, std::span<const ConstBytes> send,
                   std::span<const Bytes> receive) override;
+  Status listen(bool none_may_be_gone) override;
   void break_off(const std::string& reason) noexcept override;
 
  private:
   class Exchange;
-  /// What a peer that has stopped says, if one has.
-  Status listen();
 
   uint64_t id_;
   Group group_;

@@ -7,8 +7,8 @@
 
 namespace segue::comm {
 
-/// Whether this build has NCCL.
-bool has_nccl();
+/// Why NCCL cannot be used here (the build, the library of this machine); empty when it can.
+std::string nccl_trouble();
 
 /// Equal for two ranks that use the same card.
 std::string gpu_identity(Device device);

@@ -72,7 +72,7 @@ TEST(TcpProcesses, RandomSequencesOfCollectives) {
   for (const int ranks : {2, 3}) {
     const Outcome outcome = launch(ranks, {{"SEGUE_TEST_SEED", std::to_string(ranks)}});
     EXPECT_EQ(outcome.code, 0) << outcome.text;
-    EXPECT_TRUE(contains(outcome.text, "rank 1: pid 1 of " + std::to_string(ranks)));
+    EXPECT_TRUE(contains(outcome.text, "rank 1: here is 1 of " + std::to_string(ranks)));
   }
 }
 
@@ -249,7 +249,7 @@ TEST(MpiProcesses, RandomSequencesOfCollectives) {
   SKIP_WITHOUT_MPIRUN();
   const Outcome outcome = mpirun(3, {{"SEGUE_TEST_SEED", "5"}});
   EXPECT_EQ(outcome.code, 0) << outcome.text;
-  EXPECT_TRUE(contains(outcome.text, "pid 2 of 3"));
+  EXPECT_TRUE(contains(outcome.text, "here is 2 of 3"));
 }
 
 TEST(MpiProcesses, RanksOfMpirunMayTalkOverTcp) {

@@ -56,7 +56,7 @@ std::unique_ptr<Communicator> ProcessWorld::open_group(uint64_t id, const std::s
 Device ProcessWorld::agree(const std::string& name, Device device, std::span<const int> members) {
   const bool wanted = device.is_cuda() && (transport_ == Transport::kNccl ||
                                            (transport_ == Transport::kAuto && members.size() > 1));
-  const std::string gpu = wanted && has_nccl() ? gpu_identity(device) : "none";
+  const std::string gpu = wanted && nccl_trouble().empty() ? gpu_identity(device) : "none";
   const std::string what = fmt::format("`{}` of ranks {}", name, fmt::join(members, " "));
   const std::string text = gpu + "\n" + what;
   std::vector<std::vector<std::byte>> all;
@@ -77,11 +77,10 @@ Device ProcessWorld::agree(const std::string& name, Device device, std::span<con
   std::set<std::string> distinct;
   for (const int member : members) distinct.insert(gpus[static_cast<size_t>(member)]);
   if (distinct.contains("none") || distinct.size() < members.size()) {
+    const std::string why = nccl_trouble();
     base::log_once(base::LogLevel::kWarning, "comm.nccl",
-                   has_nccl() ? "several ranks share a GPU, which NCCL cannot do: device memory "
-                                "goes through host memory"
-                              : "this segue was built without NCCL: device memory goes through "
-                                "host memory");
+                   (why.empty() ? "several ranks share a GPU, which NCCL cannot do" : why) +
+                       ": device memory goes through host memory");
     return Device::cpu();
   }
   return device;

@@ -68,7 +68,8 @@ TEST(DISABLED_RankProgram, Run) {
   int code = 0;
   try {
     const auto world = join_world(config);
-    std::cerr << "pid " << world->rank() << " of " << world->size() << " is " << ::getpid() << "\n";
+    std::cerr << "here is " + std::to_string(world->rank()) + " of " +
+                     std::to_string(world->size()) + "\n";
     run(*world, scenario);
   } catch (const Error& error) {
     code = error.code() == ErrorCode::kPeer ? kPeerExitCode : kOwnExitCode;

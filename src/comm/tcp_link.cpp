@@ -81,7 +81,10 @@ Status TcpLink::step(const Call& call, std::vector<Traffic>& peers, bool& busy) 
     // Reading first: a peer that has stopped may have said why.
     Status status;
     if ((events & ~POLLOUT) != 0 && t.receiving) status = receive_some(call, who[i], t);
-    if (status.ok() && (events & ~POLLOUT) != 0 && t.watching) status = watch(who[i], t);
+    if (status.ok() && (events & ~POLLOUT) != 0 && t.watching) {
+      t.watching = false;  // what comes belongs to a later call, unless it is the end
+      status = peek(who[i]);
+    }
     if (status.ok() && (events & ~POLLIN) != 0 && t.sending) status = send_some(who[i], t);
     if (!status.ok()) return status;
   }
@@ -132,8 +135,19 @@ Status TcpLink::receive_header(const Call& call, int peer, Traffic& t) {
   return status;
 }
 
-Status TcpLink::watch(int peer, Traffic& t) {
-  t.watching = false;  // what comes belongs to a later call, unless it is the end
+Status TcpLink::listen(bool none_may_be_gone) {
+  for (int q = 0; q < group_.size(); ++q) {
+    if (q == group_.rank) continue;
+    std::byte next;
+    const ssize_t n = ::recv(fd(q), &next, 1, MSG_DONTWAIT | MSG_PEEK);
+    const bool gone = n == 0 || (n < 0 && !would_block());
+    const Status status = gone && none_may_be_gone ? closed(q, {}) : peek(q);
+    if (!status.ok()) return status;
+  }
+  return {};
+}
+
+Status TcpLink::peek(int peer) {
   FrameHeader header;
   const ssize_t n = ::recv(fd(peer), &header, kHead, MSG_DONTWAIT | MSG_PEEK);
   if (n != static_cast<ssize_t>(kHead) || !check_header(header, id_, group_.peer(peer)).ok() ||

@@ -17,6 +17,7 @@ class TcpLink final : public Link {
 
   Status exchange(const Call& call, std::span<const ConstBytes> send,
                   std::span<const Bytes> receive) override;
+  Status listen(bool none_may_be_gone) override;
   void break_off(const std::string& reason) noexcept override;
 
  private:
@@ -33,7 +34,8 @@ class TcpLink final : public Link {
   Status send_some(int peer, Traffic& t);
   Status receive_some(const Call& call, int peer, Traffic& t);
   Status receive_header(const Call& call, int peer, Traffic& t);
-  Status watch(int peer, Traffic& t);
+  /// The reason of a peer that has stopped, if that is what comes next; nothing else is taken.
+  Status peek(int peer);
   /// The peer has announced a reason of `length` bytes; they come next.
   Status read_reason(int peer, size_t length);
   /// The connection is gone: what the peer said last, or just that.
