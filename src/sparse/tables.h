@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "comm/codec.h"
 #include "comm/communicator.h"
 #include "ops/optimizer.h"
 #include "sparse/dedup.h"
@@ -31,7 +32,7 @@ struct TableConfig {
 void describe(base::ConfigVisitor& v, TableConfig& c);
 
 enum class OutOfRange { kError, kClamp, kZero };
-enum class Wire { kF32, kBf16, kF16 };
+using comm::Wire;
 
 struct TablesConfig {
   std::vector<TableConfig> tables;
