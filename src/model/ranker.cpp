@@ -88,6 +88,12 @@ Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
 
 Ranker::~Ranker() = default;
 
+void Ranker::set_head_group(HeadGroup* heads) {
+  SEGUE_ASSERT(heads == nullptr || heads->num_heads() == config_.heads,
+               "a head group of another number of heads");
+  heads_ = heads;
+}
+
 namespace {
 
 Tensor zeros_like(const Exec& exec, const Tensor& t, DType dtype) {

@@ -9,6 +9,7 @@
 
 #include "batch/batch.h"
 #include "model/config.h"
+#include "model/head_group.h"
 #include "model/layout.h"
 #include "model/mlp.h"
 #include "model/parameters.h"
@@ -26,7 +27,8 @@ struct PassOptions {
   int64_t micro_batch_tokens = 65536;
   /// Labels of the global batch; absent: those of this batch.
   std::optional<double> loss_denominator;
-  /// Score divisor of the whole batch in mode batch_max; absent: from this batch.
+  /// Score divisor of the whole batch in mode batch_max; absent: from this batch, or those of the
+  /// head group together.
   std::optional<int64_t> longest;
   /// Sees named activations on the way; for tests.
   std::function<void(std::string_view name, const Tensor& value)> probe;
@@ -76,6 +78,11 @@ class Ranker {
   Ranker(const ModelConfig& config, sparse::Tables& tables, Device device, DType parameter_dtype,
          uint64_t seed);
   ~Ranker();
+
+  /// Shares attention of the STU stack with the ranks of `heads` (null: with nobody), which
+  /// outlives the model. All of them then prepare and run the same number of batches, also empty
+  /// ones; PassOptions::longest, if given, is the same on all.
+  void set_head_group(HeadGroup* heads);
 
   Pass run(const Exec& exec, const Batch& batch, const PassOptions& options);
 
@@ -146,6 +153,7 @@ class Ranker {
   std::vector<StuLayer> layers_;
   std::unique_ptr<Postprocessor> postprocessor_;
   std::unique_ptr<Mlp> item_mlp_, head_;
+  HeadGroup* heads_ = nullptr;
 
   std::unique_ptr<Places> places_;   // of prepare(): its memory is kept
   PreparedBatch prepared_;           // of run(batch): likewise

@@ -41,8 +41,15 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBat
   prepare_branches(out);
   prepare_actions(batch, out);
   out.micro_batches.clear();
-  for (const MicroBatch& micro : cut_micro_batches(out.layout, micro_batch_tokens)) {
-    out.micro_batches.push_back(prepare_tokens(batch, micro, out));
+  std::vector<MicroBatch> cuts = cut_micro_batches(out.layout, micro_batch_tokens);
+  std::vector<GroupSequences> group;
+  if (heads_ != nullptr) group = heads_->agree(out.layout, cuts);
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    PreparedBatch::Tokens& tokens =
+        out.micro_batches.emplace_back(prepare_tokens(batch, cuts[i], out));
+    if (heads_ == nullptr) continue;
+    tokens.group = std::move(group[i]);
+    tokens.most_targets = tokens.group.most_targets();  // peers take the same path
   }
 }
 

@@ -25,6 +25,10 @@ Ranker::Tokens Ranker::place_tokens(const PreparedBatch& batch, const PreparedBa
   }
   t.sequences.rows = {placed.tensor(micro.sample), placed.tensor(micro.token)};
   t.sequences.training = options.training;
+  if (heads_ != nullptr) {
+    t.sequences.heads = heads_;
+    t.sequences.group = &micro.group;
+  }
   t.sequences.score_scale =
       1.0 / static_cast<double>(std::max<int64_t>(
                 1, config_.attention.score_scale == ScoreScale::kBatchMax ? *options.longest
