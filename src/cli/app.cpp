@@ -19,7 +19,7 @@ namespace {
 constexpr const char* kFooter =
     "Start with `segue train configs/random.toml`; `segue COMMAND --help` tells more.\n"
     "Exit codes: 0 fine, 2 usage or config, 3 file, 4 corrupt file, 5 id out of range,\n"
-    "            6 memory, 7 not supported here, 8 not finite, 1 anything else.";
+    "            6 memory, 7 not supported here, 8 not finite, 9 another rank, 1 anything else.";
 
 int report(const std::string& message, int code) {
   std::fputs(fmt::format("segue: error: {}\n", message).c_str(), stderr);
@@ -108,6 +108,8 @@ int run_segue(int argc, const char* const* argv) {
   try {
     parse_and_run(argc, argv);
     return kExitOk;
+  } catch (const ExitWith& exit) {
+    return exit.code;
   } catch (const Error& error) {
     return report(error.what(), exit_code(error.code()));
   } catch (const std::bad_alloc&) {

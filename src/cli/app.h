@@ -23,4 +23,9 @@ enum ExitCode {
 };
 int exit_code(ErrorCode code);
 
+/// Thrown by a command that has said everything: the program ends with this code.
+struct ExitWith {
+  int code = 0;
+};
+
 }  // namespace segue::cli

@@ -2,13 +2,16 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/time.h"
+#include "cli/app.h"
 #include "cli/commands.h"
+#include "comm/launch.h"
 #include "train/loop.h"
 #include "train/run_config.h"
 
@@ -21,6 +24,7 @@ struct TrainArguments {
   train::LoopOptions options;
   std::optional<std::string> device;
   std::optional<int64_t> threads, steps, seed;
+  int64_t ranks = 1;
 };
 
 /// runs/demo-20260131T235959Z: beside earlier runs of the same config, never over them.
@@ -41,6 +45,23 @@ void take_config_of_run(TrainArguments& arguments) {
        fmt::format("{} holds no run to go on with; give a CONFIG to start one", arguments.run_dir));
 }
 
+/// This command line without --ranks, for each rank.
+std::vector<std::string> rank_command(const std::string& run_dir) {
+  std::vector<std::string> argv;
+  std::string text = base::read_file("/proc/self/cmdline");
+  for (size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) {
+    argv.emplace_back(text.c_str() + at);
+  }
+  argv[0] = "/proc/self/exe";
+  for (auto i = argv.begin() + 1; i != argv.end();) {
+    const bool with_value = *i == "--ranks" || *i == "--run";  // the value is the next word
+    const bool one_word = i->starts_with("--ranks=") || i->starts_with("--run=");
+    i = with_value ? argv.erase(i, i + 2) : (one_word ? argv.erase(i) : i + 1);
+  }
+  argv.push_back("--run=" + run_dir);
+  return argv;
+}
+
 void train(TrainArguments& arguments) {
   std::vector<std::string>& sets = arguments.sources.sets;
   // Options of their own are --set in short form: they show in the resolved config.
@@ -50,10 +71,16 @@ void train(TrainArguments& arguments) {
   if (arguments.seed) sets.push_back(fmt::format("train.seed={}", *arguments.seed));
   if (arguments.sources.file.empty()) take_config_of_run(arguments);
   const train::RunConfig config = train::load_run_config(arguments.sources);
-  train::train_loop(
-      config,
-      arguments.run_dir.empty() ? default_run_dir(arguments.sources.file) : arguments.run_dir,
-      arguments.options);
+  const std::string run_dir =
+      arguments.run_dir.empty() ? default_run_dir(arguments.sources.file) : arguments.run_dir;
+  if (arguments.ranks > 1) {
+    comm::LaunchOptions launch;
+    launch.ranks = static_cast<int>(arguments.ranks);
+    launch.argv = rank_command(run_dir);
+    launch.peer_exit_code = kExitPeer;
+    throw ExitWith{comm::launch_ranks(launch)};
+  }
+  train::train_loop(config, run_dir, arguments.options);
 }
 
 }  // namespace
@@ -73,6 +100,10 @@ void add_train(CLI::App& app) {
   command->add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N");
   command->add_option("--threads", arguments->threads, "CPU threads; 0: all cores");
   command->add_option("--steps", arguments->steps, "optimizer steps; 0: all samples");
+  command
+      ->add_option("--ranks", arguments->ranks,
+                   "start this many ranks on this machine (mpirun and srun start their own)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1024}));
   command->add_option("--seed", arguments->seed, "of initial values, dropout and random data");
   command->callback([arguments] { train(*arguments); });
 }

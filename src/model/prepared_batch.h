@@ -53,6 +53,10 @@ struct PreparedBatch {
   std::vector<Tokens> micro_batches;
 
   std::vector<float> labels;  // [tasks][labels], in sample order
+  /// What the trainer adds: numbers of the samples in the global batch, labels of each (per task)
+  /// and of all ranks together.
+  std::vector<int64_t> sample_index, sample_labels;
+  int64_t global_labels = 0;
 };
 
 }  // namespace segue::model

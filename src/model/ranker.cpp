@@ -45,10 +45,12 @@ Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
               .min_full = config.attention.min_full,
               .target_group = config.attention.target_group};
   layers_.reserve(static_cast<size_t>(config.layers));
+  layer_parameters_.push_back(parameters_.all().size());
   for (int64_t l = 0; l < config.layers; ++l) {
     stu.dropout_site = kInputDropoutSite + 1 + static_cast<uint32_t>(l);
     layers_.emplace_back(parameters_,
                          transducer + "_stu_module._stu_layers." + std::to_string(l) + ".", stu);
+    layer_parameters_.push_back(parameters_.all().size());
   }
   preprocessor_ = std::make_unique<Preprocessor>(
       parameters_, transducer + "_input_preprocessor.",
@@ -87,6 +89,24 @@ Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
 }
 
 Ranker::~Ranker() = default;
+
+std::vector<Tensor> Ranker::gradient_buckets() const {
+  const Tensor all = parameters_.grads();
+  const auto at = [&](size_t parameter) {  // where its gradient begins
+    if (parameter == parameters_.all().size()) return all.elements();
+    const Tensor& grad = parameters_.all()[parameter].grad;
+    return (static_cast<const char*>(grad.data) - static_cast<const char*>(all.data)) /
+           size_of(all.dtype);
+  };
+  std::vector<Tensor> buckets;
+  const auto add = [&](size_t first, size_t end) {
+    buckets.push_back(all.narrow(0, at(first), at(end) - at(first)));
+  };
+  add(0, layer_parameters_.front());
+  for (size_t l = layers_.size(); l-- > 0;) add(layer_parameters_[l], layer_parameters_[l + 1]);
+  add(layer_parameters_.back(), parameters_.all().size());
+  return buckets;
+}
 
 void Ranker::set_head_group(HeadGroup* heads) {
   SEGUE_ASSERT(heads == nullptr || heads->num_heads() == config_.heads,
@@ -233,8 +253,10 @@ Pass Ranker::enqueue(const Exec& exec, PreparedBatch& batch, const PassOptions& 
     if (options.training) {
       stage.reset();
       stage.emplace("tokens backward");
+      const bool last = &micro == &batch.micro_batches.back();
       const Tensor duser = item_backward(exec, rows, tokens, item);
-      user_backward(exec, rows, tokens, user, duser);
+      if (last && options.gradients_ready) options.gradients_ready(0);
+      user_backward(exec, rows, tokens, user, duser, options, last);
     }
   }
   if (options.training) {

@@ -30,6 +30,9 @@ struct PassOptions {
   /// Score divisor of the whole batch in mode batch_max; absent: from this batch, or those of the
   /// head group together.
   std::optional<int64_t> longest;
+  /// Told when the gradients of a bucket, and of those before it, are complete; see
+  /// Ranker::gradient_buckets().
+  std::function<void(size_t bucket)> gradients_ready;
   /// Sees named activations on the way; for tests.
   std::function<void(std::string_view name, const Tensor& value)> probe;
 };
@@ -100,6 +103,10 @@ class Ranker {
   void send_results(const Exec& exec, const Pass& pass);
   void finish(Pass& pass) const;
 
+  /// Pieces of parameters().grads() in the order in which backward completes them: the head, the
+  /// layers from the last to the first, the rest.
+  std::vector<Tensor> gradient_buckets() const;
+
   const ModelConfig& config() const { return config_; }
   Parameters& parameters() { return parameters_; }
   const Parameters& parameters() const { return parameters_; }
@@ -133,7 +140,7 @@ class Ranker {
   UserSide user_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
                         const PassOptions& options) const;
   void user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const UserSide& user,
-                     const Tensor& duser) const;
+                     const Tensor& duser, const PassOptions& options, bool last) const;
   ItemSide item_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
                         const Tensor& user) const;
   Tensor item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
@@ -151,6 +158,7 @@ class Ranker {
   std::unique_ptr<Preprocessor> preprocessor_;
   Parameter *position_table_ = nullptr, *time_table_ = nullptr;
   std::vector<StuLayer> layers_;
+  std::vector<size_t> layer_parameters_;  // number of each layer's first parameter, and the end
   std::unique_ptr<Postprocessor> postprocessor_;
   std::unique_ptr<Mlp> item_mlp_, head_;
   HeadGroup* heads_ = nullptr;

@@ -123,19 +123,24 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Rows&, const Token
 }
 
 void Ranker::user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const UserSide& u,
-                           const Tensor& duser) const {
+                           const Tensor& duser, const PassOptions& options, bool last) const {
+  const auto layer_done = [&](size_t l) {
+    if (last && options.gradients_ready) options.gradients_ready(layers_.size() - l);
+  };
   const Tensor dselected = exec.activation({duser.size(0), config_.dim});
   postprocessor_->backward(exec, u.post, duser, dselected);
 
   const Tensor dx = exec.activation({tokens.count, config_.dim});
   if (u.collapsed) {
     layers_.back().backward_targets(exec, tokens.sequences, u.last, dselected, dx);
+    layer_done(layers_.size() - 1);
   } else {
     zero(dx, exec.stream);
     ops::segment_sum(exec, dselected, tokens.labelled.rows, dx);
   }
   for (size_t l = u.layers.size(); l-- > 0;) {
     layers_[l].backward(exec, tokens.sequences, u.layers[l], dx, dx);
+    layer_done(l);
   }
   const int64_t dim = config_.dim;
   ops::AssembleGradients g;

@@ -1,13 +1,18 @@
 #include "train/batch_pipeline.h"
 
+#include <utility>
+
 #include "base/stage.h"
 #include "base/time.h"
 
 namespace segue::train {
 
-BatchPipeline::BatchPipeline(Source& source, Trainer& trainer)
-    : source_(source), trainer_(trainer), ahead_(trainer.device().is_cuda()) {
-  if (!ahead_) return;
+BatchPipeline::BatchPipeline(Source& source, Trainer& trainer, balance::Balancer* balancer,
+                             Pipeline mode)
+    : source_(source), trainer_(trainer), balancer_(balancer) {
+  const bool gpu = trainer.device().is_cuda();
+  ahead_ = mode == Pipeline::kOn || (mode == Pipeline::kAuto && gpu);
+  if (!gpu) return;
   for (Item& item : items_) item.batch.use_pinned_memory();
 }
 
@@ -15,6 +20,11 @@ bool BatchPipeline::fetch(Item& item) {
   const std::optional<data::Delivery> delivery = source_.next(item.batch);
   if (!delivery) return false;
   item.delivery = *delivery;
+  if (balancer_ != nullptr) {
+    const base::Stage stage("balance");
+    balance::Balancer::Pending pending = balancer_->start(item.batch);
+    item.balance = balancer_->finish(item.batch, std::move(pending));
+  }
   const base::Stage stage("prepare batch");
   trainer_.prepare(item.batch, item.prepared);
   return true;

@@ -4,6 +4,7 @@
 #include <future>
 #include <optional>
 
+#include "balance/exchange.h"
 #include "batch/batch.h"
 #include "data/loader.h"
 #include "model/prepared_batch.h"
@@ -12,18 +13,21 @@
 
 namespace segue::train {
 
-/// Batches ready for a step. With a GPU, fetching the next batch and its host work (layout,
-/// distinct ids, indices) go on in the background while the current one is trained; on the CPU,
-/// which has nothing to spare, they happen when asked for. The batches are the same either way.
+/// Batches ready for a step. Fetching the next batch, balancing it between ranks and its host work
+/// (layout, distinct ids and their exchange, indices) go on in the background while the current one
+/// is trained; or, with the pipeline off (on the CPU by default, which has nothing to spare), when
+/// asked for. The batches are the same either way.
 class BatchPipeline {
  public:
   struct Item {
     Batch batch;
     data::Delivery delivery;
     model::PreparedBatch prepared;
+    balance::BalanceStats balance;
   };
 
-  BatchPipeline(Source& source, Trainer& trainer);
+  /// `balancer` may be null.
+  BatchPipeline(Source& source, Trainer& trainer, balance::Balancer* balancer, Pipeline mode);
   ~BatchPipeline() { settle(); }
 
   /// The batch at `from` comes next.
@@ -39,6 +43,7 @@ class BatchPipeline {
 
   Source& source_;
   Trainer& trainer_;
+  balance::Balancer* balancer_;
   bool ahead_ = false;
   std::array<Item, 2> items_;
   size_t current_ = 1;

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "balance/exchange.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -20,6 +21,7 @@
 #include "train/checkpoint_writer.h"
 #include "train/memory_plan.h"
 #include "train/mlperf_log.h"
+#include "train/ranks.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/run_state.h"
@@ -37,6 +39,43 @@ constexpr double kMib = 1 << 20, kGib = 1 << 30;
 std::string format_bytes(double bytes) {
   return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
                       : fmt::format("{:.1f} GiB", bytes / kGib);
+}
+
+/// "auto" and "cuda" spread the ranks of a machine over its GPUs.
+Device device_for(const RunConfig& config, const comm::World& world) {
+  const Device device = choose_device(config.train.device);
+  const bool chosen = config.train.device != "auto" && config.train.device != "cuda";
+  if (device.is_cpu() || chosen) return device;
+  return Device::cuda(world.local_rank() % cuda_device_count());
+}
+
+/// Samples as the balancer sees them.
+balance::SampleShape sample_shape(const model::ModelConfig& m) {
+  balance::SampleShape shape;
+  shape.history = m.item.history;
+  if (m.labels == model::LabelKind::kCandidates) shape.candidate = m.item.candidate;
+  shape.contextual_tokens = m.contextual_tokens();
+  shape.tokens_per_event = m.tokens_per_event();
+  shape.contextual_mask = m.attention.contextual_mask;
+  shape.window = m.attention.window;
+  shape.min_full = m.attention.min_full;
+  shape.target_group = m.attention.target_group;
+  shape.heads = m.heads;
+  shape.head_dim = m.qk_dim;
+  return shape;
+}
+
+/// Work of a token and of an attention pair, forward and backward, in the model's own FLOPs at a
+/// rate that does not matter: only their ratio does. Attention kernels reach about 0.7 of the rate
+/// of the products.
+balance::CostWeights flop_weights(const model::ModelConfig& m) {
+  constexpr double kPicosecondsPerFlop = 1.0 / 600, kAttentionRate = 0.7;
+  const auto layers = static_cast<double>(m.layers), width = static_cast<double>(m.dim);
+  const auto qk = static_cast<double>(m.heads * m.qk_dim);
+  const auto v = static_cast<double>(m.heads * m.v_dim);
+  const double per_token = 3 * layers * (2 * width * (2 * qk + 2 * v) + 2 * 3 * v * width);
+  const double per_pair = 3.5 * layers * 2 * (qk + v) / kAttentionRate;
+  return {per_token * kPicosecondsPerFlop, per_pair * kPicosecondsPerFlop};
 }
 
 /// What cannot fit would make the system kill the process half-way, or fail late on a GPU.
@@ -66,25 +105,33 @@ void log_start(const RunConfig& c, Trainer& trainer, const RunFolder& folder) {
 /// One process's part of a run.
 class Loop {
  public:
-  Loop(const RunConfig& config, const std::string& run_dir, const LoopOptions& options)
+  Loop(const RunConfig& config, const std::string& run_dir, const LoopOptions& options,
+       comm::World& world)
       : config_(config),
         config_toml_(base::to_toml(config)),
-        device_(choose_device(config.train.device)),
+        options_(options),
+        device_(device_for(config, world)),
+        world_(world),
+        ranks_(world, config, device_),
+        checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
         eval_lifetime_(config.model.tasks) {
-    require_memory(config, device_, available_bytes(device_));
-    folder_ = std::make_unique<RunFolder>(run_dir);
-    resuming_ = folder_->holds_run() && !options.overwrite;
-    if (resuming_) load_state(options);
+    if (ranks_.alone()) require_memory(config, device_, available_bytes(device_));
+    if (ranks_.first()) {
+      folder_ = std::make_unique<RunFolder>(run_dir);
+      resuming_ = folder_->holds_run() && !options.overwrite;
+      if (resuming_) load_state(options);
+    }
+    if (!ranks_.alone()) share_state();
     summary_.resumed = resuming_;
   }
 
   TrainSummary run() {
     prepare();
     if (state_.finished && nothing_left()) {
-      base::log_info(
+      log_first(
           fmt::format("{}: this run is finished (step {}, {} samples); start over with "
                       "--overwrite, or raise train.steps with --allow-config-change",
-                      folder_->path(), state_.step, state_.samples));
+                      checkpoints_path_, state_.step, state_.samples));
     } else {
       state_.finished = false;
       train();
@@ -114,7 +161,20 @@ class Loop {
     require_same_config(before, config_toml_, options.allow_config_changes);
   }
 
+  /// The other ranks go on from where the first one does.
+  void share_state() {
+    const std::string path = ranks_.from_first(checkpoint_ ? checkpoint_->path() : "");
+    const std::string state = ranks_.from_first(checkpoint_ ? checkpoint_->state_json() : "");
+    const std::string resuming = ranks_.from_first(resuming_ ? "yes" : "no");
+    if (ranks_.first()) return;
+    resuming_ = resuming == "yes";
+    if (path.empty()) return;
+    checkpoint_ = std::make_unique<Checkpoint>(path, Verify::kSizes);
+    state_ = run_state_from_json(state);
+  }
+
   void open_folder() {
+    if (!folder_) return;
     if (resuming_) {
       folder_->resume(config_toml_, state_.metrics_bytes);
     } else {
@@ -127,16 +187,17 @@ class Loop {
   void prepare() {
     const base::Stage stage("prepare");
     if (config_.mlperf.log) open_folder();
-    mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
-    trainer_ = std::make_unique<Trainer>(config_, device_);
-    source_ = make_source(config_, device_);
+    if (folder_) {
+      mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
+    }
+    trainer_ = std::make_unique<Trainer>(config_, device_, ranks_);
+    open_source();
     schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
     if (checkpoint_) {
       checkpoint_->read(arrays(), trainer_->stream());
       trainer_->restore(state_.step, state_.window_labels);
-      base::log_info(fmt::format("going on from {}: step {}, window {}, {} samples",
-                                 checkpoint_->path(), state_.step, state_.next.window,
-                                 state_.samples));
+      log_first(fmt::format("going on from {}: step {}, window {}, {} samples", checkpoint_->path(),
+                            state_.step, state_.next.window, state_.samples));
     } else {
       state_.next = source_->first();
     }
@@ -144,9 +205,36 @@ class Loop {
     if (!config_.mlperf.log) open_folder();
     checkpoint_.reset();
     state_.config = config_toml_;
-    log_start(config_, *trainer_, *folder_);
-    writer_ = std::make_unique<CheckpointWriter>(folder_->checkpoints_path(), config_.checkpoint);
-    mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples);
+    if (folder_) log_start(config_, *trainer_, *folder_);
+    make_writer();
+    if (mlperf_) {
+      mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples);
+    }
+  }
+
+  /// The first rank makes the indexes that a store lacks, before the others look for them.
+  void open_source() {
+    const auto open = [&] {
+      source_ = make_source(config_, device_, ranks_.rank(), ranks_.size());
+    };
+    if (ranks_.first()) open();
+    if (!ranks_.alone()) ranks_.results->barrier().throw_if_failed();
+    if (!ranks_.first()) open();
+    if (ranks_.alone() || !config_.balance.on) return;
+    balancer_ = std::make_unique<balance::Balancer>(
+        config_.balance, sample_shape(config_.model), flop_weights(config_.model), *ranks_.balance,
+        device_.is_cuda() ? HostMemory::kPinned : HostMemory::kPageable);
+  }
+
+  /// The first rank clears away what a killed run left, before the others write.
+  void make_writer() {
+    const auto make = [&] {
+      writer_ = std::make_unique<CheckpointWriter>(checkpoints_path_, config_.checkpoint,
+                                                   kShardBytes, ranks_.rank(), ranks_.size());
+    };
+    if (ranks_.first()) make();
+    if (!ranks_.alone()) ranks_.results->barrier().throw_if_failed();
+    if (!ranks_.first()) make();
   }
 
   std::vector<CheckpointArray> arrays() {
@@ -168,19 +256,22 @@ class Loop {
   }
 
   void train() {
-    const StopSignals signals;
+    std::optional<StopSignals> signals;
+    if (options_.handle_signals) signals.emplace();
     Watchdog watchdog(config_.train.watchdog_seconds);
     watchdog_ = &watchdog;
-    log_ = std::make_unique<RunLog>(config_, device_, *folder_, state_, total_samples());
+    if (folder_) {
+      log_ = std::make_unique<RunLog>(config_, device_, *folder_, state_, total_samples());
+    }
     base::take_stage_seconds();
     since_save_.restart();
-    BatchPipeline pipeline(*source_, *trainer_);
+    BatchPipeline pipeline(*source_, *trainer_, balancer_.get(), config_.parallel.pipeline);
     pipeline_ = &pipeline;
     pipeline.start(state_.next);
     prefetch_evaluation();
     if (state_.eval_pending) evaluate();
-    while (!nothing_left() && !StopSignals::requested()) {
-      log_->before_step(state_.step + 1);
+    while (!nothing_left() && !stop_) {
+      if (log_) log_->before_step(state_.step + 1);
       BatchPipeline::Item* item = nullptr;
       {
         const base::Stage stage("load");
@@ -191,9 +282,9 @@ class Loop {
         break;
       }
       step(*item);
-      log_->after_step(state_.step);
+      if (log_) log_->after_step(state_.step);
       watchdog.alive();
-      save_if_due(item->delivery);
+      agree_and_save(item->delivery);
     }
     if (nothing_left()) {
       finish();
@@ -225,7 +316,7 @@ class Loop {
     state_.samples += item.batch.global_samples;
     state_.next = delivery.next();
     update_wall_time();
-    log_->count(stats_, delivery, state_);
+    if (log_) log_->count(stats_, delivery, item.balance, state_);
 
     const int64_t ended =
         delivery.last_of_window() ? window - source_->first().window : int64_t{-1};
@@ -238,6 +329,7 @@ class Loop {
   }
 
   void write_train_line() {
+    if (!log_) return;
     const base::Stage stage("log");
     mlperf_->train_loss(state_.samples, stats_.loss, stats_.rates.dense);
     log_->train_line(stats_, *trainer_, state_);
@@ -259,11 +351,14 @@ class Loop {
       pipeline_->settle();
       Batch batch;
       source_->start_evaluation(state_.eval_window);
-      mlperf_->evaluation_begins(state_.samples);
+      if (mlperf_) mlperf_->evaluation_begins(state_.samples);
       while (source_->next_evaluation(batch)) {
         evaluator.add(trainer_->predict(batch));
         watchdog_->alive();
-        if (StopSignals::requested()) return;
+        if (ranks_.agree({.stop = StopSignals::requested()}).stop) {
+          stop_ = true;
+          return;
+        }
       }
     }
     const Evaluation evaluation = evaluator.result();
@@ -271,10 +366,12 @@ class Loop {
       eval_lifetime_.add(k, evaluator.predictions(k), evaluator.labels(k));
     }
     const double seconds = watch.seconds();
-    summary_.oracle_auc = source_->oracle_auc();
     update_wall_time();
-    log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, state_);
-    base::log_info(
+    if (log_) {
+      summary_.oracle_auc = source_->oracle_auc();
+      log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, state_);
+    }
+    log_first(
         fmt::format("evaluation after step {}: AUC {:.4f}, NE {:.4f} over {} samples in {:.1f} s",
                     state_.step, evaluation.auc(), evaluation.normalized_entropy(),
                     base::format_count(static_cast<double>(evaluation.samples)), seconds));
@@ -283,26 +380,31 @@ class Loop {
     state_.last_auc = evaluation.auc();
     const double target = config_.eval.target_auc;
     if (target > 0 && evaluation.auc() >= target) state_.target_reached = true;
-    mlperf_->evaluation_done(state_.samples, evaluation.auc(), !nothing_left());
+    if (mlperf_) mlperf_->evaluation_done(state_.samples, evaluation.auc(), !nothing_left());
     summary_.held_out = evaluation;
     base::take_stage_seconds();  // its time is not a part of any step
     if (!nothing_left()) prefetch_evaluation();
   }
 
-  void save_if_due(const data::Delivery& delivery) {
+  /// After every step ranks agree: they stop together and save together. The clock of the first one
+  /// counts.
+  void agree_and_save(const data::Delivery& delivery) {
     report_save_failure(writer_->take_failure());
     const SaveReason reason =
         due(config_.checkpoint, delivery.position.batch + 1, state_.step, since_save_.seconds());
     if (reason != SaveReason::kNone) save_wanted_ = true;
     // While the last one is still being written this one waits, training does not.
-    if (save_wanted_ && !writer_->busy()) save();
+    const Ranks::Wish agreed =
+        ranks_.agree({.stop = StopSignals::requested(), .save = save_wanted_ && !writer_->busy()});
+    stop_ = agreed.stop;
+    if (agreed.save) save();
   }
 
   void save() {
     update_wall_time();
-    state_.metrics_bytes = folder_->metrics_bytes();
+    if (folder_) state_.metrics_bytes = folder_->metrics_bytes();
     state_.window_labels = trainer_->window().labels_seen();
-    state_.mllog = mlperf_->state();
+    if (mlperf_) state_.mllog = mlperf_->state();
     writer_->save(state_.step, arrays(), to_json(state_), trainer_->stream());
     save_wanted_ = false;
     since_save_.restart();
@@ -334,18 +436,25 @@ class Loop {
       evaluate();
       if (state_.eval_pending) return stop_early();
     }
-    log_->finish();
     state_.finished = true;
     update_wall_time();
-    log_->end_line(state_, state_.target_reached ? "target reached" : "finished");
-    mlperf_->stop(state_.samples, state_.target_reached);
+    if (log_) {
+      log_->finish();
+      log_->end_line(state_, state_.target_reached ? "target reached" : "finished");
+      mlperf_->stop(state_.samples, state_.target_reached);
+    }
     save_and_wait();
   }
 
   void stop_early() {
-    base::log_info(fmt::format("asked to stop: saving step {}", state_.step));
+    log_first(fmt::format("asked to stop: saving step {}", state_.step));
     save_and_wait();
-    base::log_info(fmt::format("stopped; the same command goes on from here"));
+    log_first("stopped; the same command goes on from here");
+  }
+
+  /// What is true of all ranks is said once.
+  void log_first(const std::string& text) const {
+    if (ranks_.first()) base::log_info(text);
   }
 
   void update_wall_time() { state_.wall_seconds = wall_before_ + wall_.seconds(); }
@@ -380,8 +489,13 @@ class Loop {
 
   const RunConfig& config_;
   const std::string config_toml_;
+  const LoopOptions options_;
   const Device device_;
-  std::unique_ptr<RunFolder> folder_;
+  comm::World& world_;
+  Ranks ranks_;
+  const std::string checkpoints_path_;
+  std::unique_ptr<RunFolder> folder_;  // of the first rank, as are the two logs
+  std::unique_ptr<balance::Balancer> balancer_;
   bool resuming_ = false;
   RunState state_;
   std::unique_ptr<Checkpoint> checkpoint_;  // until it has been read
@@ -397,7 +511,8 @@ class Loop {
   base::Stopwatch wall_, since_save_;
   double wall_before_ = 0;
   bool save_wanted_ = false;
-  StepStats stats_;  // of the newest step
+  bool stop_ = false;  // asked to, by a signal to any rank
+  StepStats stats_;    // of the newest step
   TrainSummary summary_;
 };
 
@@ -406,7 +521,19 @@ class Loop {
 TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
                         const LoopOptions& options) {
   base::set_num_threads(static_cast<int>(config.train.threads));
-  return Loop(config, run_dir, options).run();
+  const std::unique_ptr<comm::World> world = comm::join_world(config.comm);
+  return train_loop(config, run_dir, options, *world);
+}
+
+TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
+                        const LoopOptions& options, comm::World& world) {
+  try {
+    return Loop(config, run_dir, options, world).run();
+  } catch (const std::exception& error) {
+    // Before this rank's groups close: the others shall know why.
+    world.give_up(error.what());
+    throw;
+  }
 }
 
 }  // namespace segue::train

@@ -22,7 +22,8 @@ struct TrainSummary {
 };
 
 struct LoopOptions {
-  bool overwrite = false;                         // start over in a folder that holds a run
+  bool handle_signals = true;  // SIGTERM and SIGINT end a run in order; not where ranks are threads
+  bool overwrite = false;      // start over in a folder that holds a run
   std::vector<std::string> allow_config_changes;  // keys that may differ from the run's own config
 };
 
@@ -30,7 +31,12 @@ struct LoopOptions {
 /// on with from its newest good checkpoint: what follows is bit for bit what an uninterrupted run
 /// would have done. Error(kConfig) when `config` contradicts that run. SIGTERM and SIGINT end it in
 /// order, with a checkpoint.
+/// Started as one of several ranks (see comm::join_world) it does its part of the run: all ranks
+/// give the same arguments, the first one writes the folder.
 TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
                         const LoopOptions& options = {});
+/// The same as a rank of `world`.
+TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
+                        const LoopOptions& options, comm::World& world);
 
 }  // namespace segue::train

@@ -97,7 +97,9 @@ void RunLog::after_step(int64_t step) {
                       base::stop_stage_recording(), base::log_rank());
 }
 
-void RunLog::count(const StepStats& stats, const data::Delivery& delivery, RunState& state) {
+void RunLog::count(const StepStats& stats, const data::Delivery& delivery,
+                   const balance::BalanceStats& balance, RunState& state) {
+  balance_ = balance;
   Interval step;
   step.steps = 1;
   step.samples = stats.samples;
@@ -125,19 +127,38 @@ void RunLog::count(const StepStats& stats, const data::Delivery& delivery, RunSt
                                               has_line_ ? last_loss_ : stats.loss, last_auc_));
 }
 
-void RunLog::add_rates(const Interval& i, base::JsonLine& line) const {
+void RunLog::add_rates(const Interval& i, int ranks, base::JsonLine& line) const {
   line.add("samples_per_s", per_second(static_cast<double>(i.samples), i.seconds));
   line.add("tokens_per_s", per_second(static_cast<double>(i.tokens), i.seconds));
   line.add("gflops_padded", per_second(i.padded_flops, i.seconds) / 1e9);
   line.add("gflops_jagged", per_second(i.jagged_flops, i.seconds) / 1e9);
   if (peak_flops_ > 0) {
-    line.add("mfu_padded", per_second(i.padded_flops, i.seconds) / peak_flops_);
-    line.add("mfu_jagged", per_second(i.jagged_flops, i.seconds) / peak_flops_);
+    const double peak = peak_flops_ * ranks;
+    line.add("mfu_padded", per_second(i.padded_flops, i.seconds) / peak);
+    line.add("mfu_jagged", per_second(i.jagged_flops, i.seconds) / peak);
   }
 }
 
 void RunLog::scalar(const char* tag, double value, const RunState& state) {
   tensorboard_.scalar(tag, state.step, value);
+}
+
+/// Of the newest step; bytes since the start of this process.
+void RunLog::add_ranks(const Trainer& trainer, base::JsonLine& line) const {
+  const Ranks& ranks = trainer.ranks();
+  line.add("ranks", static_cast<int64_t>(ranks.size()));
+  if (balance_.samples > 0) {
+    line.add("imbalance_before", balance_.before.over_mean)
+        .add("imbalance_after", balance_.after.over_mean)
+        .add("samples_moved", balance_.samples_moved);
+  }
+  base::JsonLine sent;
+  // The groups of this thread; the others are in use while a batch is prepared.
+  for (const comm::Communicator* group :
+       {ranks.rows.get(), ranks.dense.get(), ranks.results.get()}) {
+    sent.add(group->name(), group->traffic().bytes_sent);
+  }
+  line.add("bytes_sent", sent);
 }
 
 void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState& state) {
@@ -172,11 +193,12 @@ void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState
   line.add("samples_window", interval.samples).add("tokens_window", interval.tokens);
   line.add("length_bin", length_bin_width(config_.model))
       .add("lengths", std::span<const int64_t>(interval.lengths));
-  add_rates(interval, line);
+  add_rates(interval, trainer.ranks().size(), line);
   base::JsonLine stages;
   for (const base::StageSeconds& s : base::take_stage_seconds()) stages.add(s.name, s.seconds);
   line.add("stages", stages).add("loader_wait_s", interval.wait_seconds);
   line.add("launches", stats.launches);
+  if (!trainer.ranks().alone()) add_ranks(trainer, line);
   line.add("memory_peak_bytes", peak_resident_bytes()).add("wall_s", state.wall_seconds);
   folder_.append_metrics(line);
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "balance/exchange.h"
 #include "base/json_line.h"
 #include "base/progress.h"
 #include "report/tensorboard.h"
@@ -30,7 +31,8 @@ class RunLog {
   void after_step(int64_t step);
 
   /// Counts a finished step into the interval and moves the progress line.
-  void count(const StepStats& stats, const data::Delivery& delivery, RunState& state);
+  void count(const StepStats& stats, const data::Delivery& delivery,
+             const balance::BalanceStats& balance, RunState& state);
   /// One line for the steps since the last one; the interval begins anew.
   void train_line(const StepStats& stats, const Trainer& trainer, RunState& state);
   void eval_line(const Evaluation& evaluation, double lifetime_auc, std::optional<double> oracle,
@@ -45,7 +47,8 @@ class RunLog {
   double jagged_flops_per_s() const;
 
  private:
-  void add_rates(const Interval& interval, base::JsonLine& line) const;
+  void add_rates(const Interval& interval, int ranks, base::JsonLine& line) const;
+  void add_ranks(const Trainer& trainer, base::JsonLine& line) const;
   void scalar(const char* tag, double value, const RunState& state);
 
   const RunConfig& config_;
@@ -54,7 +57,8 @@ class RunLog {
   report::TracePlan trace_;
   bool recording_ = false;
   base::Progress progress_;
-  Interval all_;             // of this process
+  Interval all_;  // of this process
+  balance::BalanceStats balance_;
   double padded_flops_ = 0;  // of one sample
   double peak_flops_ = 0;    // 0: not known
   double first_loss_ = 0, last_loss_ = 0, last_auc_ = 0.5;

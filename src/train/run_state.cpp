@@ -65,7 +65,16 @@ constexpr std::array kFreeKeys = {"train.threads",
                                   "data.index",
                                   "data.loader",
                                   "checkpoint",
-                                  "trace"};
+                                  "trace",
+                                  "comm",
+                                  "parallel",
+                                  "balance"};
+
+/// Where tables lie is free, too; they are a list in the config.
+bool is_placement(std::string_view key) {
+  return key.starts_with("sparse.tables.") &&
+         (key.ends_with(".sharding") || key.ends_with(".placement"));
+}
 
 bool covers(std::string_view name, std::string_view key) {
   return key == name || (key.starts_with(name) && key[name.size()] == '.');
@@ -132,7 +141,8 @@ std::vector<ConfigDifference> config_differences(const std::string& before,
   all.insert(new_keys.begin(), new_keys.end());
   std::vector<ConfigDifference> differences;
   for (const auto& [key, value] : all) {
-    if (std::ranges::any_of(kFreeKeys, [&](const char* free) { return covers(free, key); })) {
+    if (is_placement(key) ||
+        std::ranges::any_of(kFreeKeys, [&](const char* free) { return covers(free, key); })) {
       continue;
     }
     ConfigDifference d{key, value_of(old_keys, key), value_of(new_keys, key)};

@@ -32,8 +32,10 @@ constexpr int64_t kRandomEvalBatches = 20;
 
 class RandomSource final : public Source {
  public:
-  explicit RandomSource(const RunConfig& config)
+  RandomSource(const RunConfig& config, int rank, int ranks)
       : model_(config.model),
+        first_(config.data.batch_size * rank / ranks),
+        count_(config.data.batch_size * (rank + 1) / ranks - first_),
         batch_size_(config.data.batch_size),
         eval_batches_(config.eval.max_batches > 0 ? config.eval.max_batches : kRandomEvalBatches),
         batches_(random_schema(config.model, config.sparse), config.data.random_config(),
@@ -47,7 +49,7 @@ class RandomSource final : public Source {
   void start(StreamPosition from) override { position_ = from; }
   StreamPosition end() const override { return {std::numeric_limits<int64_t>::max(), 0}; }
   std::optional<Delivery> next(Batch& batch) override {
-    batches_.fill(position_.batch + 1, batch);
+    batches_.fill(position_.batch + 1, first_, count_, batch);
     return Delivery{.position = {0, position_.batch++}};
   }
 
@@ -55,7 +57,7 @@ class RandomSource final : public Source {
   void start_evaluation(int64_t) override { evaluated_ = 0; }
   bool next_evaluation(Batch& batch) override {
     if (evaluated_ == eval_batches_) return false;
-    batches_.fill(kHeldOutStep + evaluated_++, batch);
+    batches_.fill(kHeldOutStep + evaluated_++, first_, count_, batch);
     return true;
   }
 
@@ -71,6 +73,7 @@ class RandomSource final : public Source {
 
  private:
   const model::ModelConfig model_;
+  int64_t first_ = 0, count_ = 0;  // samples of this rank
   int64_t batch_size_ = 0, eval_batches_ = 0, evaluated_ = 0;
   data::RandomBatches batches_;
   StreamPosition position_;
@@ -84,12 +87,12 @@ data::LoaderConfig loader_config(const RunConfig& config, Device device) {
 
 class StoreSource final : public Source {
  public:
-  StoreSource(const RunConfig& config, Device device)
+  StoreSource(const RunConfig& config, Device device, int rank, int ranks)
       : store_(config.data.store,
                samples_for(config, data::schema_for(config.data.store).samples()),
                config.data.index),
         gatherer_(store_, gather_config(config, store_)),
-        stream_(store_, config.data.stream_config()),
+        stream_(store_, config.data.stream_config(), rank, ranks),
         loader_(gatherer_, loader_config(config, device)),
         eval_loader_(gatherer_, loader_config(config, device)),
         max_eval_batches_(config.eval.max_batches) {}
@@ -216,10 +219,10 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
   return schema;
 }
 
-std::unique_ptr<Source> make_source(const RunConfig& config, Device device) {
+std::unique_ptr<Source> make_source(const RunConfig& config, Device device, int rank, int ranks) {
   const base::Stage stage("open data");
-  if (config.data.is_random()) return std::make_unique<RandomSource>(config);
-  return std::make_unique<StoreSource>(config, device);
+  if (config.data.is_random()) return std::make_unique<RandomSource>(config, rank, ranks);
+  return std::make_unique<StoreSource>(config, device, rank, ranks);
 }
 
 }  // namespace segue::train

@@ -40,7 +40,9 @@ class Source {
 
 /// As `config.data` says. Opens the store, and makes its indexes when they are missing. Batches
 /// from a store lie in memory that `device` can read in the background.
-std::unique_ptr<Source> make_source(const RunConfig& config, Device device);
+/// A rank of several gets its share of every batch.
+std::unique_ptr<Source> make_source(const RunConfig& config, Device device, int rank = 0,
+                                    int ranks = 1);
 
 /// How histories are gathered for the model: as the config says, cut to what the model takes.
 data::GatherConfig gather_config(const RunConfig& config, const data::EventStore& store);

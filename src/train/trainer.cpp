@@ -12,9 +12,11 @@
 #include "base/rng.h"
 #include "base/stage.h"
 #include "base/time.h"
+#include "model/flops.h"
 #include "ops/optimizer.h"
 #include "tensor/launches.h"
 #include "train/checkpoint_model.h"
+#include "train/shard_planning.h"
 
 namespace segue::train {
 namespace {
@@ -31,6 +33,17 @@ int64_t arena_bytes(const TrainConfig& config) {
                    step, what));
 }
 
+sparse::ShardPlan shard_plan(const RunConfig& config, const Ranks& ranks) {
+  if (ranks.alone()) {
+    return sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()));
+  }
+  Cluster cluster;
+  cluster.ranks = ranks.size();
+  cluster.ranks_per_machine = ranks.local_size();
+  cluster.device_bytes = config.parallel.device_gib * static_cast<double>(1 << 30);
+  return plan_shards(config, cluster).plan;
+}
+
 }  // namespace
 
 DType parameter_dtype(Precision precision) {
@@ -38,16 +51,29 @@ DType parameter_dtype(Precision precision) {
 }
 
 Trainer::Trainer(const RunConfig& config, Device device)
+    : Trainer(config, device, nullptr, std::make_unique<Ranks>()) {}
+
+Trainer::Trainer(const RunConfig& config, Device device, Ranks& ranks)
+    : Trainer(config, device, &ranks, nullptr) {}
+
+Trainer::Trainer(const RunConfig& config, Device device, Ranks* ranks, std::unique_ptr<Ranks> alone)
     : config_(config),
+      alone_(std::move(alone)),
+      ranks_(ranks != nullptr ? *ranks : *alone_),
       arena_(device, arena_bytes(config.train)),
       stream_(device),
       copy_stream_(device),
-      tables_(config.sparse, device, parameter_dtype(config.train.precision),
+      tables_(config.sparse, shard_plan(config, ranks_), {ranks_.ids.get(), ranks_.rows.get()},
+              device, parameter_dtype(config.train.precision),
               static_cast<uint64_t>(config.train.seed)),
       ranker_(config.model, tables_, device, parameter_dtype(config.train.precision),
               static_cast<uint64_t>(config.train.seed)),
       lifetime_(config.model.tasks),
-      window_(config.model.tasks, config.train.metric_window) {}
+      window_(config.model.tasks, config.train.metric_window) {
+  if (ranks_.alone()) return;
+  ranker_.set_head_group(ranks_.heads.get());
+  reducer_ = std::make_unique<GradientReducer>(*ranks_.dense, ranker_.gradient_buckets(), device);
+}
 
 Exec Trainer::exec(int64_t step) {
   Exec e;
@@ -63,6 +89,48 @@ Exec Trainer::exec(int64_t step) {
 void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
   ranker_.prepare(batch, config_.train.micro_batch_tokens, prepared);
   prepared.block.send(copy_stream_);
+  prepared.global_labels = prepared.layout.labels;
+  if (ranks_.alone()) return;
+  const bool candidates = config_.model.labels == model::LabelKind::kCandidates;
+  const std::span<const int64_t> index = batch.sample_index.span();
+  prepared.sample_index.assign(index.begin(), index.end());
+  prepared.sample_labels.resize(index.size());
+  for (int64_t b = 0; b < batch.num_samples(); ++b) {
+    prepared.sample_labels[static_cast<size_t>(b)] =
+        candidates ? prepared.layout.targets(b) : prepared.layout.history(b);
+  }
+  double labels = static_cast<double>(prepared.layout.labels);
+  ranks_.ids->all_reduce(host_view(std::span(&labels, 1))).throw_if_failed();
+  prepared.global_labels = static_cast<int64_t>(labels);
+}
+
+model::PassOptions Trainer::pass_options(const model::PreparedBatch& prepared, bool training) {
+  model::PassOptions options;
+  options.training = training;
+  options.micro_batch_tokens = config_.train.micro_batch_tokens;
+  options.loss_denominator = static_cast<double>(prepared.global_labels);
+  if (reducer_ && training) {
+    options.gradients_ready = [this](size_t bucket) { reducer_->ready(bucket, stream_); };
+  }
+  return options;
+}
+
+/// Gradients and sums of all ranks, where those of this rank were. What follows is the same on all.
+void Trainer::combine_ranks(const Exec& exec, const model::Pass& pass, bool training) {
+  if (ranks_.alone()) return;
+  if (training) reducer_->finish(stream_);
+  ranks_.results->all_reduce(pass.results.sums, &stream_).throw_if_failed();
+  if (training) {
+    ops::sum_of_squares(exec, ranker_.parameters().grads(), pass.results.gradient_squares);
+  }
+}
+
+void Trainer::gather_ranks(const model::PreparedBatch& prepared, bool training, model::Pass& pass) {
+  if (ranks_.alone()) return;
+  const base::Stage stage("gather results");
+  gather_pass(*ranks_.results, {prepared.sample_index, prepared.sample_labels},
+              static_cast<int64_t>(config_.model.tasks.size()), pass);
+  pass.model_flops = model::formula_flops(config_.model, pass.token_offsets, training);
 }
 
 StepStats Trainer::step(const Batch& batch) {
@@ -82,10 +150,10 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   stats.rates = model::learning_rates(config_.optimizer, steps_done_);
   const Exec e = exec(stats.step);
 
-  model::PassOptions options;
-  options.micro_batch_tokens = config_.train.micro_batch_tokens;
+  ranks_.set_step(stats.step);
   ranker_.parameters().zero_grads(&stream_);
-  model::Pass pass = ranker_.enqueue(e, prepared, options);
+  model::Pass pass = ranker_.enqueue(e, prepared, pass_options(prepared, /*training=*/true));
+  combine_ranks(e, pass, /*training=*/true);
   // The host reads the results while the updates run; these look for themselves whether all is
   // finite. So a GPU never waits for the host between two steps.
   ranker_.send_results(e, pass);
@@ -95,6 +163,7 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   prepared.ticket = std::move(pass.ticket);  // its memory serves the next batch
   require_finite(e, pass, stats.step);
   ++steps_done_;
+  gather_ranks(prepared, /*training=*/true, pass);
 
   const base::Stage stage("count");
   for (size_t k = 0; k < config_.model.tasks.size(); ++k) {
@@ -156,10 +225,16 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
 
 model::Pass Trainer::predict(const Batch& batch) {
   const Arena::Mark mark(arena_);
-  model::PassOptions options;
-  options.training = false;
-  options.micro_batch_tokens = config_.train.micro_batch_tokens;
-  return ranker_.run(exec(0), batch, options);
+  const Exec e = exec(0);
+  prepare(batch, prepared_);
+  model::Pass pass = ranker_.enqueue(e, prepared_, pass_options(prepared_, /*training=*/false));
+  combine_ranks(e, pass, /*training=*/false);
+  ranker_.send_results(e, pass);
+  prepared_.block.release(stream_);
+  ranker_.finish(pass);
+  prepared_.ticket = std::move(pass.ticket);
+  gather_ranks(prepared_, /*training=*/false, pass);
+  return pass;
 }
 
 std::vector<CheckpointArray> Trainer::arrays() {

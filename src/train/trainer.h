@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "batch/batch.h"
@@ -9,7 +10,9 @@
 #include "sparse/tables.h"
 #include "tensor/arena.h"
 #include "train/checkpoint_shards.h"
+#include "train/gradient_reducer.h"
 #include "train/metrics.h"
+#include "train/ranks.h"
 #include "train/run_config.h"
 
 namespace segue::train {
@@ -34,6 +37,9 @@ class Trainer {
  public:
   /// `config` must be valid.
   Trainer(const RunConfig& config, Device device);
+  /// One of several ranks, which outlive it: every call is collective then. Statistics, predictions
+  /// and metrics are those of all ranks, on all of them.
+  Trainer(const RunConfig& config, Device device, Ranks& ranks);
 
   /// Forward, backward, tables, then clip and Adam. Error(kNumeric) when loss or gradients are not
   /// finite; parameters and tables are then as they were before the step.
@@ -49,6 +55,7 @@ class Trainer {
   model::Pass predict(const Batch& batch);
 
   int64_t steps_done() const { return steps_done_; }
+  const Ranks& ranks() const { return ranks_; }
   model::Ranker& ranker() { return ranker_; }
   sparse::Tables& tables() { return tables_; }
   const Arena& arena() const { return arena_; }
@@ -65,16 +72,23 @@ class Trainer {
   void restore(int64_t steps_done, int64_t window_labels_seen);
 
  private:
+  Trainer(const RunConfig& config, Device device, Ranks* ranks, std::unique_ptr<Ranks> alone);
   Exec exec(int64_t step);
+  model::PassOptions pass_options(const model::PreparedBatch& prepared, bool training);
+  void combine_ranks(const Exec& exec, const model::Pass& pass, bool training);
+  void gather_ranks(const model::PreparedBatch& prepared, bool training, model::Pass& pass);
   void update(const Exec& exec, model::Pass& pass, const StepStats& stats);
   void require_finite(const Exec& exec, const model::Pass& pass, int64_t step) const;
 
   RunConfig config_;
+  std::unique_ptr<Ranks> alone_;
+  Ranks& ranks_;
   Arena arena_;
   Stream stream_, copy_stream_;
   sparse::Tables tables_;
   model::Ranker ranker_;
-  model::PreparedBatch prepared_;  // of step(batch): its memory is kept
+  std::unique_ptr<GradientReducer> reducer_;  // with several ranks
+  model::PreparedBatch prepared_;             // of step(batch): its memory is kept
   int64_t steps_done_ = 0;
   LifetimeAuc lifetime_;
   WindowMetrics window_;

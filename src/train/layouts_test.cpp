@@ -1,0 +1,109 @@
+// Any layout, same training.
+
+#include <mutex>
+
+#include <gtest/gtest.h>
+
+#include "base/test_util.h"
+#include "train/layouts_test_util.h"
+
+namespace segue::train {
+namespace {
+
+constexpr int64_t kSteps = 100;
+constexpr double kTimeout = 60;
+
+Trained alone(const Layout& layout) {
+  Layout one;
+  one.wire = layout.wire;
+  const std::unique_ptr<comm::World> world = comm::self_world();
+  return train_layout(*world, one, kSteps);
+}
+
+/// The f32 wire moves nothing but the order of sums; 16-bit wires round gradients per rank.
+double tolerance_of(const Layout& layout) {
+  return layout.wire == sparse::Wire::kF32 ? 1e-5 : 1e-3;
+}
+
+void expect_trains_as_one_rank(const Layout& layout) {
+  const Trained expected = alone(layout);
+  std::vector<Trained> trained(static_cast<size_t>(layout.ranks));
+  comm::run_as_threads(layout.ranks, kTimeout, [&](comm::World& world) {
+    trained[static_cast<size_t>(world.rank())] = train_layout(world, layout, kSteps);
+  });
+  expect_same_training(trained[0], expected, tolerance_of(layout));
+  for (const Trained& t : trained) {  // all ranks know the same
+    EXPECT_EQ(t.losses, trained[0].losses);
+    EXPECT_EQ(t.lifetime_auc, trained[0].lifetime_auc);
+    EXPECT_EQ(t.eval_loss, trained[0].eval_loss);
+  }
+}
+
+std::string name_of(const testing::TestParamInfo<Layout>& info) { return info.param.name(); }
+
+class LayoutsTest : public testing::TestWithParam<Layout> {};
+TEST_P(LayoutsTest, TrainsAsOneRank) { expect_trains_as_one_rank(GetParam()); }
+INSTANTIATE_TEST_SUITE_P(Pairwise, LayoutsTest, testing::ValuesIn(pairwise_layouts()), name_of);
+
+class SlowLayoutsTest : public testing::TestWithParam<Layout> {};
+TEST_P(SlowLayoutsTest, TrainsAsOneRank) { expect_trains_as_one_rank(GetParam()); }
+INSTANTIATE_TEST_SUITE_P(All, SlowLayoutsTest, testing::ValuesIn(all_layouts()), name_of);
+
+TEST(LayoutsTest, RepeatedRunsGiveEqualBitsWithAndWithoutThePipeline) {
+  std::vector<std::vector<double>> losses;
+  for (const bool pipeline : {false, true, true}) {
+    const Layout layout{3, sparse::Sharding::kRow, sparse::Wire::kF16, true, pipeline, 1};
+    std::vector<double> of_first;
+    comm::run_as_threads(3, kTimeout, [&](comm::World& world) {
+      const Trained trained = train_layout(world, layout, 20);
+      if (world.rank() == 0) of_first = trained.losses;
+    });
+    losses.push_back(of_first);
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+  EXPECT_EQ(losses[1], losses[2]);
+}
+
+TEST(LayoutsTest, HeadsThatDoNotDivideAreRefused) {
+  Layout layout;
+  layout.ranks = 3;
+  layout.tensor_parallel = 2;
+  const std::unique_ptr<comm::World> world = comm::self_world();
+  EXPECT_TRUE(base::contains(
+      base::error_of(ErrorCode::kConfig,
+                     [&] { const Ranks ranks(*world, layout_config(layout), Device::cpu()); }),
+      "parallel.tensor_parallel"));
+}
+
+/// As many ranks as samples, and more: some have nothing to do, and nobody waits for them.
+TEST(LayoutsTest, RanksWithoutSamplesTakePart) {
+  std::vector<double> expected;
+  for (const int ranks : {1, 4}) {
+    std::vector<double> losses;
+    comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
+      RunConfig config = layout_config({});
+      config.data.batch_size = 2;
+      for (sparse::TableConfig& table : config.sparse.tables) {
+        table.sharding = sparse::Sharding::kRow;
+      }
+      Ranks group(world, config, Device::cpu());
+      Trainer trainer(config, Device::cpu(), group);
+      const std::unique_ptr<Source> source =
+          make_source(config, Device::cpu(), world.rank(), world.size());
+      source->start(source->first());
+      Batch batch;
+      for (int step = 0; step < 10; ++step) {
+        source->next(batch);
+        const double loss = trainer.step(batch).loss;
+        if (world.rank() == 0) losses.push_back(loss);
+      }
+    });
+    if (ranks == 1) expected = losses;
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], expected[i], 1e-5 * expected[i]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace segue::train
