@@ -15,13 +15,10 @@
 #include "ops/optimizer.h"
 #include "tensor/launches.h"
 #include "train/checkpoint_model.h"
+#include "train/memory_plan.h"
 
 namespace segue::train {
 namespace {
-
-int64_t arena_bytes(const TrainConfig& config) {
-  return static_cast<int64_t>(config.arena_gib * static_cast<double>(1 << 30));
-}
 
 [[noreturn]] void fail_numeric(int64_t step, const std::string& what) {
   fail(ErrorCode::kNumeric,
@@ -39,13 +36,14 @@ DType parameter_dtype(Precision precision) {
 
 Trainer::Trainer(const RunConfig& config, Device device)
     : config_(config),
-      arena_(device, arena_bytes(config.train)),
+      arena_(device, arena_bytes(config, device)),
       stream_(device),
       copy_stream_(device),
       tables_(config.sparse, device, parameter_dtype(config.train.precision),
               static_cast<uint64_t>(config.train.seed)),
       ranker_(config.model, tables_, device, parameter_dtype(config.train.precision),
               static_cast<uint64_t>(config.train.seed)),
+      batch_bytes_(model::batch_memory(config.model, step_bounds(config))),
       lifetime_(config.model.tasks),
       window_(config.model.tasks, config.train.metric_window) {}
 
@@ -62,6 +60,7 @@ Exec Trainer::exec(int64_t step) {
 
 void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
   ranker_.prepare(batch, config_.train.micro_batch_tokens, prepared);
+  prepared.block.reserve_copy(device(), batch_bytes_);  // so that memory stays what was announced
   prepared.block.send(copy_stream_);
 }
 

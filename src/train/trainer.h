@@ -75,6 +75,7 @@ class Trainer {
   sparse::Tables tables_;
   model::Ranker ranker_;
   model::PreparedBatch prepared_;  // of step(batch): its memory is kept
+  int64_t batch_bytes_ = 0;        // of a prepared batch on the device, at most
   int64_t steps_done_ = 0;
   LifetimeAuc lifetime_;
   WindowMetrics window_;
