@@ -20,11 +20,23 @@ void add_plan(CLI::App& app) {
   add_config_sources(*command, arguments->sources);
   command->add_flag("--json", arguments->json, "the same as one JSON object");
   command->callback([arguments] {
-    const train::MemoryPlan plan = train::memory_plan(train::load_run_config(arguments->sources));
-    if (!arguments->json) return print(plan.text());
+    const train::RunConfig config = train::load_run_config(arguments->sources);
+    const Device device = train::planned_device(config);
+    const train::MemoryPlan plan = train::memory_plan(config, device);
+    if (!arguments->json) {
+      const model::StepBounds bounds = train::step_bounds(config);
+      print(
+          fmt::format("Memory of a run on {}, batches of at most {} samples of {} tokens:\n{}\n{}",
+                      to_string(device), bounds.samples, bounds.sample_tokens(config.model),
+                      plan.text(), plan.recompute_text()));
+      return;
+    }
     base::JsonLine line;
     for (const train::MemoryPlan::Part& p : plan.parts) {
       line.add(p.purpose + "/" + p.what, p.bytes);
+    }
+    for (const train::MemoryPlan::Part& p : plan.recompute) {
+      line.add("recompute_saves/" + p.what, p.bytes);
     }
     print(line.add("total", plan.total()).text() + "\n");
   });

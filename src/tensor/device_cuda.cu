@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
+#include "tensor/device_memory.h"
 #include "tensor/event.h"
 
 namespace segue {
@@ -92,6 +93,14 @@ Stream::~Stream() {
 
 void Stream::synchronize() const {
   if (handle_ != nullptr) check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(handle_)));
+}
+
+int64_t device_bytes_in_use(Device device) {
+  if (device.is_cpu()) return 0;
+  DeviceScope scope(device.index);
+  size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(total - free);
 }
 
 Event::~Event() {

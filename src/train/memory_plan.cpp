@@ -1,10 +1,15 @@
 #include "train/memory_plan.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "model/ranker.h"
+#include "model/step_memory.h"
 #include "ops/optimizer.h"
+#include "train/random_schema.h"
 #include "train/trainer.h"
 
 namespace segue::train {
@@ -26,7 +31,72 @@ double dense_parameters(const RunConfig& c) {
   return static_cast<double>(ranker.parameters().count());
 }
 
+model::StepMemory step_memory(const RunConfig& c, Device device) {
+  return model::step_memory(c.model, c.sparse, step_bounds(c), c.train.precision, device);
+}
+
+void add_activations(const RunConfig& c, Device device, MemoryPlan& plan) {
+  if (c.train.arena_gib > 0) {
+    plan.parts.push_back({"activations", "train.arena_gib", c.train.arena_gib * kGib});
+  } else {
+    const model::StepMemory step = step_memory(c, device);
+    const auto add = [&](const char* what, int64_t bytes) {
+      plan.parts.push_back({"activations", what, static_cast<double>(bytes)});
+    };
+    add("rows of a batch", step.rows);
+    add("tokens, kept for backward", step.kept);
+    add("working space", step.working);
+    add("margin", step.margin);
+  }
+  constexpr double kBatchesInFlight = 2, kProducts = 64 * kMib;
+  if (device.is_cpu()) return;
+  plan.parts.push_back(
+      {"batches", "two, on the device",
+       kBatchesInFlight * static_cast<double>(model::batch_memory(c.model, step_bounds(c)))});
+  plan.parts.push_back({"scratch", "of matrix products", kProducts});
+}
+
+void add_recompute(const RunConfig& c, Device device, MemoryPlan& plan) {
+  for (const auto& [name, member] :
+       {std::pair("normed_input", &model::RecomputeConfig::normed_input),
+        std::pair("uvqk", &model::RecomputeConfig::uvqk),
+        std::pair("gate", &model::RecomputeConfig::gate)}) {
+    RunConfig on = c, off = c;
+    on.model.recompute.*member = true;
+    off.model.recompute.*member = false;
+    plan.recompute.push_back(
+        {c.model.recompute.*member ? "on" : "off", name,
+         static_cast<double>(step_memory(off, device).total() - step_memory(on, device).total())});
+  }
+}
+
 }  // namespace
+
+Device planned_device(const RunConfig& config) {
+  if (config.train.device == "auto") return choose_device("auto");
+  return parse_device(config.train.device);
+}
+
+model::StepBounds step_bounds(const RunConfig& config) {
+  const model::ModelConfig& m = config.model;
+  const int64_t candidates = config.data.is_random() ? kRandomCandidates : kStoreCandidates;
+  const int64_t labelled = m.labels == model::LabelKind::kCandidates ? candidates : 0;
+  int64_t events = std::max<int64_t>(
+      0, (m.max_seq_len - m.contextual_tokens() - labelled) / m.tokens_per_event());
+  if (config.data.is_random()) {
+    const int64_t longest = longest_history(config.data.random.lengths);
+    if (longest >= 0) events = std::min(events, longest);
+  }
+  return {.samples = config.data.batch_size,
+          .events = events,
+          .candidates = candidates,
+          .micro_batch_tokens = config.train.micro_batch_tokens};
+}
+
+int64_t arena_bytes(const RunConfig& config, Device device) {
+  if (config.train.arena_gib > 0) return static_cast<int64_t>(config.train.arena_gib * kGib);
+  return step_memory(config, device).total();
+}
 
 double MemoryPlan::total() const {
   double sum = 0;
@@ -42,7 +112,16 @@ std::string MemoryPlan::text() const {
   return lines + fmt::format("  {:<12} {:<28} {:>12}\n", "total", "", format_bytes(total()));
 }
 
-MemoryPlan memory_plan(const RunConfig& c) {
+std::string MemoryPlan::recompute_text() const {
+  std::string lines;
+  for (const Part& p : recompute) {
+    lines += fmt::format("  model.recompute.{:<14} {:<4} {} {:>12}\n", p.what, p.purpose,
+                         p.purpose == "on" ? "saves      " : "would save ", format_bytes(p.bytes));
+  }
+  return lines;
+}
+
+MemoryPlan memory_plan(const RunConfig& c, Device device) {
   const double value_bytes = static_cast<double>(size_of(parameter_dtype(c.train.precision)));
   const int64_t state = ops::row_state_size(c.sparse.optimizer, c.sparse.dim);
   MemoryPlan plan;
@@ -57,13 +136,14 @@ MemoryPlan memory_plan(const RunConfig& c) {
   const double dense = dense_parameters(c) * value_bytes;
   plan.parts.push_back({"parameters", "dense, and their gradients", 2 * dense});
   plan.parts.push_back({"optimizer", "two moments of the dense ones", 2 * dense});
-  plan.parts.push_back({"activations", "arena (train.arena_gib)", c.train.arena_gib * kGib});
+  add_activations(c, device, plan);
+  add_recompute(c, device, plan);
   return plan;
 }
 
 void require_memory(const RunConfig& config, Device device, double available) {
-  const MemoryPlan plan = memory_plan(config);
-  const double arena = device.is_cpu() ? config.train.arena_gib * kGib : 0;
+  const MemoryPlan plan = memory_plan(config, device);
+  const double arena = device.is_cpu() ? static_cast<double>(arena_bytes(config, device)) : 0;
   const double needed = plan.total() - arena;
   if (needed <= available) return;
   fail(ErrorCode::kOutOfMemory,
@@ -72,7 +152,9 @@ void require_memory(const RunConfig& config, Device device, double available) {
                    format_bytes(needed), device.is_cpu() ? "this machine" : to_string(device),
                    format_bytes(available), plan.text(),
                    device.is_cpu() ? ", or use a larger machine"
-                                   : ", or train.arena_gib with train.micro_batch_tokens"));
+                                   : ", or data.batch_size or train.micro_batch_tokens, or turn "
+                                     "model.recompute on:\n" +
+                                         plan.recompute_text()));
 }
 
 }  // namespace segue::train

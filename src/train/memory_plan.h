@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "model/step_memory.h"
 #include "train/run_config.h"
 
 namespace segue::train {
@@ -15,12 +16,23 @@ struct MemoryPlan {
     double bytes = 0;
   };
   std::vector<Part> parts;
+  /// What each switch of model.recompute would save, or saves already.
+  std::vector<Part> recompute;
 
   double total() const;
   /// One line per part and the sum.
   std::string text() const;
+  /// One line per switch.
+  std::string recompute_text() const;
 };
-MemoryPlan memory_plan(const RunConfig& config);
+MemoryPlan memory_plan(const RunConfig& config, Device device);
+
+/// The largest batch that the config allows.
+model::StepBounds step_bounds(const RunConfig& config);
+/// Bytes of the arena: train.arena_gib, or what the largest batch needs.
+int64_t arena_bytes(const RunConfig& config, Device device);
+/// The device that the run would take, which this machine need not have.
+Device planned_device(const RunConfig& config);
 
 /// Error(kOutOfMemory) with the plan and what to change when `available` bytes are too few. Memory
 /// of the arena on the CPU counts only as far as a step touches it, which is not known before.

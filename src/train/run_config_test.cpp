@@ -85,7 +85,7 @@ TEST(RunConfigTest, ColumnUsedTwice) {
 TEST(RunConfigTest, SectionsAreValidated) {
   EXPECT_TRUE(base::contains(error_text([](RunConfig& c) { c.train.steps = -1; }), "train.steps"));
   EXPECT_TRUE(
-      base::contains(error_text([](RunConfig& c) { c.train.arena_gib = 0; }), "train.arena_gib"));
+      base::contains(error_text([](RunConfig& c) { c.train.arena_gib = -1; }), "train.arena_gib"));
   EXPECT_TRUE(base::contains(error_text([](RunConfig& c) { c.model.heads = 0; }), "model.heads"));
   EXPECT_FALSE(error_text([](RunConfig& c) { c.sparse.dim = 0; }).empty());
   EXPECT_FALSE(error_text([](RunConfig& c) { c.optimizer.beta1 = 1; }).empty());

@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/stage.h"
 #include "model/flops.h"
+#include "tensor/device_memory.h"
 
 namespace segue::train {
 namespace {
@@ -199,6 +200,11 @@ void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState
   line.add("stages", stages).add("loader_wait_s", interval.wait_seconds);
   line.add("launches", stats.launches);
   if (!trainer.ranks().alone()) add_ranks(trainer, line);
+  line.add("arena_peak_bytes", trainer.arena().high_water());
+  line.add("arena_bytes", trainer.arena().capacity());
+  if (trainer.device().is_cuda()) {
+    line.add("gpu_memory_bytes", device_bytes_in_use(trainer.device()));
+  }
   line.add("memory_peak_bytes", peak_resident_bytes()).add("wall_s", state.wall_seconds);
   folder_.append_metrics(line);
 

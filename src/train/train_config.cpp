@@ -42,7 +42,8 @@ void describe(base::ConfigVisitor& v, TrainConfig& c) {
            "of activations; f64 is for checks, bf16 on the CPU rounds where a GPU would");
   v.field("micro_batch_tokens", c.micro_batch_tokens,
           "tokens that are in memory at a time; results do not depend on it beyond rounding");
-  v.field("arena_gib", c.arena_gib, "largest memory for activations");
+  v.field("arena_gib", c.arena_gib,
+          "memory for activations; 0: what the largest batch needs, see `segue plan`");
   v.field("log_every", c.log_every, "steps between two lines of metrics.jsonl");
   v.field("metric_window", c.metric_window, "labels that the window metrics of training look back");
   v.choice(
@@ -140,9 +141,7 @@ void TrainConfig::validate() const {
   require_between("train.watchdog_seconds", watchdog_seconds, 0, 1e9);
   require_between("train.peak_tflops", peak_tflops, 0, 1e9);
   constexpr double kMostGib = 1 << 20;
-  if (!(arena_gib > 0 && arena_gib <= kMostGib)) {
-    bad(fmt::format("train.arena_gib must be between 0 and {}, not {}", kMostGib, arena_gib));
-  }
+  require_between("train.arena_gib", arena_gib, 0, kMostGib);
 }
 
 void EvalConfig::validate() const {

@@ -16,14 +16,11 @@
 #include "ops/optimizer.h"
 #include "tensor/launches.h"
 #include "train/checkpoint_model.h"
+#include "train/memory_plan.h"
 #include "train/shard_planning.h"
 
 namespace segue::train {
 namespace {
-
-int64_t arena_bytes(const TrainConfig& config) {
-  return static_cast<int64_t>(config.arena_gib * static_cast<double>(1 << 30));
-}
 
 [[noreturn]] void fail_numeric(int64_t step, const std::string& what) {
   fail(ErrorCode::kNumeric,
@@ -33,15 +30,40 @@ int64_t arena_bytes(const TrainConfig& config) {
                    step, what));
 }
 
-sparse::ShardPlan shard_plan(const RunConfig& config, const Ranks& ranks) {
-  if (ranks.alone()) {
-    return sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()));
-  }
+sparse::PlannedTables planned_tables(const RunConfig& config, const Ranks& ranks) {
   Cluster cluster;
   cluster.ranks = ranks.size();
   cluster.ranks_per_machine = ranks.local_size();
   cluster.device_bytes = config.parallel.device_gib * static_cast<double>(1 << 30);
-  return plan_shards(config, cluster).plan;
+  return plan_shards(config, cluster);
+}
+
+sparse::ShardPlan shard_plan(const RunConfig& config, const Ranks& ranks) {
+  return ranks.alone() ? sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()))
+                       : planned_tables(config, ranks).plan;
+}
+
+/// The run as one rank sees it: its share of the samples.
+RunConfig share_of(const RunConfig& config, const Ranks& ranks) {
+  RunConfig share = config;
+  share.data.batch_size = samples_per_rank(config, ranks.size());
+  return share;
+}
+
+/// With several ranks: room for this rank's share of a batch, and for rows and gradients on their way.
+/// How many rows others ask for is only known on average; address space on the CPU is free, so there
+/// the worst case is allowed for.
+int64_t arena_of_rank(const RunConfig& config, const Ranks& ranks, Device device) {
+  const RunConfig share = share_of(config, ranks);
+  const int64_t alone = arena_bytes(share, device);
+  if (ranks.alone() || config.train.arena_gib > 0) return alone;
+  const model::StepMemory step = model::step_memory(
+      config.model, config.sparse, step_bounds(share), config.train.precision, device);
+  const int64_t heads = config.parallel.tensor_parallel > 1 ? step.kept + step.working : 0;
+  if (device.is_cpu()) return alone + heads + 4 * ranks.size() * step.rows;
+  const sparse::PlannedTables planned = planned_tables(config, ranks);
+  return alone + heads +
+         2 * static_cast<int64_t>(planned.ranks[static_cast<size_t>(ranks.rank())].exchange);
 }
 
 }  // namespace
@@ -60,7 +82,7 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks* ranks, std::uniq
     : config_(config),
       alone_(std::move(alone)),
       ranks_(ranks != nullptr ? *ranks : *alone_),
-      arena_(device, arena_bytes(config.train)),
+      arena_(device, arena_of_rank(config, ranks_, device)),
       stream_(device),
       copy_stream_(device),
       tables_(config.sparse, shard_plan(config, ranks_), {ranks_.ids.get(), ranks_.rows.get()},
@@ -68,6 +90,7 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks* ranks, std::uniq
               static_cast<uint64_t>(config.train.seed)),
       ranker_(config.model, tables_, device, parameter_dtype(config.train.precision),
               static_cast<uint64_t>(config.train.seed)),
+      batch_bytes_(model::batch_memory(config.model, step_bounds(share_of(config, ranks_)))),
       lifetime_(config.model.tasks),
       window_(config.model.tasks, config.train.metric_window) {
   if (ranks_.alone()) return;
@@ -88,6 +111,7 @@ Exec Trainer::exec(int64_t step) {
 
 void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
   ranker_.prepare(batch, config_.train.micro_batch_tokens, prepared);
+  prepared.block.reserve_copy(device(), batch_bytes_);  // so that memory stays what was announced
   prepared.block.send(copy_stream_);
   prepared.global_labels = prepared.layout.labels;
   if (ranks_.alone()) return;

@@ -89,6 +89,7 @@ class Trainer {
   model::Ranker ranker_;
   std::unique_ptr<GradientReducer> reducer_;  // with several ranks
   model::PreparedBatch prepared_;             // of step(batch): its memory is kept
+  int64_t batch_bytes_ = 0;                   // of a prepared batch on the device, at most
   int64_t steps_done_ = 0;
   LifetimeAuc lifetime_;
   WindowMetrics window_;

@@ -1,0 +1,124 @@
+#include "train/memory_plan.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/test_util.h"
+#include "train/test_util.h"
+
+namespace segue::train {
+namespace {
+
+/// Larger than the tiny one, so that what depends on tokens outweighs the rest; every sample is as
+/// long as the plan fears, and nearly all ids are distinct.
+RunConfig full_config() {
+  RunConfig c = tiny_config();
+  c.model.dim = 32;
+  c.model.max_seq_len = 128;
+  c.sparse.dim = 16;
+  c.sparse.tables[0].rows = 100'000;
+  c.sparse.tables[1].rows = 50'000;
+  c.data.random.lengths.low = 120;
+  c.data.random.lengths.high = 121;
+  c.data.random.ids = {data::DistributionKind::kUniform, 0, 100'000};
+  c.data.batch_size = 48;
+  c.train.micro_batch_tokens = 2000;
+  c.train.arena_gib = 0;
+  return c;
+}
+
+std::vector<std::pair<std::string, RunConfig>> variants() {
+  std::vector<std::pair<std::string, RunConfig>> all{{"concat", full_config()}};
+  RunConfig c = full_config();
+  c.model.identities = {false, false, false};
+  all.emplace_back("identities off", c);
+  c.model.recompute = {true, true, true};
+  all.emplace_back("recompute", c);
+  c = full_config();
+  c.model.layer = model::LayerKind::kGated;
+  c.model.tokens = model::TokenKind::kInterleaved;
+  c.model.max_seq_len = 256;
+  all.emplace_back("gated", c);
+  c = full_config();
+  c.train.precision = Precision::kF64;
+  all.emplace_back("f64", c);
+  c = full_config();
+  c.train.micro_batch_tokens = 1 << 20;
+  all.emplace_back("one micro-batch", c);
+  c = full_config();
+  c.model.layers = 4;
+  c.model.additional.clear();
+  c.sparse.backward_wire = sparse::Wire::kF16;
+  all.emplace_back("no additional features", c);
+  return all;
+}
+
+int64_t peak_of(const RunConfig& c, Device device) {
+  Trainer trainer(c, device);
+  const data::RandomBatches data = random_batches(c);
+  Batch batch;
+  for (int64_t step = 1; step <= 2; ++step) {
+    data.fill(step, batch);
+    trainer.step(batch);
+  }
+  EXPECT_EQ(trainer.arena().capacity(), arena_bytes(c, device));
+  return trainer.arena().high_water();
+}
+
+void expect_planned(Device device) {
+  for (const auto& [name, c] : variants()) {
+    if (device.is_cuda() && c.train.precision == Precision::kF64) continue;
+    SCOPED_TRACE(name);
+    const model::StepMemory plan =
+        model::step_memory(c.model, c.sparse, step_bounds(c), c.train.precision, device);
+    const int64_t counted = plan.rows + plan.kept + plan.working;
+    const int64_t peak = peak_of(c, device);
+    EXPECT_LE(peak, counted + counted / 5);
+    EXPECT_GE(peak, counted / 2);
+  }
+}
+
+TEST(MemoryPlanTest, StepsStayBelowThePlanAndNearIt) { expect_planned(Device::cpu()); }
+
+TEST(GpuMemoryPlanTest, StepsStayBelowThePlanAndNearIt) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "there is no GPU";
+  expect_planned(Device::cuda());
+}
+
+TEST(MemoryPlanTest, RecomputeSavesWhatItNoLongerKeeps) {
+  RunConfig c = full_config();
+  const MemoryPlan plan = memory_plan(c, Device::cuda());
+  ASSERT_EQ(plan.recompute.size(), 3u);
+  for (const MemoryPlan::Part& p : plan.recompute) {
+    EXPECT_GE(p.bytes, 0) << p.what;
+    EXPECT_TRUE(base::contains(plan.recompute_text(), p.what));
+  }
+  c.model.layers = 8;  // a layer that is rebuilt lives once, kept ones add up
+  for (const MemoryPlan::Part& p : memory_plan(c, Device::cuda()).recompute) {
+    EXPECT_GT(p.bytes, 0) << p.what;
+  }
+}
+
+TEST(MemoryPlanTest, AGivenArenaIsTaken) {
+  RunConfig c = full_config();
+  c.train.arena_gib = 0.25;
+  EXPECT_EQ(arena_bytes(c, Device::cpu()), int64_t{1} << 28);
+  EXPECT_TRUE(base::contains(memory_plan(c, Device::cpu()).text(), "train.arena_gib"));
+}
+
+TEST(MemoryPlanTest, TooLittleMemoryGivesTheTableAndTheKeys) {
+  const RunConfig c = full_config();
+  const auto error = base::error_of([&] { require_memory(c, Device::cuda(), 1e6); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory);
+  for (const char* word :
+       {"rows of a batch", "data.batch_size", "train.micro_batch_tokens", "model.recompute.uvqk"}) {
+    EXPECT_TRUE(base::contains(error->what(), word)) << word;
+  }
+}
+
+}  // namespace
+}  // namespace segue::train

@@ -1,0 +1,119 @@
+// Whole steps on a GPU against the CPU, for random models, and state that moves between the two.
+
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/test_util.h"
+#include "train/checkpoint.h"
+#include "train/checkpoint_writer.h"
+#include "train/test_util.h"
+
+namespace segue::train {
+namespace {
+
+class GpuStepTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "there is no GPU";
+  }
+};
+
+RunConfig random_config(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto one_of = [&](std::initializer_list<int64_t> values) {
+    return values.begin()[random() % values.size()];
+  };
+  const auto coin = [&] { return random() % 2 == 0; };
+  RunConfig c = tiny_config();
+  model::ModelConfig& m = c.model;
+  m.dim = one_of({16, 32, 64, 136});
+  m.heads = one_of({1, 2, 4});
+  m.qk_dim = m.v_dim = one_of({8, 16, 32, 64});
+  m.layers = one_of({1, 2, 3});
+  m.hidden = one_of({16, 40});
+  m.layer = coin() ? model::LayerKind::kConcat : model::LayerKind::kGated;
+  m.output_norm = coin() ? model::OutputNorm::kLayer : model::OutputNorm::kGroup;
+  m.tokens = coin() ? model::TokenKind::kMerged : model::TokenKind::kInterleaved;
+  m.postprocessor = coin() ? model::PostprocessorKind::kL2 : model::PostprocessorKind::kLayerNorm;
+  m.attention.contextual_mask = coin();
+  m.attention.window = one_of({0, 0, 5, 70});
+  m.attention.score_scale =
+      coin() ? model::ScoreScale::kBatchMax : model::ScoreScale::kMaxSeqLen;
+  m.identities = {coin(), coin(), coin()};
+  m.recompute = {coin(), coin(), coin()};
+  if (coin()) m.additional.clear();
+  c.sparse.dim = one_of({8, 32});
+  c.data.batch_size = one_of({1, 3, 24});
+  // Lengths around the edges of tiles.
+  c.data.random.lengths.low = one_of({0, 0, 1, 60});
+  c.data.random.lengths.high = c.data.random.lengths.low + one_of({1, 3, 8, 130});
+  m.max_seq_len = 2 * c.data.random.lengths.high + 8;
+  c.train.micro_batch_tokens = one_of({1, 200, 1 << 20});
+  c.train.arena_gib = 0;
+  return c;
+}
+
+TEST_F(GpuStepTest, RandomModelsFollowTheCpu) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    const RunConfig c = random_config(seed);
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    Trainer cpu(c, Device::cpu()), gpu(c, Device::cuda());
+    const data::RandomBatches data = random_batches(c);
+    Batch batch;
+    for (int64_t step = 1; step <= 3; ++step) {
+      data.fill(step, batch);
+      const StepStats expected = cpu.step(batch), found = gpu.step(batch);
+      EXPECT_NEAR(found.loss, expected.loss, 1e-4 * std::abs(expected.loss) + 1e-6);
+      EXPECT_NEAR(found.gradient_norm, expected.gradient_norm,
+                  2e-3 * expected.gradient_norm + 1e-6);
+    }
+  }
+}
+
+/// Everything that a trainer saves, on the host.
+std::vector<std::vector<std::byte>> state_of(Trainer& trainer) {
+  std::vector<std::vector<std::byte>> all;
+  for (const CheckpointArray& array : trainer.arrays()) {
+    std::vector<std::byte> bytes(static_cast<size_t>(array.value.bytes()));
+    copy_bytes(bytes.data(), Device::cpu(), array.value.data, array.value.device, bytes.size(),
+               trainer.stream());
+    trainer.stream()->synchronize();
+    all.push_back(std::move(bytes));
+  }
+  return all;
+}
+
+TEST_F(GpuStepTest, CheckpointsMoveBetweenCpuAndGpu) {
+  const RunConfig c = tiny_config();
+  const data::RandomBatches data = random_batches(c);
+  Batch batch;
+  for (const bool from_gpu : {true, false}) {
+    SCOPED_TRACE(from_gpu ? "from the GPU" : "from the CPU");
+    Trainer before(c, from_gpu ? Device::cuda() : Device::cpu());
+    Trainer after(c, from_gpu ? Device::cpu() : Device::cuda());
+    for (int64_t step = 1; step <= 5; ++step) {
+      data.fill(step, batch);
+      before.step(batch);
+    }
+    const std::string folder = base::temp_path(from_gpu ? "from_gpu" : "from_cpu");
+    CheckpointWriter writer(folder, CheckpointConfig{});
+    writer.save(5, before.arrays(), "{}", before.stream());
+    ASSERT_TRUE(writer.wait().ok());
+    Checkpoint(checkpoint_path(folder, 5)).read(after.arrays(), after.stream());
+    after.restore(5, before.window().labels_seen());
+    EXPECT_EQ(state_of(after), state_of(before));
+    for (int64_t step = 6; step <= 10; ++step) {
+      data.fill(step, batch);
+      const double expected = before.step(batch).loss;
+      EXPECT_NEAR(after.step(batch).loss, expected, 1e-4 * std::abs(expected)) << step;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace segue::train
