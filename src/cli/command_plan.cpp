@@ -5,6 +5,7 @@
 #include "base/json_line.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/plan_ranks.h"
 #include "train/memory_plan.h"
 #include "train/run_config.h"
 
@@ -14,12 +15,17 @@ void add_plan(CLI::App& app) {
   struct Arguments {
     base::ConfigSources sources;
     bool json = false;
+    PlanRanks ranks;
   };
   CLI::App* command = app.add_subcommand("plan", "Memory of a run by purpose, before it starts.");
   const auto arguments = std::make_shared<Arguments>();
   add_config_sources(*command, arguments->sources);
   command->add_flag("--json", arguments->json, "the same as one JSON object");
+  add_plan_ranks(*command, arguments->ranks);
   command->callback([arguments] {
+    if (arguments->ranks.wanted()) {
+      return plan_ranks(arguments->sources, arguments->ranks, arguments->json);
+    }
     const train::RunConfig config = train::load_run_config(arguments->sources);
     const Device device = train::planned_device(config);
     const train::MemoryPlan plan = train::memory_plan(config, device);

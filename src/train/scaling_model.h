@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "balance/cost.h"
+#include "base/config.h"
+#include "data/distribution.h"
+#include "train/run_config.h"
+#include "train/shard_planning.h"
+
+namespace segue::train {
+
+/// What one GPU and its links do. Kernel rates are measured on an H200 (docs/performance.md) and
+/// can be replaced by those of `segue bench --json`; rates of links are assumptions.
+struct SimulationConfig {
+  /// Of a layer's products by formula, everything else of the layer but attention included.
+  double linear_tflops = 427;
+  double attention_tflops = 548;
+  /// The rest of a step per token, for tokens of width 512: embeddings, assembly, head, optimizers.
+  double other_ns = 22;
+  double other_plain_ns = 38;    // with identities off
+  double step_ms = 0.5;          // of any step: launches, dense optimizer
+  double nvlink_gb_s = 360;      // of one GPU, in each direction
+  double network_gb_s = 40;      // of one GPU, in each direction, to other machines
+  double message_us = 0.5;       // per peer of an exchange
+  double backward_share = 0.67;  // of a pass, in which dense gradients can travel unseen
+  /// high = 0: those of the config's random data; for a store, uniform up to 4/5 of the longest.
+  data::Distribution lengths;
+  int64_t samples_per_rank = 0;  // 0: the batch of the config, whatever the number of ranks
+  int64_t draws = 8;             // steps that are drawn for each number of ranks
+  int64_t seed = 1;
+
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, SimulationConfig& c);
+
+/// Replaces kernel rates by those in the rows of `segue bench attention|stack|step --json`, in one
+/// file of any of them. Error(kCorrupt) for other text, Error(kConfig) when no row is of use: those
+/// of another width or number of layers are not.
+void read_rates(const std::string& path, const model::ModelConfig& model, SimulationConfig& rates);
+
+/// Work of a sample of this model for the balancer.
+balance::SampleShape sample_shape(const model::ModelConfig& model);
+/// What tokens and pairs of this model cost at these rates.
+balance::CostWeights cost_weights(const model::ModelConfig& model, const SimulationConfig& rates);
+
+/// One number of ranks, predicted.
+struct ScalingPoint {
+  struct Dealt {           // with samples as they come, or balanced
+    double imbalance = 1;  // heaviest / mean rank
+    double step_ms = 0;
+    double samples_per_s = 0;
+    double efficiency = 0;  // mean compute of a rank / step
+  };
+  int ranks = 1;
+  int64_t samples = 0;     // of a step
+  double compute_ms = 0;   // mean rank
+  double exchange_ms = 0;  // rows and their gradients
+  double dense_ms = 0;     // all-reduce of dense gradients, what backward does not hide
+  double exchange_mb = 0;  // sent by the busiest rank
+  double missing_gib = 0;  // of the fullest rank; 0: the plan fits
+  Dealt as_they_come, balanced;
+};
+ScalingPoint simulate(const RunConfig& config, const Cluster& cluster,
+                      const SimulationConfig& rates);
+
+/// What the prediction rests on, one sentence each.
+std::vector<std::string> assumptions(const RunConfig& config, const Cluster& cluster,
+                                     const SimulationConfig& rates);
+
+}  // namespace segue::train

@@ -1,0 +1,103 @@
+#include "train/shard_planning.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+
+#include "train/memory_plan.h"
+#include "train/random_schema.h"
+#include "train/trainer.h"
+
+namespace segue::train {
+namespace {
+
+int64_t wire_bytes(sparse::Wire wire, int64_t value_bytes) {
+  constexpr int64_t kHalf = 2;
+  return wire == sparse::Wire::kF32 ? value_bytes : kHalf;
+}
+
+double history_exponent(const RunConfig& c) {
+  if (!c.data.is_random()) return kHistoryIdExponent;
+  const data::Distribution& ids = c.data.random.ids;
+  const bool zipf =
+      ids.kind == data::DistributionKind::kZipf || ids.kind == data::DistributionKind::kZipfBounded;
+  return zipf ? ids.alpha : 0;
+}
+
+/// Everything of one rank's device that is no table, from the plan of one rank.
+std::vector<sparse::PlannerInput::Fixed> fixed_parts(const RunConfig& config, int ranks) {
+  RunConfig one = config;
+  one.data.batch_size = samples_per_rank(config, ranks);
+  std::vector<sparse::PlannerInput::Fixed> fixed;
+  for (const MemoryPlan::Part& p : memory_plan(one).parts) {
+    if (p.purpose == "tables" || p.what == "of the tables") continue;
+    const bool activations = p.purpose == "activations";
+    fixed.push_back({activations ? p.purpose : p.purpose + ", " + p.what, p.bytes,
+                     activations ? "lower train.arena_gib and train.micro_batch_tokens, or turn "
+                                   "on model.recompute"
+                                 : ""});
+  }
+  return fixed;
+}
+
+}  // namespace
+
+int64_t samples_per_rank(const RunConfig& config, int ranks) {
+  return (config.data.batch_size + ranks - 1) / std::max(1, ranks);
+}
+
+int64_t longest_history(const RunConfig& config) {
+  return config.data.is_random() ? longest_history(config.data.random.lengths)
+                                 : history_budget(config);
+}
+
+sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster, double events) {
+  const auto samples = static_cast<double>(samples_per_rank(c, cluster.ranks));
+  if (events < 0) events = static_cast<double>(longest_history(c));
+  if (c.model.labels == model::LabelKind::kCandidates) {
+    events += static_cast<double>(c.data.is_random() ? kRandomCandidates : kStoreCandidates);
+  }
+  struct Ids {
+    double history = 0, contextual = 0;
+  };
+  std::map<std::string, Ids> lookups;
+  lookups[c.model.item.table].history += samples * events;
+  for (const model::SequenceFeature& f : c.model.additional) {
+    lookups[f.table].history += samples * events;
+  }
+  for (const model::ContextualFeature& f : c.model.contextual) {
+    lookups[f.table].contextual += samples * static_cast<double>(f.max_length);
+  }
+
+  sparse::PlannerInput in;
+  in.optimizer = c.sparse.optimizer;
+  in.value_bytes = static_cast<int64_t>(size_of(parameter_dtype(c.train.precision)));
+  in.forward_wire_bytes = wire_bytes(c.sparse.forward_wire, in.value_bytes);
+  in.backward_wire_bytes = wire_bytes(c.sparse.backward_wire, in.value_bytes);
+  in.ranks = cluster.ranks;
+  in.ranks_per_machine = cluster.ranks_per_machine;
+  in.device_bytes = cluster.device_bytes;
+  in.host_bytes = cluster.host_bytes;
+  in.fixed = fixed_parts(c, cluster.ranks);
+  const double exponent = history_exponent(c);
+  for (const sparse::TableConfig& t : c.sparse.tables) {
+    const Ids ids = lookups[t.name];
+    sparse::TableDemand& d = in.tables.emplace_back();
+    d.name = t.name;
+    d.rows = t.rows;
+    d.dim = c.sparse.dim;
+    d.sharding = t.sharding;
+    d.placement = t.placement;
+    d.lookups = ids.history + ids.contextual;
+    d.distinct = std::min(static_cast<double>(t.rows),
+                          sparse::expected_distinct(ids.history, t.rows, exponent) +
+                              sparse::expected_distinct(ids.contextual, t.rows, 0));
+  }
+  return in;
+}
+
+sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluster) {
+  return sparse::plan_tables(planner_input(config, cluster));
+}
+
+}  // namespace segue::train

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "sparse/planner.h"
+#include "train/run_config.h"
+
+namespace segue::train {
+
+/// The ranks that a run is planned for.
+struct Cluster {
+  int ranks = 1;
+  int ranks_per_machine = 8;
+  double device_bytes = 0;  // of one rank; 0: not known
+  double host_bytes = 0;    // of one rank that tables may take; 0: none
+};
+
+/// How the tables of a run are shared by its ranks: what `segue plan --ranks` prints and what the
+/// trainer does. A function of its arguments alone; ranks that call it with the same ones agree.
+sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluster);
+
+/// What goes into it. `events` is the length of a history; below 0: the longest that a sample can
+/// have, which is what memory must be planned for.
+sparse::PlannerInput planner_input(const RunConfig& config, const Cluster& cluster,
+                                   double events = -1);
+
+/// Most events of a history that this config's data can have.
+int64_t longest_history(const RunConfig& config);
+
+/// How often ids repeat is not in a config: those of histories are taken to follow Zipf's law with
+/// this exponent (random data has its own), those of contextual features to be all alike.
+inline constexpr double kHistoryIdExponent = 1.2;
+
+/// Samples of one rank in a step, rounded up.
+int64_t samples_per_rank(const RunConfig& config, int ranks);
+
+}  // namespace segue::train
