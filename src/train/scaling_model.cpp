@@ -98,7 +98,7 @@ Loads draw(const RunConfig& config, const Cluster& cluster, const SimulationConf
 }
 
 double dense_bytes(const RunConfig& config) {
-  for (const MemoryPlan::Part& p : memory_plan(config).parts) {
+  for (const MemoryPlan::Part& p : memory_plan(config, planned_device(config)).parts) {
     if (p.purpose == "parameters") return p.bytes / 2;  // values and gradients
   }
   return 0;

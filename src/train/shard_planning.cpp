@@ -29,7 +29,7 @@ std::vector<sparse::PlannerInput::Fixed> fixed_parts(const RunConfig& config, in
   RunConfig one = config;
   one.data.batch_size = samples_per_rank(config, ranks);
   std::vector<sparse::PlannerInput::Fixed> fixed;
-  for (const MemoryPlan::Part& p : memory_plan(one).parts) {
+  for (const MemoryPlan::Part& p : memory_plan(one, planned_device(one)).parts) {
     if (p.purpose == "tables" || p.what == "of the tables") continue;
     const bool activations = p.purpose == "activations";
     fixed.push_back({activations ? p.purpose : p.purpose + ", " + p.what, p.bytes,
