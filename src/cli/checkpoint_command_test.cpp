@@ -1,3 +1,4 @@
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -101,6 +102,45 @@ TEST(CliCheckpointTest, ExportWritesWeightsUnderTheReferencesNames) {
             (std::vector<int64_t>{50, 4}));
   spoil(path + "/checkpoints/step-20/dense.safetensors");
   EXPECT_EQ(run({"export", path, "--out", out}).code, kExitCorrupt);
+}
+
+TEST(CliCheckpointTest, ACheckpointOfSeveralRanksIsOneCheckpoint) {
+  const std::string path = temp_path("run"), out = temp_path("w.safetensors");
+  constexpr int kRanks = 3;
+  std::vector<float> w = {1, 2}, table(10 * 4);
+  std::vector<std::unique_ptr<train::CheckpointWriter>> writers;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const train::ArrayPart part{{10, 4}, {10, kRanks}, rank, {{0, 4}}};
+    for (int64_t slot = 0; slot < part.rows(); ++slot) {
+      for (int64_t c = 0; c < 4; ++c) {
+        table[static_cast<size_t>(slot * 4 + c)] =
+            static_cast<float>(part.deal.row_of(rank, slot) * 4 + c);
+      }
+    }
+    std::vector<train::CheckpointArray> arrays = {
+        {"dense", "param/w", Tensor(w.data(), DType::kF32, Device::cpu(), {2})},
+        {"tables", "weight/item",
+         Tensor(table.data(), DType::kF32, Device::cpu(), {part.rows(), 4})}};
+    arrays[1].part = part;
+    writers.push_back(std::make_unique<train::CheckpointWriter>(
+        path + "/checkpoints", train::CheckpointConfig{}, train::kShardBytes,
+        train::WriterRanks{rank, kRanks, 20}));
+    writers.back()->save(10, arrays, "{}");
+  }
+  writers[0]->wait().throw_if_failed();
+
+  EXPECT_TRUE(contains(run({"ls", path}).out, "4 files of 3 ranks"));
+  EXPECT_TRUE(contains(run({"ls", path, "--json"}).out, R"("ranks": 3)"));
+  EXPECT_TRUE(contains(run({"verify", path}).out, "step-10: ok, 2 arrays"));
+  EXPECT_EQ(run({"export", path, "--out", out, "--tables"}).code, 0);
+  const std::vector<double> rows =
+      base::SafetensorsFile(out).get("_embedding_collection.embeddings.item.weight").to_doubles();
+  ASSERT_EQ(rows.size(), 40u);
+  for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i], static_cast<double>(i));
+  spoil(path + "/checkpoints/step-10/tables-rank0002.safetensors");
+  const Outcome bad = run({"verify", path});
+  EXPECT_EQ(bad.code, kExitCorrupt);
+  EXPECT_TRUE(contains(bad.err, "tables-rank0002.safetensors was changed"));
 }
 
 TEST(CliCheckpointTest, WrongPathsAndUsage) {

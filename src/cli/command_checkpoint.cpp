@@ -67,13 +67,17 @@ void list(const CheckpointArguments& arguments) {
         base::JsonLine line;
         line.add("path", path).add("step", manifest.step).add("bytes", manifest.bytes());
         print(line.add("files", files)
+                  .add("ranks", int64_t{manifest.ranks})
                   .add("saved", saved)
                   .add("segue", manifest.segue_version)
                   .text() +
               "\n");
       } else {
-        print(fmt::format("step {:>10}  {:>16} bytes in {:>3} {}  {}  {}\n", manifest.step,
-                          manifest.bytes(), files, files == 1 ? "file " : "files", saved, path));
+        const std::string ranks =
+            manifest.ranks == 1 ? "" : fmt::format(" of {} ranks", manifest.ranks);
+        print(fmt::format("step {:>10}  {:>16} bytes in {:>3} {}{}  {}  {}\n", manifest.step,
+                          manifest.bytes(), files, files == 1 ? "file " : "files", ranks, saved,
+                          path));
       }
     } catch (const Error& error) {
       if (arguments.json) {

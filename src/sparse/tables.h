@@ -124,6 +124,7 @@ class Tables {
 
   const TablesConfig& config() const { return config_; }
   const ShardPlan& plan() const { return plan_; }
+  int rank() const { return rank_; }        // among those of the plan
   TableId id(std::string_view name) const;  // Error(kConfig) with the nearest name
   int64_t count() const { return static_cast<int64_t>(tables_.size()); }
 

@@ -4,9 +4,12 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <set>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr int64_t kCopyGrain = 4 << 20;
+constexpr int64_t kDeviceChunk = 32 << 20;
 
 std::optional<int64_t> step_of(std::string_view name) {
   if (!name.starts_with(kStepPrefix)) return std::nullopt;
@@ -51,15 +55,15 @@ std::set<std::string> names_in(const std::string& folder) {
 }
 
 /// What is wrong with one file of the manifest; empty: nothing.
-std::string file_problem(const std::string& folder, const data::FileRecord& wanted) {
-  if (!kind_of_shard(wanted.name)) return fmt::format("`{}` is no name of a shard", wanted.name);
+std::string file_problem(const std::string& folder, const data::FileRecord& wanted, Verify verify) {
+  if (!parse_shard_name(wanted.name)) return fmt::format("`{}` is no name of a shard", wanted.name);
   try {
     const data::InputFile file(folder + "/" + wanted.name);
     if (file.size() != wanted.bytes) {
       return fmt::format("{} has {} bytes instead of {}", wanted.name, file.size(), wanted.bytes);
     }
     // Read, not mapped: a disk that fails shows as an error here and as a signal there.
-    if (data::record_of(file.path()).xxh64 != wanted.xxh64) {
+    if (verify == Verify::kBytes && data::record_of(file.path()).xxh64 != wanted.xxh64) {
       return fmt::format("{} was changed: its checksum is wrong", wanted.name);
     }
     return {};
@@ -85,20 +89,103 @@ std::string shape_text(std::string_view dtype, std::span<const int64_t> shape) {
                    path, fmt::join(differences, "; ")));
 }
 
-void copy_in(const Tensor& to, const std::vector<std::span<const std::byte>>& parts,
-             const Stream* stream) {
-  auto* place = static_cast<std::byte*>(to.data);
-  for (const std::span<const std::byte> part : parts) {
-    const auto bytes = static_cast<int64_t>(part.size());
-    if (to.device.is_cuda()) {
-      copy_bytes(place, to.device, part.data(), Device::cpu(), part.size(), stream);
-    } else {
-      base::parallel_for(bytes, kCopyGrain, [&](int64_t begin, int64_t end) {
-        std::memcpy(place + begin, part.data() + begin, static_cast<size_t>(end - begin));
-      });
-    }
-    place += bytes;
+void copy_in(std::byte* to, Device device, std::span<const std::byte> bytes, const Stream* stream) {
+  if (device.is_cuda()) {
+    copy_bytes(to, device, bytes.data(), Device::cpu(), bytes.size(), stream);
+    return;
   }
+  base::parallel_for(
+      static_cast<int64_t>(bytes.size()), kCopyGrain, [&](int64_t begin, int64_t end) {
+        std::memcpy(to + begin, bytes.data() + begin, static_cast<size_t>(end - begin));
+      });
+}
+
+/// Rows are put together on the host and sent to a GPU some at a time.
+void read_rows(const PartReader& reader, const Tensor& to, const Stream* stream) {
+  const int64_t rows = to.size(0), row_bytes = to.bytes() / rows;
+  auto* const place = static_cast<std::byte*>(to.data);
+  if (to.device.is_cpu()) {
+    reader.read(0, rows, place);
+    return;
+  }
+  const int64_t most = std::max<int64_t>(1, kDeviceChunk / row_bytes);
+  const Buffer bounce(Device::cpu(), std::min(most, rows) * row_bytes, Purpose::kScratch);
+  for (int64_t first = 0; first < rows; first += most) {
+    const int64_t count = std::min(most, rows - first);
+    auto* const host = static_cast<std::byte*>(bounce.data());
+    reader.read(first, count, host);
+    copy_bytes(place + first * row_bytes, to.device, host, Device::cpu(),
+               static_cast<size_t>(count * row_bytes), stream);
+    if (stream != nullptr) stream->synchronize();
+  }
+}
+
+void read_array(const Checkpoint::Array& from, const CheckpointArray& into, const Stream* stream) {
+  const Tensor& to = into.value;
+  if (to.bytes() == 0) return;
+  const ArrayPart layout = into.layout();
+  SEGUE_ASSERT(to.is_contiguous(), "an array of a checkpoint has gaps");
+  SEGUE_ASSERT(to.elements() == layout.rows() * layout.width(), "an array is not its part");
+  const PartReader reader(from.parts, layout, from.element_bytes);
+  if (reader.same() == nullptr) {
+    read_rows(reader, to, stream);
+    return;
+  }
+  auto* place = static_cast<std::byte*>(to.data);
+  for (const StoredPart::Run& run : reader.same()->runs) {
+    copy_in(place, to.device, run.bytes, stream);
+    place += run.bytes.size();
+  }
+}
+
+/// The pieces of one rank's part of an array, put in a row.
+struct Joined {
+  std::string dtype;
+  std::vector<int64_t> shape;
+  int64_t element_bytes = 0;
+  std::vector<StoredPart::Run> runs;
+
+  void append(int64_t first_row, const base::SafetensorsEntry& piece) {
+    if (runs.empty() && first_row == 0) {
+      dtype = piece.dtype;
+      shape = piece.shape;
+    } else {
+      const bool fits = !runs.empty() && piece.dtype == dtype && !shape.empty() &&
+                        piece.shape.size() == shape.size() && first_row == shape[0] &&
+                        std::equal(shape.begin() + 1, shape.end(), piece.shape.begin() + 1);
+      if (!fits) fail(ErrorCode::kCorrupt, piece.origin + ": does not continue the rows before it");
+      shape[0] += piece.shape[0];
+    }
+    if (piece.elements() > 0) {
+      element_bytes = static_cast<int64_t>(piece.bytes.size()) / piece.elements();
+    }
+    runs.push_back({first_row, piece.bytes});
+  }
+};
+
+void add_part(const std::string& path, const ArrayPart& part, Joined joined,
+              Checkpoint::Array& array) {
+  const bool first = array.parts.empty();
+  const int64_t columns = ArrayPart::whole(joined.shape).whole_columns();
+  const int64_t rows = joined.shape.empty() ? 1 : joined.shape[0];
+  if ((!first && joined.dtype != array.dtype) || rows != part.rows() || columns != part.width()) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{}: {} `{}` has a part that is {} instead of {} rows of {} columns", path,
+                     array.file, array.name, shape_text(joined.dtype, joined.shape), part.rows(),
+                     part.width()));
+  }
+  array.dtype = joined.dtype;
+  array.shape = part.shape;
+  array.element_bytes = std::max(array.element_bytes, joined.element_bytes);
+  array.parts.push_back({part, std::move(joined.runs)});
+}
+
+void require_whole(const std::string& path, const Checkpoint::Array& array) {
+  std::vector<ArrayPart> parts;
+  for (const StoredPart& stored : array.parts) parts.push_back(stored.part);
+  const std::string problem = cover_problem(parts);
+  if (problem.empty()) return;
+  fail(ErrorCode::kCorrupt, fmt::format("{}: {} `{}` {}", path, array.file, array.name, problem));
 }
 
 }  // namespace
@@ -121,13 +208,13 @@ std::vector<CheckpointEntry> list_checkpoints(const std::string& folder) {
   return entries;
 }
 
-std::vector<std::string> file_problems(const std::string& path,
-                                       const CheckpointManifest& manifest) {
+std::vector<std::string> file_problems(const std::string& path, const CheckpointManifest& manifest,
+                                       Verify verify) {
   const base::Stage stage("checkpoint verify");
   std::vector<std::string> found(manifest.files.size());
   base::parallel_for(static_cast<int64_t>(found.size()), 1, [&](int64_t begin, int64_t) {
     const auto i = static_cast<size_t>(begin);
-    found[i] = file_problem(path, manifest.files[i]);
+    found[i] = file_problem(path, manifest.files[i], verify);
   });
   std::erase(found, "");
 
@@ -144,9 +231,9 @@ std::vector<std::string> file_problems(const std::string& path,
   return found;
 }
 
-Checkpoint::Checkpoint(std::string path)
+Checkpoint::Checkpoint(std::string path, Verify verify)
     : path_(std::move(path)), manifest_(CheckpointManifest::read(path_)) {
-  const std::vector<std::string> problems = file_problems(path_, manifest_);
+  const std::vector<std::string> problems = file_problems(path_, manifest_, verify);
   if (!problems.empty()) {
     fail(ErrorCode::kCorrupt,
          fmt::format("{}: damaged checkpoint: {}", path_, fmt::join(problems, "; ")));
@@ -159,47 +246,47 @@ Checkpoint::Checkpoint(std::string path)
 }
 
 void Checkpoint::index_arrays() {
-  using Parts = std::map<int64_t, const base::SafetensorsEntry*>;  // by first row
+  using Pieces = std::map<int64_t, const base::SafetensorsEntry*>;  // by first row
   std::vector<std::string> kinds;
-  std::map<std::string, std::map<std::string, Parts>> found;
+  std::map<std::string, std::map<std::string, std::map<int, Pieces>>> found;  // kind, name, rank
   for (size_t i = 0; i < shards_.size(); ++i) {
-    const std::string kind = *kind_of_shard(manifest_.files[i].name);
-    if (!found.contains(kind)) kinds.push_back(kind);
-    auto& of_kind = found[kind];
+    const ShardName file = *parse_shard_name(manifest_.files[i].name);
+    if (!found.contains(file.kind)) kinds.push_back(file.kind);
+    auto& of_kind = found[file.kind];
     for (const auto& [name, entry] : shards_[i].tensors()) {
       const RowsPart part = rows_part(name).value_or(RowsPart{name, 0});
-      if (!of_kind[part.name].emplace(part.first_row, &entry).second) {
+      if (!of_kind[part.name][file.rank].emplace(part.first_row, &entry).second) {
         fail(ErrorCode::kCorrupt, entry.origin + ": these rows are there twice");
       }
     }
   }
+  std::map<std::tuple<std::string, std::string, int>, const ArrayPart*> described;
+  for (const SavedPart& saved : manifest_.parts) {
+    described[{saved.file, saved.name, saved.rank}] = &saved.part;
+    if (!found[saved.file][saved.name].contains(saved.rank)) {
+      fail(ErrorCode::kCorrupt, fmt::format("{}: lacks the part of {} `{}` that rank {} saved",
+                                            path_, saved.file, saved.name, saved.rank));
+    }
+  }
   for (const std::string& kind : kinds) {
-    for (const auto& [name, parts] : found[kind]) {
-      Array array{kind, name, {}, {}, {}};
-      for (const auto& [first_row, entry] : parts) array.append(first_row, *entry);
+    for (const auto& [name, by_rank] : found[kind]) {
+      Array array{kind, name, {}, {}, 0, {}};
+      for (const auto& [rank, pieces] : by_rank) {
+        Joined joined;
+        for (const auto& [first_row, entry] : pieces) joined.append(first_row, *entry);
+        const auto place = described.find({kind, name, rank});
+        const ArrayPart part =
+            place == described.end() ? ArrayPart::whole(joined.shape) : *place->second;
+        add_part(path_, part, std::move(joined), array);
+      }
+      require_whole(path_, array);
       arrays_.push_back(std::move(array));
     }
   }
 }
 
-void Checkpoint::Array::append(int64_t first_row, const base::SafetensorsEntry& part) {
-  if (parts.empty() && first_row == 0) {
-    dtype = part.dtype;
-    shape = part.shape;
-  } else {
-    const bool fits = !parts.empty() && part.dtype == dtype && part.shape.size() == shape.size() &&
-                      !shape.empty() && first_row == shape[0] &&
-                      std::equal(shape.begin() + 1, shape.end(), part.shape.begin() + 1);
-    if (!fits) fail(ErrorCode::kCorrupt, part.origin + ": does not continue the rows before it");
-    shape[0] += part.shape[0];
-  }
-  parts.push_back(part.bytes);
-}
-
 int64_t Checkpoint::Array::bytes() const {
-  int64_t total = 0;
-  for (const std::span<const std::byte> part : parts) total += static_cast<int64_t>(part.size());
-  return total;
+  return std::accumulate(shape.begin(), shape.end(), element_bytes, std::multiplies<>());
 }
 
 std::vector<const Checkpoint::Array*> Checkpoint::match(
@@ -216,13 +303,12 @@ std::vector<const Checkpoint::Array*> Checkpoint::match(
       differences.push_back(fmt::format("{} `{}` is not in it", here.file, here.name));
       continue;
     }
-    const Tensor& t = here.value;
-    const std::string wanted = shape_text(safetensors_dtype(t.dtype),
-                                          std::span(t.sizes).first(static_cast<size_t>(t.rank)));
+    const std::string wanted = shape_text(safetensors_dtype(here.value.dtype), here.layout().shape);
     const std::string saved = shape_text(there->dtype, there->shape);
     if (wanted != saved) {
-      differences.push_back(fmt::format("{} `{}` was saved as {}, here it is {}", here.file,
-                                        here.name, saved, wanted));
+      differences.push_back(fmt::format("{} `{}` was saved as {}, here it is {}{}{}", here.file,
+                                        here.name, saved, wanted, here.hint.empty() ? "" : ": ",
+                                        here.hint));
     }
     unclaimed.erase(place);
   }
@@ -238,10 +324,8 @@ void Checkpoint::read(std::span<const CheckpointArray> into, const Stream* strea
   const std::vector<const Array*> matched = match(into);
   bool on_gpu = false;
   for (size_t i = 0; i < into.size(); ++i) {
-    const Tensor& to = into[i].value;
-    SEGUE_ASSERT(to.is_contiguous(), "an array of a checkpoint has gaps");
-    copy_in(to, matched[i]->parts, stream);
-    on_gpu = on_gpu || to.device.is_cuda();
+    read_array(*matched[i], into[i], stream);
+    on_gpu = on_gpu || into[i].value.device.is_cuda();
   }
   if (on_gpu && stream != nullptr) stream->synchronize();
 }

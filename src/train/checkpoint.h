@@ -9,6 +9,7 @@
 
 #include "base/safetensors.h"
 #include "train/checkpoint_manifest.h"
+#include "train/checkpoint_part.h"
 #include "train/checkpoint_shards.h"
 
 namespace segue::train {
@@ -26,40 +27,43 @@ struct CheckpointEntry {
 /// By step, ascending; nothing is opened. A folder that does not exist has none.
 std::vector<CheckpointEntry> list_checkpoints(const std::string& folder);
 
-/// Everything that is wrong with the files of a checkpoint, one line each: missing, extra, cut,
-/// changed, or of another step than the folder's name says. Reads all bytes.
-std::vector<std::string> file_problems(const std::string& path, const CheckpointManifest& manifest);
+/// How much of the files is compared with the manifest. kSizes is for ranks that open what another
+/// one has just verified.
+enum class Verify { kBytes, kSizes };
 
-/// A checkpoint that has been opened and verified to the last byte.
+/// Everything that is wrong with the files of a checkpoint, one line each: missing, extra, cut,
+/// changed, or of another step than the folder's name says. kBytes reads all of them.
+std::vector<std::string> file_problems(const std::string& path, const CheckpointManifest& manifest,
+                                       Verify verify = Verify::kBytes);
+
+/// A checkpoint that has been opened and verified (to the last byte, unless told otherwise). It may
+/// have been saved by any number of ranks, whatever they kept of each table.
 class Checkpoint {
  public:
   /// Error(kCorrupt) that names each damaged file and what is wrong with it.
-  explicit Checkpoint(std::string path);
+  explicit Checkpoint(std::string path, Verify verify = Verify::kBytes);
 
   const std::string& path() const { return path_; }
   const CheckpointManifest& manifest() const { return manifest_; }
   int64_t step() const { return manifest_.step; }
   const std::string& state_json() const { return manifest_.state_json; }
 
-  /// An array as it was saved; `parts` are its bytes in order, mapped.
+  /// An array as it was saved; `parts` make up the whole, their bytes are mapped.
   struct Array {
     std::string file, name;
-    std::string dtype;  // safetensors word
-    std::vector<int64_t> shape;
-    std::vector<std::span<const std::byte>> parts;
+    std::string dtype;           // safetensors word
+    std::vector<int64_t> shape;  // of the whole
+    int64_t element_bytes = 0;   // 0: it has no elements
+    std::vector<StoredPart> parts;
 
     int64_t bytes() const;
-
-   private:
-    friend class Checkpoint;
-    void append(int64_t first_row, const base::SafetensorsEntry& part);
   };
   /// By file in the order of the manifest, then by name.
   const std::vector<Array>& arrays() const { return arrays_; }
 
-  /// Copies into the live arrays. Names, types and shapes must be those of the checkpoint, no more
-  /// and no less: otherwise Error(kConfig) lists the differences and nothing has been written.
-  /// Complete on return.
+  /// Copies into the live arrays, of each the part that it is. Names, types and whole shapes must
+  /// be those of the checkpoint, no more and no less: otherwise Error(kConfig) lists the
+  /// differences and nothing has been written. Complete on return.
   void read(std::span<const CheckpointArray> into, const Stream* stream = nullptr) const;
 
  private:

@@ -1,22 +1,34 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "data/file_io.h"
+#include "train/checkpoint_part.h"
 
 namespace segue::train {
 
 inline constexpr const char* kCheckpointManifest = "manifest.json";
 
+/// Which part of array `name` the files of one rank hold.
+struct SavedPart {
+  int rank = 0;
+  std::string file, name;  // as in CheckpointArray
+  ArrayPart part;
+};
+
 /// manifest.json of a checkpoint: what else is in the folder, and the state that is no array. It
 /// holds no time: equal runs leave equal bytes.
 struct CheckpointManifest {
   int64_t step = 0;
+  int ranks = 1;  // that saved it; format version 1 when alone, 2 otherwise
   std::string segue_version;
   std::string state_json;               // an object; compact once it was read back
   std::vector<data::FileRecord> files;  // name, bytes, xxh64 of the whole file
+  std::vector<SavedPart> parts;         // of arrays that are spread over ranks
 
   int64_t bytes() const;  // of all files but the manifest
 
@@ -29,5 +41,20 @@ struct CheckpointManifest {
   /// Of the checkpoint in `folder`; Error(kNotFound) when there is no such folder.
   static CheckpointManifest read(const std::string& folder);
 };
+
+/// What a rank leaves in the temporary folder when it has written its files, or could not.
+struct RankRecord {
+  int64_t step = 0;
+  int rank = 0;
+  Status status;  // of its write
+  std::vector<data::FileRecord> files;
+  std::vector<SavedPart> parts;
+
+  std::string text() const;
+  static RankRecord parse(const std::string& text, const std::string& path);  // Error(kCorrupt)
+};
+
+/// Arrays whose parts do not make up a whole, one line each.
+std::vector<std::string> part_problems(std::span<const SavedPart> parts);
 
 }  // namespace segue::train

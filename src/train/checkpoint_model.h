@@ -11,7 +11,8 @@
 namespace segue::train {
 
 /// Everything that training changes in model and tables: "dense" has `param/<name>`,
-/// `adam_m/<name>` and `adam_v/<name>`, "tables" has `weight/<table>` and `state/<table>`.
+/// `adam_m/<name>` and `adam_v/<name>`, "tables" has `weight/<table>` and `state/<table>`. With
+/// several ranks those of "tables" say which part of the whole this rank has of them.
 std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
                                           const sparse::Tables& tables);
 

@@ -15,7 +15,8 @@ constexpr int64_t kHostChunk = 1 << 20;
 constexpr int64_t kDeviceChunk = 32 << 20;
 constexpr std::string_view kExtension = ".safetensors";
 constexpr std::string_view kRows = ".rows-";
-constexpr size_t kShardDigits = 5;
+constexpr std::string_view kRank = "-rank";
+constexpr size_t kShardDigits = 5, kRankDigits = 4;
 
 bool is_digits(std::string_view text) {
   return !text.empty() &&
@@ -25,6 +26,18 @@ bool is_digits(std::string_view text) {
 bool is_kind(std::string_view text) {
   return !text.empty() && std::all_of(text.begin(), text.end(),
                                       [](char c) { return (c >= 'a' && c <= 'z') || c == '_'; });
+}
+
+/// Cuts `mark` and a number of at least `digits` digits off the end of `stem`.
+std::optional<int> take_number(std::string_view& stem, std::string_view mark, size_t digits) {
+  const size_t at = stem.rfind(mark);
+  if (at == std::string_view::npos) return std::nullopt;
+  const std::string_view text = stem.substr(at + mark.size());
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.size() < digits || !is_digits(text) || error != std::errc()) return std::nullopt;
+  stem = stem.substr(0, at);
+  return number;
 }
 
 /// The files of one kind while they are being filled.
@@ -49,11 +62,11 @@ class ShardFiller {
     }
   }
 
-  std::vector<Shard> finish(const std::string& kind) {
+  std::vector<Shard> finish(const std::string& stem) {
     for (size_t i = 0; i < shards_.size(); ++i) {
       shards_[i].file_name = shards_.size() == 1
-                                 ? fmt::format("{}{}", kind, kExtension)
-                                 : fmt::format("{}-{:0{}}{}", kind, i, kShardDigits, kExtension);
+                                 ? fmt::format("{}{}", stem, kExtension)
+                                 : fmt::format("{}-{:0{}}{}", stem, i, kShardDigits, kExtension);
     }
     return std::move(shards_);
   }
@@ -98,7 +111,13 @@ const char* safetensors_dtype(DType dtype) {
   return "?";
 }
 
-std::vector<Shard> plan_shards(std::span<const CheckpointArray> arrays, int64_t shard_bytes) {
+ArrayPart CheckpointArray::layout() const {
+  if (part) return *part;
+  return ArrayPart::whole({value.sizes.begin(), value.sizes.begin() + value.rank});
+}
+
+std::vector<Shard> plan_shards(std::span<const CheckpointArray> arrays, int64_t shard_bytes,
+                               std::optional<int> rank) {
   SEGUE_ASSERT(shard_bytes > 0, "shards without room");
   std::vector<std::string> kinds;  // in the order in which they appear
   std::map<std::string, ShardFiller, std::less<>> fillers;
@@ -118,23 +137,20 @@ std::vector<Shard> plan_shards(std::span<const CheckpointArray> arrays, int64_t 
   }
   std::vector<Shard> shards;
   for (const std::string& kind : kinds) {
-    std::vector<Shard> of_kind = fillers.at(kind).finish(kind);
+    std::vector<Shard> of_kind = fillers.at(kind).finish(
+        rank ? fmt::format("{}{}{:0{}}", kind, kRank, *rank, kRankDigits) : kind);
     std::move(of_kind.begin(), of_kind.end(), std::back_inserter(shards));
   }
   return shards;
 }
 
-std::optional<std::string> kind_of_shard(std::string_view file_name) {
+std::optional<ShardName> parse_shard_name(std::string_view file_name) {
   if (!file_name.ends_with(kExtension)) return std::nullopt;
   std::string_view stem = file_name.substr(0, file_name.size() - kExtension.size());
-  const size_t dash = stem.find('-');
-  if (dash != std::string_view::npos) {
-    const std::string_view number = stem.substr(dash + 1);
-    if (number.size() < kShardDigits || !is_digits(number)) return std::nullopt;
-    stem = stem.substr(0, dash);
-  }
+  take_number(stem, "-", kShardDigits);
+  const int rank = take_number(stem, kRank, kRankDigits).value_or(0);
   if (!is_kind(stem)) return std::nullopt;
-  return std::string(stem);
+  return ShardName{std::string(stem), rank};
 }
 
 std::optional<RowsPart> rows_part(std::string_view tensor_name) {

@@ -14,15 +14,24 @@
 #include "data/file_io.h"
 #include "tensor/buffer.h"
 #include "tensor/tensor.h"
+#include "train/checkpoint_part.h"
 
 namespace segue::train {
 
 /// One array of a checkpoint: a contiguous view of live memory on any device. `file` says which
 /// file it goes into: "dense", "tables", "metrics"; small letters and _.
+///
+/// With several ranks an array without a `part` is equal on all of them, and rank 0 saves it. An
+/// array with one is spread: `value` [part.rows(), part.width()] is what this rank has of it.
 struct CheckpointArray {
   std::string file;
   std::string name;
   Tensor value;
+  std::optional<ArrayPart> part;
+  bool saved_here = true;  // of those with a part: false where another rank saves the same one
+  std::string hint;        // what may be behind it when a checkpoint has another shape
+
+  ArrayPart layout() const;  // the part, or all of it
 };
 
 /// The word of the safetensors format.
@@ -43,13 +52,19 @@ struct Shard {
 
 /// Cuts the arrays into files of at most `shard_bytes`, a function of names and shapes alone. A
 /// file that is enough for all arrays of its kind is `<file>.safetensors`, more of them are
-/// `<file>-00000.safetensors` and so on. An array larger than a shard is cut by rows (and at least
-/// one row); the part that begins at row r is called `<name>.rows-<r>`. Error(kInvalidArgument) for
-/// a name that already looks like that.
-std::vector<Shard> plan_shards(std::span<const CheckpointArray> arrays, int64_t shard_bytes);
+/// `<file>-00000.safetensors` and so on; one of several ranks has `<file>-rank0003` instead of
+/// `<file>`. An array larger than a shard is cut by rows (and at least one row); the part that
+/// begins at row r is called `<name>.rows-<r>`. Error(kInvalidArgument) for a name that already
+/// looks like that.
+std::vector<Shard> plan_shards(std::span<const CheckpointArray> arrays, int64_t shard_bytes,
+                               std::optional<int> rank = std::nullopt);
 
-/// "tables" for "tables.safetensors" and "tables-00007.safetensors"; nullopt for other names.
-std::optional<std::string> kind_of_shard(std::string_view file_name);
+/// What the name of a file says; nullopt for names of other files.
+struct ShardName {
+  std::string kind;  // "tables" for "tables.safetensors" and "tables-rank0003-00007.safetensors"
+  int rank = 0;
+};
+std::optional<ShardName> parse_shard_name(std::string_view file_name);
 
 /// Name and first row of a part; nullopt for the name of a whole array.
 struct RowsPart {

@@ -108,12 +108,20 @@ TEST(CheckpointShardsTest, LargeArraysAreCutByRows) {
 }
 
 TEST(CheckpointShardsTest, NamesOfFilesAndParts) {
-  EXPECT_EQ(kind_of_shard("tables.safetensors"), "tables");
-  EXPECT_EQ(kind_of_shard("tables-00012.safetensors"), "tables");
-  EXPECT_EQ(kind_of_shard("tables-123456.safetensors"), "tables");
-  for (const char* name : {"manifest.json", "tables-1.safetensors", "../a.safetensors",
-                           "A.safetensors", ".safetensors", "tables-0000x.safetensors"}) {
-    EXPECT_FALSE(kind_of_shard(name)) << name;
+  for (const char* name : {"tables.safetensors", "tables-00012.safetensors",
+                           "tables-123456.safetensors", "tables-rank0000.safetensors"}) {
+    ASSERT_TRUE(parse_shard_name(name)) << name;
+    EXPECT_EQ(parse_shard_name(name)->kind, "tables");
+    EXPECT_EQ(parse_shard_name(name)->rank, 0);
+  }
+  EXPECT_EQ(parse_shard_name("tables-rank0003.safetensors")->rank, 3);
+  EXPECT_EQ(parse_shard_name("tables-rank12345-00017.safetensors")->rank, 12345);
+  for (const char* name :
+       {"manifest.json", "tables-1.safetensors", "../a.safetensors", "A.safetensors",
+        ".safetensors", "tables-0000x.safetensors", "tables-rank3.safetensors",
+        "-rank0003.safetensors", "tables-00001-rank0003.safetensors",
+        "tables-rank99999999999.safetensors"}) {
+    EXPECT_FALSE(parse_shard_name(name)) << name;
   }
   EXPECT_EQ(rows_part("weight/a.rows-3.rows-17")->name, "weight/a.rows-3");
   EXPECT_EQ(rows_part("weight/a.rows-17")->first_row, 17);

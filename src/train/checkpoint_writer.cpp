@@ -2,12 +2,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <exception>
 #include <filesystem>
+#include <iterator>
 #include <limits>
+#include <optional>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -20,7 +24,7 @@
 #include "base/time.h"
 #include "base/version_generated.h"
 #include "train/checkpoint.h"
-#include "train/checkpoint_manifest.h"
+#include "train/checkpoint_records.h"
 
 namespace segue::train {
 namespace {
@@ -39,6 +43,19 @@ int64_t to_bytes(double gib) {
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
+/// <prefix><step>-<number of the save>: what is left of one save is never taken for another's.
+constexpr std::string_view kTemporaryStep = ".tmp-step-";
+static_assert(kTemporaryStep.starts_with(kTemporaryPrefix));
+
+/// 0: not the name of a save.
+int64_t save_number(std::string_view name) {
+  if (!name.starts_with(kTemporaryStep)) return 0;
+  name.remove_prefix(std::max(kTemporaryStep.size(), name.rfind('-') + 1));
+  int64_t number = 0;
+  std::from_chars(name.data(), name.data() + name.size(), number);
+  return number;
+}
+
 void remove_folder(const std::string& path) {
   std::error_code error;
   fs::remove_all(path, error);
@@ -55,39 +72,62 @@ bool exchange(const std::string& a, const std::string& b) {
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(std::string folder, const CheckpointConfig& config,
-                                   int64_t shard_bytes)
+                                   int64_t shard_bytes, WriterRanks ranks)
     : folder_(std::move(folder)),
       keep_last_(config.keep_last),
       copy_bytes_(to_bytes(config.copy_gib)),
-      shard_bytes_(shard_bytes) {
+      shard_bytes_(shard_bytes),
+      ranks_(ranks) {
+  SEGUE_ASSERT(ranks_.rank >= 0 && ranks_.rank < ranks_.size, "a rank beyond the others");
   base::make_folders(folder_);
+  if (ranks_.rank > 0) return;
   const fs::path parent = fs::path(folder_).parent_path();
   data::sync_folder(parent.empty() ? "." : parent.string());
-  clear_temporaries();
+  clear_temporaries(std::numeric_limits<int64_t>::max());
 }
 
-CheckpointWriter::~CheckpointWriter() { worker_.wait(); }
+CheckpointWriter::~CheckpointWriter() {
+  hurry_ = true;
+  worker_.wait();
+}
 
 void CheckpointWriter::save(int64_t step, std::span<const CheckpointArray> arrays,
                             const std::string& state_json, const Stream* stream) {
   const base::Stopwatch stalled;
   worker_.wait();
-  int64_t bytes = 0;
-  for (const CheckpointArray& array : arrays) bytes += aligned(array.value.bytes());
   job_.step = step;
+  ++job_.number;
   job_.state_json = state_json;
-  job_.shards = plan_shards(arrays, shard_bytes_);
   job_.stream = stream;
+  job_.parts.clear();
   job_.sources.clear();
-  if (bytes <= copy_bytes_) {
-    copy_arrays(arrays, bytes, stream);
-    busy_ = true;
-    worker_.submit([this] { run_job(false); });
-  } else {
-    for (const CheckpointArray& array : arrays) {
+  std::vector<CheckpointArray> mine;
+  int64_t bytes = 0;
+  for (const CheckpointArray& array : arrays) {
+    SEGUE_ASSERT(!array.part || !alone(), "one rank alone has whole arrays");
+    if (array.part ? !array.saved_here : ranks_.rank != 0) continue;
+    if (array.part) job_.parts.push_back({ranks_.rank, array.file, array.name, *array.part});
+    bytes += aligned(array.value.bytes());
+    mine.push_back(array);
+  }
+  job_.shards =
+      plan_shards(mine, shard_bytes_, alone() ? std::nullopt : std::optional(ranks_.rank));
+  const bool wide = bytes > copy_bytes_;
+  if (wide) {
+    for (const CheckpointArray& array : mine) {
       job_.sources.push_back({static_cast<const std::byte*>(array.value.data), array.value.device});
     }
-    run_job(true);
+  } else {
+    copy_arrays(mine, bytes, stream);
+  }
+  busy_ = true;
+  if (wide && alone()) {
+    finish(write_part(wide));
+  } else if (wide) {
+    // Others may need longer for their parts: training does not wait for that.
+    worker_.submit([this, record = write_part(wide)] { finish(record); });
+  } else {
+    worker_.submit([this] { finish(write_part(false)); });
   }
   stalled_seconds_ += stalled.seconds();
 }
@@ -140,16 +180,50 @@ void CheckpointWriter::copy_arrays(std::span<const CheckpointArray> arrays, int6
   if (on_gpu && stream != nullptr) stream->synchronize();
 }
 
-void CheckpointWriter::run_job(bool wide) {
+std::string CheckpointWriter::temporary() const {
+  return fmt::format("{}/{}{}-{}", folder_, kTemporaryStep, job_.step, job_.number);
+}
+
+/// This rank's files; what goes wrong is in the record.
+RankRecord CheckpointWriter::write_part(bool wide) const {
   if (!wide) base::name_thread("checkpoint");
   const base::Stage stage("checkpoint write");
-  const std::string temporary = fmt::format("{}/{}step-{}", folder_, kTemporaryPrefix, job_.step);
+  RankRecord record;
+  record.step = job_.step;
+  record.rank = ranks_.rank;
+  record.parts = job_.parts;
+  record.files.resize(job_.shards.size());
+  const std::string folder = temporary();
+  const auto count = static_cast<int64_t>(job_.shards.size());
+  try {
+    base::make_folders(folder);
+    // In the background one thread is enough: the cores belong to training.
+    base::parallel_for(
+        count, wide ? 1 : std::max<int64_t>(1, count), [&](int64_t begin, int64_t end) {
+          for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+            record.files[i] = write_shard(folder, job_.shards[i]);
+          }
+        });
+  } catch (const Error& error) {
+    record.status = Status(error.code(), error.what());
+  } catch (const std::exception& error) {
+    record.status = Status(ErrorCode::kIo, error.what());
+  }
+  return record;
+}
+
+void CheckpointWriter::finish(RankRecord mine) {
+  const base::Stage stage("checkpoint finish");
   Status status;
   bool saved = false;
   try {
-    write_job(temporary, wide);
-    saved = true;
-    prune();
+    if (ranks_.rank > 0) {
+      leave_part(std::move(mine));
+    } else {
+      complete(std::move(mine));
+      saved = true;
+      prune();
+    }
   } catch (const Error& error) {
     status = Status(error.code(), error.what());
   } catch (const std::exception& error) {
@@ -157,7 +231,7 @@ void CheckpointWriter::run_job(bool wide) {
   }
   if (!status.ok()) {
     std::error_code ignored;  // the next writer tries again
-    fs::remove_all(temporary, ignored);
+    if (ranks_.rank == 0) fs::remove_all(temporary(), ignored);
     status = status.with(
         fmt::format("checkpoint of step {} {}", job_.step,
                     saved ? "was saved, but older ones could not be removed" : "was not saved"));
@@ -166,6 +240,42 @@ void CheckpointWriter::run_job(bool wide) {
   last_ = status;
   if (!status.ok()) failure_ = status;
   busy_ = false;
+}
+
+/// Of a rank that is not the first. When its files could not be written they make room for the
+/// record that says so.
+void CheckpointWriter::leave_part(RankRecord mine) const {
+  const std::string folder = temporary();
+  if (!mine.status.ok()) {
+    mine.files.clear();
+    mine.parts.clear();
+    std::error_code ignored;
+    for (const Shard& shard : job_.shards) fs::remove(folder + "/" + shard.file_name, ignored);
+  }
+  leave_record(folder, mine);
+  mine.status.throw_if_failed();
+}
+
+/// Of rank 0: one checkpoint from the parts of all ranks. When one has failed the others are waited
+/// for as well, so that nobody writes into a folder that is being removed.
+void CheckpointWriter::complete(RankRecord mine) const {
+  std::vector<RankRecord> records =
+      collect_records(temporary(), job_.step, ranks_.size, ranks_.timeout_seconds, hurry_);
+  mine.status.throw_if_failed();
+  CheckpointManifest manifest;
+  manifest.files = std::move(mine.files);
+  manifest.parts = std::move(mine.parts);
+  for (RankRecord& record : records) {
+    record.status.with(fmt::format("rank {}", record.rank)).throw_if_failed();
+    std::ranges::move(record.files, std::back_inserter(manifest.files));
+    std::ranges::move(record.parts, std::back_inserter(manifest.parts));
+  }
+  const std::vector<std::string> problems = part_problems(manifest.parts);
+  if (!problems.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("ranks disagree about who saves what: {}", fmt::join(problems, "; ")));
+  }
+  write_manifest(std::move(manifest));
 }
 
 data::FileRecord CheckpointWriter::write_shard(const std::string& folder,
@@ -183,38 +293,27 @@ data::FileRecord CheckpointWriter::write_shard(const std::string& folder,
   return record;
 }
 
-void CheckpointWriter::write_job(const std::string& temporary, bool wide) const {
-  remove_folder(temporary);
-  base::make_folders(temporary);
-  CheckpointManifest manifest;
+void CheckpointWriter::write_manifest(CheckpointManifest manifest) const {
   manifest.step = job_.step;
+  manifest.ranks = ranks_.size;
   manifest.segue_version = SEGUE_VERSION;
   manifest.state_json = job_.state_json;
-  manifest.files.resize(job_.shards.size());
-  const auto count = static_cast<int64_t>(job_.shards.size());
-  // In the background one thread is enough: the cores belong to training.
-  base::parallel_for(
-      count, wide ? 1 : std::max<int64_t>(1, count), [&](int64_t begin, int64_t end) {
-        for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-          manifest.files[i] = write_shard(temporary, job_.shards[i]);
-        }
-      });
-  data::OutputFile file(fmt::format("{}/{}", temporary, kCheckpointManifest));
+  data::OutputFile file(fmt::format("{}/{}", temporary(), kCheckpointManifest));
   const std::string text = manifest.text();
   file.write(text.data(), text.size());
   file.close();
-  data::sync_folder(temporary);
-  put_in_place(temporary);
+  data::sync_folder(temporary());
+  put_in_place();
   data::sync_folder(folder_);
 }
 
-void CheckpointWriter::put_in_place(const std::string& temporary) const {
+void CheckpointWriter::put_in_place() const {
   const std::string path = checkpoint_path(folder_, job_.step);
   // A run that was resumed may come to the same step again. What was there before goes with the
   // other temporaries.
-  if (base::exists(path) && exchange(temporary, path)) return;
+  if (base::exists(path) && exchange(temporary(), path)) return;
   if (base::exists(path)) move_aside(job_.step);
-  data::rename_path(temporary, path);
+  data::rename_path(temporary(), path);
 }
 
 /// Out of the list first: a checkpoint that is half removed must not look like a damaged one.
@@ -233,13 +332,15 @@ void CheckpointWriter::prune() const {
   for (int64_t i = 0; i < static_cast<int64_t>(entries.size()); ++i) {
     if (i < too_many || i >= up_to_now) move_aside(entries[static_cast<size_t>(i)].step);
   }
-  clear_temporaries();
+  clear_temporaries(job_.number);
 }
 
-void CheckpointWriter::clear_temporaries() const {
+/// But not what other ranks have begun to write for saves after `last_number`.
+void CheckpointWriter::clear_temporaries(int64_t last_number) const {
   std::vector<std::string> paths;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-    if (entry.path().filename().string().starts_with(kTemporaryPrefix)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(kTemporaryPrefix) && save_number(name) <= last_number) {
       paths.push_back(entry.path().string());
     }
   }

@@ -12,29 +12,44 @@
 #include "base/error.h"
 #include "data/background.h"
 #include "train/checkpoint_config.h"
+#include "train/checkpoint_manifest.h"
 #include "train/checkpoint_shards.h"
 
 namespace segue::train {
 
+/// This rank among those that save together.
+struct WriterRanks {
+  int rank = 0, size = 1;
+  /// How long rank 0 waits for a rank that writes nothing.
+  double timeout_seconds = 300;
+};
+
 /// Saves checkpoints as `<folder>/step-<N>`. What is written first lies in a folder whose name
 /// begins with `.tmp-`; it is synced and renamed when complete, and only then do older checkpoints
 /// beyond `keep_last` go. Checkpoints of later steps go too: this run came back to before them.
-/// One writer per folder; all calls from one thread.
+/// One writer per folder (and rank); all calls from one thread.
+///
+/// Several ranks have a writer each, on a folder that all of them see, and save the same steps in
+/// the same order. Each writes its own files; rank 0 waits in the background for the others and
+/// makes the checkpoint of them. So what rank 0 is told holds for the checkpoint, what other ranks
+/// are told for their part of it.
 class CheckpointWriter {
  public:
-  /// Makes the folder and clears away what a killed writer left in it.
+  /// Makes the folder; rank 0 clears away what a killed writer left in it. The other ranks may not
+  /// save before it has.
   CheckpointWriter(std::string folder, const CheckpointConfig& config,
-                   int64_t shard_bytes = kShardBytes);
-  ~CheckpointWriter();  // waits for the last save
+                   int64_t shard_bytes = kShardBytes, WriterRanks ranks = {});
+  /// Waits for the last save, but not long for other ranks.
+  ~CheckpointWriter();
 
   /// A save is being written. A caller that would not wait puts the next one off.
   bool busy() const { return busy_; }
 
   /// Waits for the save before, copies everything and returns; the write goes on in the background.
   /// A state larger than `copy_gib` is written before it returns, by several threads. `state_json`
-  /// is an object with whatever else resuming needs. Arrays on a GPU are read after what `stream`
-  /// was given before. Throws when there is no memory for the copy; everything else that goes wrong
-  /// is told by wait() and take_failure().
+  /// is an object with whatever else resuming needs; that of rank 0 counts. Arrays on a GPU are
+  /// read after what `stream` was given before. Throws when there is no memory for the copy;
+  /// everything else that goes wrong is told by wait() and take_failure().
   void save(int64_t step, std::span<const CheckpointArray> arrays, const std::string& state_json,
             const Stream* stream = nullptr);
 
@@ -54,30 +69,38 @@ class CheckpointWriter {
   };
   struct Job {
     int64_t step = 0;
+    int64_t number = 0;  // of the save; the same on all ranks
     std::string state_json;
     std::vector<Shard> shards;
+    std::vector<SavedPart> parts;
     std::vector<Source> sources;  // per array
     const Stream* stream = nullptr;
   };
 
   void copy_arrays(std::span<const CheckpointArray> arrays, int64_t bytes, const Stream* stream);
-  void run_job(bool wide);
-  void write_job(const std::string& temporary, bool wide) const;
-  void put_in_place(const std::string& temporary) const;
+  bool alone() const { return ranks_.size == 1; }
+  std::string temporary() const;
+  RankRecord write_part(bool wide) const;
+  data::FileRecord write_shard(const std::string& folder, const Shard& shard) const;
+  void finish(RankRecord mine);
+  void leave_part(RankRecord mine) const;
+  void complete(RankRecord mine) const;
+  void write_manifest(CheckpointManifest manifest) const;
+  void put_in_place() const;
   void move_aside(int64_t step) const;
   void prune() const;
-  void clear_temporaries() const;
-  data::FileRecord write_shard(const std::string& folder, const Shard& shard) const;
+  void clear_temporaries(int64_t last_number) const;
 
   std::string folder_;
   int64_t keep_last_;
   int64_t copy_bytes_;
   int64_t shard_bytes_;
+  WriterRanks ranks_;
   std::unique_ptr<std::byte[]> staging_;
   int64_t staging_bytes_ = 0;
   double stalled_seconds_ = 0;
   Job job_;
-  std::atomic<bool> busy_{false};
+  std::atomic<bool> busy_{false}, hurry_{false};
   std::mutex mutex_;  // of what follows
   Status last_, failure_;
   data::BackgroundWorker worker_;  // last: uses all of the above

@@ -1,0 +1,136 @@
+#include "train/checkpoint_part.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/parallel.h"
+
+namespace segue::train {
+namespace {
+
+constexpr int64_t kChunkBytes = 1 << 20;
+
+/// What keeps `ranges` from being [0, columns), each column once.
+std::string column_problem(std::vector<ColumnRange> ranges, int64_t columns) {
+  std::ranges::sort(ranges, {}, &ColumnRange::begin);
+  int64_t end = 0;
+  for (const ColumnRange& range : ranges) {
+    if (range.count <= 0) return "has a column range without columns";
+    if (range.begin < end) return fmt::format("has column {} twice", range.begin);
+    if (range.begin > end) return fmt::format("lacks columns from {} on", end);
+    if (range.count > columns - range.begin) {
+      return fmt::format("has more than {} columns", columns);
+    }
+    end += range.count;
+  }
+  return end == columns ? std::string() : fmt::format("lacks columns from {} on", end);
+}
+
+}  // namespace
+
+ArrayPart ArrayPart::whole(std::vector<int64_t> shape) {
+  ArrayPart part;
+  part.shape = std::move(shape);
+  part.deal = {part.shape.empty() ? 1 : part.shape[0], 1};
+  const int64_t columns = part.whole_columns();
+  if (columns > 0) part.columns = {{0, columns}};
+  return part;
+}
+
+int64_t ArrayPart::width() const {
+  int64_t total = 0;
+  for (const ColumnRange& range : columns) total += range.count;
+  return total;
+}
+
+int64_t ArrayPart::whole_columns() const {
+  int64_t count = 1;
+  for (size_t i = 1; i < shape.size(); ++i) count *= shape[i];
+  return count;
+}
+
+std::string cover_problem(std::span<const ArrayPart> parts) {
+  if (parts.empty()) return "is not there";
+  const ArrayPart& first = parts.front();
+  const int64_t dealt = first.deal.parts;
+  const int64_t rows = first.shape.empty() ? 1 : first.shape[0];
+  if (dealt < 1 || dealt > static_cast<int64_t>(parts.size())) {
+    return fmt::format("lacks some of {} parts of its rows", dealt);
+  }
+  std::vector<std::vector<ColumnRange>> ranges(static_cast<size_t>(dealt));
+  for (const ArrayPart& part : parts) {
+    if (part.shape != first.shape || part.deal.parts != dealt || part.deal.rows != rows ||
+        part.part < 0 || part.part >= dealt) {
+      return "has parts that belong to different wholes";
+    }
+    std::vector<ColumnRange>& of_rows = ranges[static_cast<size_t>(part.part)];
+    of_rows.insert(of_rows.end(), part.columns.begin(), part.columns.end());
+  }
+  for (size_t p = 0; p < ranges.size(); ++p) {
+    const std::string problem = column_problem(ranges[p], first.whole_columns());
+    if (problem.empty()) continue;
+    return fmt::format("{} (in part {} of {} of its rows)", problem, p, dealt);
+  }
+  return {};
+}
+
+PartReader::PartReader(std::span<const StoredPart> from, const ArrayPart& to, int64_t element_bytes)
+    : to_(to), row_bytes_(to.width() * element_bytes), deal_(from.front().part.deal) {
+  sources_.resize(static_cast<size_t>(deal_.parts));
+  for (const StoredPart& stored : from) {
+    const ArrayPart& part = stored.part;
+    if (part.deal.parts == to.deal.parts && part.part == to.part && part.columns == to.columns) {
+      same_ = &stored;
+    }
+    Source source{&stored, part.width() * element_bytes, {}};
+    int64_t from_column = 0;
+    for (const ColumnRange& have : part.columns) {
+      int64_t to_column = 0;
+      for (const ColumnRange& want : to.columns) {
+        const int64_t begin = std::max(have.begin, want.begin);
+        const int64_t end = std::min(have.begin + have.count, want.begin + want.count);
+        if (begin < end) {
+          source.moves.push_back({(from_column + begin - have.begin) * element_bytes,
+                                  (to_column + begin - want.begin) * element_bytes,
+                                  (end - begin) * element_bytes});
+        }
+        to_column += want.count;
+      }
+      from_column += have.count;
+    }
+    if (!source.moves.empty()) {
+      sources_[static_cast<size_t>(part.part)].push_back(std::move(source));
+    }
+  }
+}
+
+void PartReader::copy_row(int64_t slot, std::byte* out) const {
+  const int64_t row = to_.deal.row_of(to_.part, slot);
+  const int64_t stored_slot = deal_.slot_of(row);
+  for (const Source& source : sources_[static_cast<size_t>(deal_.part_of(row))]) {
+    const std::vector<StoredPart::Run>& runs = source.stored->runs;
+    const auto after =
+        std::ranges::upper_bound(runs, stored_slot, {}, &StoredPart::Run::first_slot);
+    const StoredPart::Run& run = *std::prev(after);
+    const std::byte* const in =
+        run.bytes.data() + (stored_slot - run.first_slot) * source.row_bytes;
+    for (const Move& move : source.moves) {
+      std::memcpy(out + move.to, in + move.from, static_cast<size_t>(move.bytes));
+    }
+  }
+}
+
+void PartReader::read(int64_t first, int64_t count, std::byte* out) const {
+  SEGUE_ASSERT(first >= 0 && count >= 0 && first + count <= to_.rows(), "rows outside of the part");
+  if (row_bytes_ == 0) return;
+  const int64_t grain = std::max<int64_t>(1, kChunkBytes / row_bytes_);
+  base::parallel_for(count, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) copy_row(first + i, out + i * row_bytes_);
+  });
+}
+
+}  // namespace segue::train

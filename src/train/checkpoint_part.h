@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sparse/shard_plan.h"
+
+namespace segue::train {
+
+/// Columns [begin, begin + count).
+struct ColumnRange {
+  int64_t begin = 0, count = 0;
+  bool operator==(const ColumnRange&) const = default;
+};
+
+/// Which part of a whole matrix some memory holds: rows by the slots of a deal, and in each of them
+/// the column ranges one after the other.
+struct ArrayPart {
+  std::vector<int64_t> shape;  // of the whole
+  sparse::RowDeal deal;        // of its rows
+  int64_t part = 0;            // of the deal; -1: nothing
+  std::vector<ColumnRange> columns;
+
+  /// All of it. Dimensions after the first count as columns.
+  static ArrayPart whole(std::vector<int64_t> shape);
+
+  int64_t rows() const { return part < 0 ? 0 : deal.count(part); }
+  int64_t width() const;
+  int64_t whole_columns() const;
+};
+
+/// What is missing, twice or outside when `parts` are to make up one array; empty: nothing.
+std::string cover_problem(std::span<const ArrayPart> parts);
+
+/// A saved part and its bytes: runs of whole slots, in order, mapped from files.
+struct StoredPart {
+  struct Run {
+    int64_t first_slot = 0;
+    std::span<const std::byte> bytes;
+  };
+  ArrayPart part;
+  std::vector<Run> runs;
+};
+
+/// Copies rows out of stored parts that make up a whole into memory laid out as another part.
+class PartReader {
+ public:
+  /// Both outlive the reader.
+  PartReader(std::span<const StoredPart> from, const ArrayPart& to, int64_t element_bytes);
+
+  /// The stored part whose bytes are those of the target as they lie, if there is one: equal deals
+  /// and columns, the common case.
+  const StoredPart* same() const { return same_; }
+
+  /// Fills `out` with the slots [first, first + count) of the target; all threads.
+  void read(int64_t first, int64_t count, std::byte* out) const;
+
+ private:
+  struct Move {  // bytes within a row
+    int64_t from = 0, to = 0, bytes = 0;
+  };
+  struct Source {
+    const StoredPart* stored = nullptr;
+    int64_t row_bytes = 0;
+    std::vector<Move> moves;
+  };
+  void copy_row(int64_t slot, std::byte* out) const;
+
+  const ArrayPart& to_;
+  int64_t row_bytes_ = 0;
+  sparse::RowDeal deal_;                      // of what is stored
+  std::vector<std::vector<Source>> sources_;  // [part of the stored deal]
+  const StoredPart* same_ = nullptr;
+};
+
+}  // namespace segue::train
