@@ -49,7 +49,7 @@ class SlowLayoutsTest : public testing::TestWithParam<Layout> {};
 TEST_P(SlowLayoutsTest, TrainsAsOneRank) { expect_trains_as_one_rank(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(All, SlowLayoutsTest, testing::ValuesIn(all_layouts()), name_of);
 
-TEST(LayoutsTest, RepeatedRunsGiveEqualBitsWithAndWithoutThePipeline) {
+TEST(RanksTest, RepeatedRunsGiveEqualBitsWithAndWithoutThePipeline) {
   std::vector<std::vector<double>> losses;
   for (const bool pipeline : {false, true, true}) {
     const Layout layout{3, sparse::Sharding::kRow, sparse::Wire::kF16, true, pipeline, 1};
@@ -64,19 +64,20 @@ TEST(LayoutsTest, RepeatedRunsGiveEqualBitsWithAndWithoutThePipeline) {
   EXPECT_EQ(losses[1], losses[2]);
 }
 
-TEST(LayoutsTest, HeadsThatDoNotDivideAreRefused) {
+TEST(RanksTest, ATensorParallelSizeThatDoesNotDivideIsRefused) {
   Layout layout;
   layout.ranks = 3;
   layout.tensor_parallel = 2;
   const std::unique_ptr<comm::World> world = comm::self_world();
-  EXPECT_TRUE(base::contains(
-      base::error_of(ErrorCode::kConfig,
-                     [&] { const Ranks ranks(*world, layout_config(layout), Device::cpu()); }),
-      "parallel.tensor_parallel"));
+  const std::optional<Error> error =
+      base::error_of([&] { const Ranks ranks(*world, layout_config(layout), Device::cpu()); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kConfig);
+  EXPECT_TRUE(base::contains(error->what(), "parallel.tensor_parallel"));
 }
 
 /// As many ranks as samples, and more: some have nothing to do, and nobody waits for them.
-TEST(LayoutsTest, RanksWithoutSamplesTakePart) {
+TEST(RanksTest, RanksWithoutSamplesTakePart) {
   std::vector<double> expected;
   for (const int ranks : {1, 4}) {
     std::vector<double> losses;

@@ -229,8 +229,9 @@ class Loop {
   /// The first rank clears away what a killed run left, before the others write.
   void make_writer() {
     const auto make = [&] {
-      writer_ = std::make_unique<CheckpointWriter>(checkpoints_path_, config_.checkpoint,
-                                                   kShardBytes, ranks_.rank(), ranks_.size());
+      writer_ =
+          std::make_unique<CheckpointWriter>(checkpoints_path_, config_.checkpoint, kShardBytes,
+                                             WriterRanks{ranks_.rank(), ranks_.size()});
     };
     if (ranks_.first()) make();
     if (!ranks_.alone()) ranks_.results->barrier().throw_if_failed();

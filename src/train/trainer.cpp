@@ -39,8 +39,9 @@ sparse::PlannedTables planned_tables(const RunConfig& config, const Ranks& ranks
 }
 
 sparse::ShardPlan shard_plan(const RunConfig& config, const Ranks& ranks) {
-  return ranks.alone() ? sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()))
-                       : planned_tables(config, ranks).plan;
+  return ranks.alone()
+             ? sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()))
+             : planned_tables(config, ranks).plan;
 }
 
 /// The run as one rank sees it: its share of the samples.
@@ -50,15 +51,15 @@ RunConfig share_of(const RunConfig& config, const Ranks& ranks) {
   return share;
 }
 
-/// With several ranks: room for this rank's share of a batch, and for rows and gradients on their way.
-/// How many rows others ask for is only known on average; address space on the CPU is free, so there
-/// the worst case is allowed for.
+/// With several ranks: room for this rank's share of a batch, and for rows and gradients on their
+/// way. How many rows others ask for is only known on average; address space on the CPU is free, so
+/// there the worst case is allowed for.
 int64_t arena_of_rank(const RunConfig& config, const Ranks& ranks, Device device) {
   const RunConfig share = share_of(config, ranks);
   const int64_t alone = arena_bytes(share, device);
   if (ranks.alone() || config.train.arena_gib > 0) return alone;
-  const model::StepMemory step = model::step_memory(
-      config.model, config.sparse, step_bounds(share), config.train.precision, device);
+  const model::StepMemory step = model::step_memory(config.model, config.sparse, step_bounds(share),
+                                                    config.train.precision, device);
   const int64_t heads = config.parallel.tensor_parallel > 1 ? step.kept + step.working : 0;
   if (device.is_cpu()) return alone + heads + 4 * ranks.size() * step.rows;
   const sparse::PlannedTables planned = planned_tables(config, ranks);
