@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <numeric>
@@ -13,6 +14,7 @@
 
 #include "base/safetensors.h"
 #include "base/test_util.h"
+#include "base/time.h"
 #include "comm/world.h"
 #include "train/checkpoint_model.h"
 #include "train/checkpoint_test_util.h"
@@ -211,6 +213,43 @@ TEST(SlowCheckpointLayoutsTest, EveryCombination) {
       }
     }
   }
+}
+
+/// A table read as it was saved, and the same rows put together from the parts of four ranks. The
+/// figures are printed; the bound is loose, since other work may have the cores.
+TEST(SlowCheckpointLayoutsTest, AnotherLayoutCostsLittleMore) {
+  constexpr int64_t kRows = 200000, kColumns = 128, kRanks = 4;
+  std::vector<float> table(kRows * kColumns, 1.0f);
+  const auto seconds = [&](int ranks) {
+    const std::string folder = temp_path(fmt::format("run{}", ranks));
+    std::vector<std::unique_ptr<CheckpointWriter>> writers;
+    for (int r = 0; r < ranks; ++r) {
+      const ArrayPart part{{kRows, kColumns}, {kRows, ranks}, r, {{0, kColumns}}};
+      std::vector<CheckpointArray> arrays = {
+          {"tables", "a",
+           Tensor(table.data(), DType::kF32, Device::cpu(), {part.rows(), kColumns})}};
+      if (ranks > 1) arrays[0].part = part;
+      writers.push_back(std::make_unique<CheckpointWriter>(folder, CheckpointConfig{}, kShardBytes,
+                                                           WriterRanks{r, ranks, kTimeout}));
+      writers.back()->save(1, arrays, "{}");
+    }
+    writers[0]->wait().throw_if_failed();
+    const Checkpoint checkpoint(checkpoint_path(folder, 1));
+    const std::vector<CheckpointArray> into = {
+        {"tables", "a", Tensor(table.data(), DType::kF32, Device::cpu(), {kRows, kColumns})}};
+    std::vector<double> times;
+    for (int i = 0; i < 5; ++i) {
+      const base::Stopwatch watch;
+      checkpoint.read(into);
+      times.push_back(watch.seconds());
+    }
+    std::ranges::sort(times);
+    return times[2];
+  };
+  const double same = seconds(1), other = seconds(kRanks);
+  std::printf("100 MB: %.1f ms as saved, %.1f ms from the parts of %d ranks (ratio %.2f)\n",
+              same * 1e3, other * 1e3, static_cast<int>(kRanks), other / same);
+  EXPECT_LT(other, 8 * same + 0.05);
 }
 
 TEST(CheckpointLayoutsTest, WithoutCopyAndInSmallFiles) {

@@ -3,14 +3,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <filesystem>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/config.h"
 #include "base/hash.h"
@@ -282,6 +286,37 @@ TEST(CheckpointRanksTest, AnotherDealIsALaterFormat) {
                      base::xxh64(text.substr(0, end)));
   EXPECT_EQ(error_of([&] { CheckpointManifest::parse(text, "m"); })->code(),
             ErrorCode::kUnsupported);
+}
+
+/// Both ranks in one process that is killed at any moment; the next one goes on.
+TEST(CheckpointRanksTest, KilledWhileSaving) {
+  const unsigned seed = std::random_device{}();
+  std::mt19937 random(seed);
+  const std::string folder = temp_path("run");
+  const ThreadsScope no_pool(1);  // a child of a process with threads may not start any under TSan
+  int64_t last_step = 0;
+  for (int i = 0; i < 4; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const NewestCheckpoint newest = newest_checkpoint(folder);
+      Writers writers(folder, 2);
+      for (int64_t step = newest.checkpoint ? newest.checkpoint->step() : 0;;) {
+        writers.save(++step);
+      }
+    }
+    // The first one lives until there is something to lose.
+    const base::Stopwatch watch;
+    while (i == 0 && steps_in(folder).empty() && watch.seconds() < 20) ::usleep(1000);
+    ::usleep(static_cast<useconds_t>(random() % 150000));
+    ::kill(child, SIGKILL);
+    ::waitpid(child, nullptr, 0);
+    const NewestCheckpoint newest = newest_checkpoint(folder);
+    EXPECT_TRUE(newest.damaged.empty()) << "seed " << seed << ", kill " << i;
+    ASSERT_TRUE(newest.checkpoint) << "seed " << seed << ", kill " << i;
+    EXPECT_TRUE(is_whole(*newest.checkpoint)) << "seed " << seed << ", kill " << i;
+    EXPECT_GE(newest.checkpoint->step(), last_step) << "seed " << seed << ", kill " << i;
+    last_step = newest.checkpoint->step();
+  }
 }
 
 /// Files as the first version of the format left them.
