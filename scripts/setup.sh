@@ -7,9 +7,9 @@ cd "$(dirname "$0")/.."
 
 required=(make cmake ninja-build g++ libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev
   libxxhash-dev libgtest-dev)
-# The build does without these: slower CPU matrix products, slower rebuilds, no format check, and
-# (pip, which fetches Arrow) no Parquet files.
-optional=(libdnnl-dev ccache clang-format-14)
+# The build does without these: slower CPU matrix products, no mpirun (ranks then talk over TCP), slower
+# rebuilds, no format check, and (pip, which fetches Arrow) no Parquet files.
+optional=(libdnnl-dev libopenmpi-dev openmpi-bin ccache clang-format-14)
 [[ ${1:-} == --tidy ]] && required+=(clang-tidy-14)
 if [[ ! -e .deps/arrow ]] && ! python3 -m pip --version >/dev/null 2>&1; then optional+=(python3-pip); fi
 

@@ -6,6 +6,7 @@
 #include "attention/cuda_check.h"
 #include "attention/cuda_plan.h"
 #include "attention/portable_kernel.h"
+#include "tensor/launches.h"
 
 // HSTU attention with the tensor-core instructions that every GPU since sm_80 has: for other
 // devices and head sizes than the Hopper kernels know. Simple rather than fast.
@@ -204,6 +205,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Args& args, in
                   static_cast<unsigned>(std::min(args.sequences, 65535)));
   kernel<<<grid, kThreads, kBytes, static_cast<cudaStream_t>(exec.stream->handle())>>>(args);
   check_cuda(cudaGetLastError());
+  count_launches(1);
 }
 
 template <bool kGradient, bool kKeysStay>

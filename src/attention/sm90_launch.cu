@@ -6,6 +6,7 @@
 
 #include "attention/cuda_check.h"
 #include "attention/sm90_kernels.h"
+#include "tensor/launches.h"
 
 namespace segue::attention::hopper {
 namespace {
@@ -94,6 +95,7 @@ void launch_kernel(const Exec& exec, const void* kernel, int tiles, int threads,
   check_cuda(cudaLaunchKernel(kernel, grid, dim3(static_cast<unsigned>(threads)), args,
                               static_cast<size_t>(shared_bytes),
                               static_cast<cudaStream_t>(exec.stream->handle())));
+  count_launches(1);
 }
 
 }  // namespace segue::attention::hopper

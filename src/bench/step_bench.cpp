@@ -60,8 +60,14 @@ train::RunConfig one_gpu_config() {
   return c;
 }
 
+struct Steps {
+  Result step;
+  Timing prepare;  // host work of a batch
+  Timing wait;     // for it, part of a step
+};
+
 /// Host work of the next batch goes on while one is trained, as in a run on a GPU.
-Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
+Steps measure_steps(const train::RunConfig& config, const Repeats& repeats) {
   train::Trainer trainer(config, train::choose_device(config.train.device));
   const data::RandomBatches data(train::random_schema(config.model, config.sparse),
                                  config.data.random_config(),
@@ -75,22 +81,29 @@ Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
   const bool ahead = trainer.device().is_cuda();
   std::array<model::PreparedBatch, 2> prepared;
   const auto prepare = [&](int64_t i) {
+    const base::Stopwatch watch;
     trainer.prepare(batches[static_cast<size_t>(i) % batches.size()],
                     prepared[static_cast<size_t>(i % 2)]);
+    return watch.seconds();
   };
   const auto policy = ahead ? std::launch::async : std::launch::deferred;
-  std::future<void> pending = std::async(policy, prepare, 0);
-  Result r;
-  int64_t samples = 0, tokens = 0;
+  std::future<double> pending = std::async(policy, prepare, 0);
+  Steps all;
+  Result& r = all.step;
+  int64_t samples = 0, tokens = 0, kernels = 0;
   double flop = 0;
   const int64_t steps = repeats.warm_up + repeats.timed;
   for (int64_t i = 0; i < steps; ++i) {
     const base::Stopwatch watch;
-    pending.get();
+    const double prepare_seconds = pending.get();
+    const double wait_seconds = watch.seconds();
     if (i + 1 < steps) pending = std::async(policy, prepare, i + 1);
     const train::StepStats stats = trainer.step(prepared[static_cast<size_t>(i % 2)]);
     if (i < repeats.warm_up) continue;
     r.timing.seconds.push_back(watch.seconds());
+    all.prepare.seconds.push_back(prepare_seconds);
+    all.wait.seconds.push_back(wait_seconds);
+    kernels = stats.launches;
     samples += stats.samples;
     tokens += stats.tokens;
     flop += stats.model_flops;
@@ -100,8 +113,9 @@ Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
   r.shape = {{"dim", config.model.dim},
              {"layers", config.model.layers},
              {"samples", samples / repeats.timed},
-             {"tokens", tokens / repeats.timed}};
-  return r;
+             {"tokens", tokens / repeats.timed},
+             {"launches", kernels}};
+  return all;
 }
 
 }  // namespace
@@ -125,11 +139,16 @@ void bench_step(const Settings& settings, Report& report) {
   for (const auto& [name, on] :
        {std::pair("step, identities on", true), std::pair("step, identities off", false)}) {
     config.model.identities = {on, on, on};
-    Result r = measure_steps(config, settings.repeats);
-    r.name = name;
-    report.add(r);
-    report.note(fmt::format("  {:.0f} samples/s",
-                            static_cast<double>(config.data.batch_size) / r.timing.median()));
+    Steps steps = measure_steps(config, settings.repeats);
+    steps.step.name = name;
+    report.add(steps.step);
+    constexpr double kMs = 1e3;
+    report.note(fmt::format(
+        "  {:.0f} samples/s; host work of a batch {:.1f} ms (at most {:.1f}), waited for {:.2f} ms "
+        "(at most {:.1f})",
+        static_cast<double>(config.data.batch_size) / steps.step.timing.median(),
+        kMs * steps.prepare.median(), kMs * steps.prepare.slowest(), kMs * steps.wait.median(),
+        kMs * steps.wait.slowest()));
   }
 }
 

@@ -3,107 +3,117 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/bf16.h"
 #include "base/error.h"
 #include "base/parallel.h"
 
 namespace segue::comm {
 namespace {
 
-constexpr int64_t kValuesPerTask = 1 << 15;
-constexpr float kLargestF16 = 65504.0f;
-constexpr float kLargestBf16 = 3.3895313892515355e38f;
+template <class Narrow>
+constexpr float largest();
+template <>
+constexpr float largest<bf16>() {
+  return 0x1.fep127f;
+}
+template <>
+constexpr float largest<f16>() {
+  return 65504.f;
+}
 
-float largest(f16) { return kLargestF16; }
-float largest(bf16) { return kLargestBf16; }
+template <class To, class From>
+To narrowed(From value) {
+  constexpr float kMost = largest<To>();
+  if (value > From{kMost}) return To(kMost);
+  if (value < From{-kMost}) return To(-kMost);
+  return To(static_cast<float>(value));
+}
 
-/// Calls use(row of the matrix, same row of the message) for all rows, on several threads.
-template <class T, class Wire, class Use>
-void for_rows(const Tensor& rows, Wire* message, Use&& use) {
-  const int64_t columns = rows.size(1);
-  const int64_t grain = std::max<int64_t>(1, kValuesPerTask / std::max<int64_t>(1, columns));
+void check(const Tensor& rows, const Tensor& wire) {
+  SEGUE_ASSERT(rows.rank == 2 && wire.rank == 2 && rows.sizes == wire.sizes,
+               "rows and wire have one shape");
+  SEGUE_ASSERT(rows.stride(1) == 1 || rows.size(1) <= 1, "columns lie together");
+  SEGUE_ASSERT(wire.is_contiguous(), "the wire is contiguous");
+  SEGUE_ASSERT(rows.device == wire.device, "rows and wire are on one device");
+}
+
+template <class F>
+void for_rows(const Tensor& rows, F&& f) {
+  const int64_t grain = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, rows.size(1)));
   base::parallel_for(rows.size(0), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) use(rows.row<T>(r), message + r * columns);
+    for (int64_t r = begin; r < end; ++r) f(r);
   });
 }
 
-template <class T, class Half>
-void encode_rows(const Tensor& rows, Half* to) {
-  const int64_t columns = rows.size(1);
-  for_rows<T>(rows, to, [columns](const T* from, Half* out) {
-    const float most = largest(Half{});
-    for (int64_t c = 0; c < columns; ++c) {
-      const auto value = static_cast<float>(from[c]);
-      // Comparisons with NaN are false: it stays.
-      out[c] = Half(value > most ? most : (value < -most ? -most : value));
-    }
-  });
-}
-
-template <class T, class Half>
-void decode_rows(const Half* from, const Tensor& rows) {
-  const int64_t columns = rows.size(1);
-  for_rows<T>(rows, from, [columns](T* to, const Half* in) {
-    for (int64_t c = 0; c < columns; ++c) to[c] = static_cast<T>(static_cast<float>(in[c]));
-  });
-}
-
-template <class T>
-void encode_as(const Tensor& rows, WireType wire, void* to) {
-  const auto bytes = static_cast<size_t>(rows.size(1)) * sizeof(T);
-  switch (wire) {
-    case WireType::kPlain:
-      return for_rows<T>(rows, static_cast<T*>(to),
-                         [bytes](const T* from, T* out) { std::memcpy(out, from, bytes); });
-    case WireType::kBf16:
-      return encode_rows<T>(rows, static_cast<bf16*>(to));
-    case WireType::kF16:
-      return encode_rows<T>(rows, static_cast<f16*>(to));
-  }
-}
-
-template <class T>
-void decode_as(const void* from, WireType wire, const Tensor& rows) {
-  const auto bytes = static_cast<size_t>(rows.size(1)) * sizeof(T);
-  switch (wire) {
-    case WireType::kPlain:
-      return for_rows<T>(rows, static_cast<const T*>(from),
-                         [bytes](T* to, const T* in) { std::memcpy(to, in, bytes); });
-    case WireType::kBf16:
-      return decode_rows<T>(static_cast<const bf16*>(from), rows);
-    case WireType::kF16:
-      return decode_rows<T>(static_cast<const f16*>(from), rows);
-  }
-}
-
-bool nothing(const Tensor& rows) {
-  SEGUE_ASSERT(rows.rank == 2 && (rows.size(1) <= 1 || rows.stride(1) == 1), "rows of a matrix");
-  SEGUE_ASSERT(rows.dtype == DType::kF32 || rows.dtype == DType::kF64, "float or double");
-  return rows.elements() == 0;
+template <class F>
+void dispatch_narrow(DType dtype, F&& f) {
+  if (dtype == DType::kBf16) return f(bf16{});
+  SEGUE_ASSERT(dtype == DType::kF16, "the wire is f32, bf16 or f16");
+  f(f16{});
 }
 
 }  // namespace
 
-int64_t wire_size(WireType wire, DType dtype) {
-  return wire == WireType::kPlain ? size_of(dtype) : 2;
+DType wire_dtype(Wire wire, DType rows) {
+  if (wire == Wire::kF32) return rows;
+  return wire == Wire::kBf16 ? DType::kBf16 : DType::kF16;
 }
 
-void encode(const Tensor& rows, WireType wire, void* to, const Stream* stream) {
-  if (nothing(rows)) return;
+void encode_rows(const Tensor& rows, const Tensor& wire, const Stream* stream) {
+  check(rows, wire);
+  if (rows.elements() == 0) return;
+  if (rows.device.is_cuda()) {
 #if SEGUE_HAS_CUDA
-  if (rows.device.is_cuda()) return detail::encode_cuda(rows, wire, to, stream);
+    return detail::encode_rows_cuda(rows, wire, stream);
+#else
+    require_available(rows.device);
 #endif
+  }
   static_cast<void>(stream);
-  dispatch_real(rows.dtype, [&](auto zero) { encode_as<decltype(zero)>(rows, wire, to); });
+  const auto columns = static_cast<size_t>(rows.size(1));
+  dispatch_real(rows.dtype, [&](auto zero) {
+    using Real = decltype(zero);
+    if (wire.dtype == rows.dtype) {
+      return for_rows(rows, [&](int64_t r) {
+        std::memcpy(wire.row<Real>(r), rows.row<Real>(r), columns * sizeof(Real));
+      });
+    }
+    dispatch_narrow(wire.dtype, [&](auto narrow) {
+      using Narrow = decltype(narrow);
+      for_rows(rows, [&](int64_t r) {
+        std::transform(rows.row<Real>(r), rows.row<Real>(r) + columns, wire.row<Narrow>(r),
+                       narrowed<Narrow, Real>);
+      });
+    });
+  });
 }
 
-void decode(const void* from, WireType wire, const Tensor& rows, const Stream* stream) {
-  if (nothing(rows)) return;
+void decode_rows(const Tensor& wire, const Tensor& rows, const Stream* stream) {
+  check(rows, wire);
+  if (rows.elements() == 0) return;
+  if (rows.device.is_cuda()) {
 #if SEGUE_HAS_CUDA
-  if (rows.device.is_cuda()) return detail::decode_cuda(from, wire, rows, stream);
+    return detail::decode_rows_cuda(wire, rows, stream);
+#else
+    require_available(rows.device);
 #endif
+  }
   static_cast<void>(stream);
-  dispatch_real(rows.dtype, [&](auto zero) { decode_as<decltype(zero)>(from, wire, rows); });
+  const auto columns = static_cast<size_t>(rows.size(1));
+  dispatch_real(rows.dtype, [&](auto zero) {
+    using Real = decltype(zero);
+    if (wire.dtype == rows.dtype) {
+      return for_rows(rows, [&](int64_t r) {
+        std::memcpy(rows.row<Real>(r), wire.row<Real>(r), columns * sizeof(Real));
+      });
+    }
+    dispatch_narrow(wire.dtype, [&](auto narrow) {
+      using Narrow = decltype(narrow);
+      for_rows(rows, [&](int64_t r) {
+        std::transform(wire.row<Narrow>(r), wire.row<Narrow>(r) + columns, rows.row<Real>(r),
+                       [](Narrow x) { return Real{static_cast<float>(x)}; });
+      });
+    });
+  });
 }
 
 }  // namespace segue::comm

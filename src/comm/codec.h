@@ -1,26 +1,27 @@
 #pragma once
 
-#include <cstdint>
-
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 namespace segue::comm {
 
-/// How values travel: as they are, or in 16 bits.
-enum class WireType { kPlain, kBf16, kF16 };
+/// How rows of numbers travel.
+enum class Wire { kF32, kBf16, kF16 };
 
-/// Bytes that one value of type `dtype` takes on the wire.
-int64_t wire_size(WireType wire, DType dtype);
+/// What rows of type `rows` are on the wire. kF32 leaves them as they are (the f64 of tests, too).
+DType wire_dtype(Wire wire, DType rows);
 
-/// Writes the rows of a float (or double) matrix, whose rows may be strided, one after the other in
-/// wire format: rounded to nearest even, values beyond the largest finite one clamped to it, NaN
-/// kept. Nothing of full size is needed beside the message. On a GPU ordered on `stream`.
-void encode(const Tensor& rows, WireType wire, void* to, const Stream* stream);
-void decode(const void* from, WireType wire, const Tensor& rows, const Stream* stream);
+/// Rounds `rows` [n, w] (f32, on the CPU also f64; columns together, rows any stride apart)
+/// straight into `wire` [n, w] (contiguous; bf16, f16, or the same type: a copy). To nearest even;
+/// beyond the largest finite number of the wire (infinities, too) that number is sent; NaN stays
+/// NaN. On a GPU it is ordered on `stream`.
+void encode_rows(const Tensor& rows, const Tensor& wire, const Stream* stream = nullptr);
+/// The way back.
+void decode_rows(const Tensor& wire, const Tensor& rows, const Stream* stream = nullptr);
 
 namespace detail {
-void encode_cuda(const Tensor& rows, WireType wire, void* to, const Stream* stream);
-void decode_cuda(const void* from, WireType wire, const Tensor& rows, const Stream* stream);
+void encode_rows_cuda(const Tensor& rows, const Tensor& wire, const Stream* stream);
+void decode_rows_cuda(const Tensor& wire, const Tensor& rows, const Stream* stream);
 }  // namespace detail
 
 }  // namespace segue::comm

@@ -86,6 +86,10 @@ class Link {
     return {};
   }
 
+  /// Looks, without waiting, whether a peer says that it has stopped, or is gone when none may be;
+  /// for those who wait for something else.
+  virtual Status listen([[maybe_unused]] bool none_may_be_gone) { return {}; }
+
   /// Tells the peers, as far as they can be reached, that this rank has stopped.
   virtual void break_off(const std::string& reason) noexcept = 0;
 };

@@ -54,27 +54,29 @@ void StreamConfig::validate() const {
 SampleList::SampleList(std::span<const int64_t> positions, const StreamConfig& config, int rank,
                        int world)
     : batch_size_(config.batch_size), rank_(rank), world_(world) {
-  const int64_t per_step = batch_size_ * world_;
   num_samples_ = static_cast<int64_t>(positions.size());
-  if (config.incomplete == IncompleteBatches::kDrop) num_samples_ -= num_samples_ % per_step;
-  num_batches_ = num_samples_ / per_step + (num_samples_ % per_step != 0);
-  positions_.reserve(static_cast<size_t>(num_samples_ / world_ + 1));
-  for (int64_t i = rank_; i < num_samples_; i += world_) {
-    positions_.push_back(positions[static_cast<size_t>(i)]);
+  if (config.incomplete == IncompleteBatches::kDrop) num_samples_ -= num_samples_ % batch_size_;
+  num_batches_ = num_samples_ / batch_size_ + (num_samples_ % batch_size_ != 0);
+  positions_.reserve(static_cast<size_t>(num_samples_ / world_ + num_batches_));
+  for (int64_t step = 0; step < num_samples_; step += batch_size_) {
+    const int64_t end = std::min(step + batch_size_, num_samples_);
+    for (int64_t i = step + rank_; i < end; i += world_) {
+      positions_.push_back(positions[static_cast<size_t>(i)]);
+    }
   }
 }
 
 std::span<const int64_t> SampleList::batch(int64_t b) const {
   SEGUE_ASSERT(b >= 0 && b < num_batches_, "no such batch");
   const auto own = static_cast<int64_t>(positions_.size());
-  const int64_t begin = std::min(b * batch_size_, own);
+  const int64_t share = (batch_size_ - rank_ + world_ - 1) / world_;  // of a whole step
+  const int64_t begin = std::min(b * share, own);
   return std::span(positions_)
-      .subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(batch_size_, own - begin)));
+      .subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(share, own - begin)));
 }
 
 int64_t SampleList::global_samples(int64_t b) const {
-  const int64_t per_step = batch_size_ * world_;
-  return std::min(per_step, num_samples_ - b * per_step);
+  return std::min(batch_size_, num_samples_ - b * batch_size_);
 }
 
 SampleStream::SampleStream(const EventStore& store, const StreamConfig& config, int rank, int world)

@@ -26,7 +26,7 @@ struct StreamConfig {
   int64_t eval_windows = 1;
   double train_share = 1;  // of the users; the others are only evaluated on, and only they
   int64_t split_salt = 0;
-  int64_t batch_size = 1024;  // samples of one rank in one step
+  int64_t batch_size = 1024;  // samples of one step, over all ranks
   double shuffle_fraction = 0;
   int64_t shuffle_seed = 0;
   bool sort_by_time = false;
@@ -44,9 +44,10 @@ struct StreamPosition {
 };
 
 /// The samples of one training window or one evaluation, as one rank sees them. The global list is
-/// cut into steps of world * batch_size samples; rank r takes elements r, r + world, ... of a step.
-/// So every rank has the same number of batches. The last batch may be short, and ranks may differ
-/// by one sample in it (or have none), unless incomplete batches are dropped as the reference does.
+/// cut into steps of batch_size samples, whatever the number of ranks; rank r takes elements r,
+/// r + world, ... of a step. So every rank has the same number of batches, and ranks differ by at
+/// most one sample in a step (and may have none). The last step may be short, unless incomplete
+/// batches are dropped as the reference does.
 class SampleList {
  public:
   SampleList() = default;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "model/head_group.h"
 #include "model/layout.h"
 #include "sparse/tables.h"
 #include "tensor/upload.h"
@@ -22,8 +23,9 @@ struct PreparedBatch {
     std::vector<int64_t> num_targets;
     int64_t count = 0;
     int64_t labels = 0;
-    int64_t first_label = 0;  // number of the first label in the batch
-    int64_t most_targets = 0;
+    int64_t first_label = 0;   // number of the first label in the batch
+    int64_t most_targets = 0;  // of the group, where attention is shared
+    GroupSequences group;      // likewise
 
     Part<int64_t> device_offsets, device_num_targets;
     Part<int32_t> row, action, position, time;      // per token; see ops::AssembleParams

@@ -83,9 +83,16 @@ Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
                   .xavier_normal = false});
   }
   parameters_.allocate(device, parameter_dtype, seed);
+  places_ = std::make_unique<Places>();
 }
 
 Ranker::~Ranker() = default;
+
+void Ranker::set_head_group(HeadGroup* heads) {
+  SEGUE_ASSERT(heads == nullptr || heads->num_heads() == config_.heads,
+               "a head group of another number of heads");
+  heads_ = heads;
+}
 
 namespace {
 
@@ -183,6 +190,13 @@ Pass Ranker::run(const Exec& exec, const Batch& batch, const PassOptions& option
 }
 
 Pass Ranker::run(const Exec& exec, PreparedBatch& batch, const PassOptions& options) {
+  Pass pass = enqueue(exec, batch, options);
+  send_results(exec, pass);
+  finish(pass);
+  return pass;
+}
+
+Pass Ranker::enqueue(const Exec& exec, PreparedBatch& batch, const PassOptions& options) {
   const BatchLayout& layout = batch.layout;
   PassOptions whole = options;  // what belongs to the whole batch is fixed before any micro-batch
   if (!whole.longest) whole.longest = layout.longest;
@@ -202,7 +216,7 @@ Pass Ranker::run(const Exec& exec, PreparedBatch& batch, const PassOptions& opti
   for (size_t i = 0; i < batch.looked_up.size(); ++i) {
     batch.ticket.place_ids(batch.looked_up[i], placed.tensor(batch.distinct_ids[i]));
   }
-  const Results results = make_results(exec, layout.labels);
+  pass.results = make_results(exec, layout.labels);
   Rows rows = rows_forward(exec, batch, placed, options.training);
   for (const PreparedBatch::Tokens& micro : batch.micro_batches) {
     Arena::Mark scratch(*exec.arena);
@@ -215,7 +229,7 @@ Pass Ranker::run(const Exec& exec, PreparedBatch& batch, const PassOptions& opti
       options.probe("user_embeddings", user.user);
       if (item.item.y) options.probe("item_embeddings", item.item.y);
     }
-    loss(exec, tokens, item, denominator, results);
+    loss(exec, tokens, item, denominator, pass.results);
     if (options.training) {
       stage.reset();
       stage.emplace("tokens backward");
@@ -227,55 +241,57 @@ Pass Ranker::run(const Exec& exec, PreparedBatch& batch, const PassOptions& opti
     stage.reset();
     stage.emplace("rows backward");
     rows_backward(exec, rows);
-    ops::sum_of_squares(exec, parameters_.grads(), results.gradient_squares);
+    ops::sum_of_squares(exec, parameters_.grads(), pass.results.gradient_squares);
     for (size_t t = 0; t < rows.table_gradients.size(); ++t) {
       const Tensor& gradients = rows.table_gradients[t];
       if (!gradients) continue;
       ops::sum_of_squares(exec, gradients.reshape({gradients.elements()}),
-                          results.row_gradient_squares.narrow(0, static_cast<int64_t>(t), 1));
+                          pass.results.row_gradient_squares.narrow(0, static_cast<int64_t>(t), 1));
     }
-    pass.device_gradient_squares = results.gradient_squares;
   }
-  stage.reset();
-  stage.emplace("read results");
-  read_results(exec, results, options.training, pass);
   pass.labels = batch.labels;
   pass.ticket = std::move(batch.ticket);
   pass.row_gradients = std::move(rows.table_gradients);
   return pass;
 }
 
-Ranker::Results Ranker::make_results(const Exec& exec, int64_t labels) const {
+PassResults Ranker::make_results(const Exec& exec, int64_t labels) const {
   const auto tasks = static_cast<int64_t>(config_.tasks.size());
   const DType type = exec.parameter_dtype();
   const int64_t sums = tasks + 1 + tables_.count();
   const int64_t sum_bytes = sums * size_of(DType::kF64);
   const int64_t value_bytes = labels * tasks * size_of(type);
-  Results r;
+  PassResults r;
   r.memory = exec.arena->tensor(DType::kU8, {sum_bytes + 2 * value_bytes});
   const auto view = [&](int64_t at, DType dtype, std::initializer_list<int64_t> shape) {
     return Tensor(static_cast<char*>(r.memory.data) + at, dtype, exec.device, shape);
   };
-  const Tensor all_sums = view(0, DType::kF64, {sums});
-  zero(all_sums, exec.stream);
-  r.losses = all_sums.narrow(0, 0, tasks);
-  r.gradient_squares = all_sums.narrow(0, tasks, 1);
-  r.row_gradient_squares = all_sums.narrow(0, tasks + 1, tables_.count());
+  r.sums = view(0, DType::kF64, {sums});
+  zero(r.sums, exec.stream);
+  r.losses = r.sums.narrow(0, 0, tasks);
+  r.gradient_squares = r.sums.narrow(0, tasks, 1);
+  r.row_gradient_squares = r.sums.narrow(0, tasks + 1, tables_.count());
   r.logits = view(sum_bytes, type, {labels, tasks});
   r.predictions = view(sum_bytes + value_bytes, type, {tasks, labels});
   return r;
 }
 
-void Ranker::read_results(const Exec& exec, const Results& results, bool training, Pass& pass) {
+void Ranker::send_results(const Exec& exec, const Pass& pass) {
+  if (exec.device.is_cpu()) return;
+  const Tensor& memory = pass.results.memory;
+  host_results_.set_memory(HostMemory::kPinned);
+  host_results_.resize(memory.bytes());
+  copy(host_results_.tensor(), memory, exec.stream);
+  results_arrived_.record(*exec.stream);
+}
+
+void Ranker::finish(Pass& pass) const {
+  const base::Stage stage("read results");
+  results_arrived_.synchronize();
+  const PassResults& results = pass.results;
+  const bool on_gpu = results.memory.device.is_cuda();
   const char* from = static_cast<const char*>(results.memory.data);
-  const char* here = from;
-  if (exec.device.is_cuda()) {
-    host_results_.set_memory(HostMemory::kPinned);
-    host_results_.resize(results.memory.bytes());
-    copy(host_results_.tensor(), results.memory, exec.stream);
-    exec.stream->synchronize();
-    here = reinterpret_cast<const char*>(host_results_.data());
-  }
+  const char* here = on_gpu ? reinterpret_cast<const char*>(host_results_.data()) : from;
   // The same place in the copy.
   const auto values = [&]<class T>(const Tensor& t, T) {
     return std::span(reinterpret_cast<const T*>(here + (static_cast<const char*>(t.data) - from)),
@@ -284,11 +300,9 @@ void Ranker::read_results(const Exec& exec, const Results& results, bool trainin
   const auto losses = values(results.losses, double{});
   pass.task_losses.assign(losses.begin(), losses.end());
   pass.loss = std::accumulate(losses.begin(), losses.end(), 0.0);
-  if (training) {
-    const auto squares = values(results.row_gradient_squares, double{});
-    pass.gradient_squares = values(results.gradient_squares, double{})[0];
-    pass.row_gradient_squares.assign(squares.begin(), squares.end());
-  }
+  const auto squares = values(results.row_gradient_squares, double{});
+  pass.gradient_squares = values(results.gradient_squares, double{})[0];
+  pass.row_gradient_squares.assign(squares.begin(), squares.end());
   const size_t tasks = config_.tasks.size();
   const auto labels = static_cast<size_t>(pass.num_labels);
   pass.logits.resize(tasks * labels);

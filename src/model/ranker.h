@@ -9,6 +9,7 @@
 
 #include "batch/batch.h"
 #include "model/config.h"
+#include "model/head_group.h"
 #include "model/layout.h"
 #include "model/mlp.h"
 #include "model/parameters.h"
@@ -26,10 +27,22 @@ struct PassOptions {
   int64_t micro_batch_tokens = 65536;
   /// Labels of the global batch; absent: those of this batch.
   std::optional<double> loss_denominator;
-  /// Score divisor of the whole batch in mode batch_max; absent: from this batch.
+  /// Score divisor of the whole batch in mode batch_max; absent: from this batch, or those of the
+  /// head group together.
   std::optional<int64_t> longest;
   /// Sees named activations on the way; for tests.
   std::function<void(std::string_view name, const Tensor& value)> probe;
+};
+
+/// What a pass brings back to the host, side by side in one piece of the arena: one copy.
+struct PassResults {
+  Tensor memory;                // u8
+  Tensor sums;                  // f64: the next three, one after the other
+  Tensor losses;                // f64 [tasks]
+  Tensor gradient_squares;      // f64 [1]
+  Tensor row_gradient_squares;  // f64 [tables]
+  Tensor logits;                // [labels, tasks]
+  Tensor predictions;           // [tasks, labels]
 };
 
 /// What one pass over a batch leaves. Row gradients live in the arena until the caller's mark ends.
@@ -48,10 +61,11 @@ struct Pass {
   std::vector<Tensor> row_gradients;  // per table [distinct, dim], absent if not looked up
 
   /// Sums of squares of all dense gradients and of each table's row gradients, training only: not
-  /// finite if and only if something in them is not (or is huge). The first also where it was made.
+  /// finite if and only if something in them is not (or is huge).
   double gradient_squares = 0;
   std::vector<double> row_gradient_squares;
-  Tensor device_gradient_squares;  // f64 [1], in the arena
+
+  PassResults results;  // the numbers above where they were made
 };
 
 /// The HSTU ranker. A pass has three parts: rows (per distinct id: look up, id-only branches),
@@ -65,6 +79,11 @@ class Ranker {
          uint64_t seed);
   ~Ranker();
 
+  /// Shares attention of the STU stack with the ranks of `heads` (null: with nobody), which
+  /// outlives the model. All of them then prepare and run the same number of batches, also empty
+  /// ones; PassOptions::longest, if given, is the same on all.
+  void set_head_group(HeadGroup* heads);
+
   Pass run(const Exec& exec, const Batch& batch, const PassOptions& options);
 
   /// The same in two parts. prepare() is host work only and may go on while another batch runs, on
@@ -73,6 +92,13 @@ class Ranker {
   /// what is said to live in the arena.
   void prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBatch& prepared);
   Pass run(const Exec& exec, PreparedBatch& prepared, const PassOptions& options);
+
+  /// run() in three parts, for a caller that has more to queue: enqueue() leaves losses, squares
+  /// and predictions in Pass::results, send_results() queues their copy to the host, finish() waits
+  /// for that copy alone and fills them in. One pass at a time.
+  Pass enqueue(const Exec& exec, PreparedBatch& prepared, const PassOptions& options);
+  void send_results(const Exec& exec, const Pass& pass);
+  void finish(Pass& pass) const;
 
   const ModelConfig& config() const { return config_; }
   Parameters& parameters() { return parameters_; }
@@ -84,19 +110,19 @@ class Ranker {
   static constexpr int64_t kMaxActionCodes = 1024;
 
  private:
-  struct Places;    // indices of events and candidates, while a batch is prepared
+  struct Places;    // what prepare() works in
   struct Rows;      // part one, whole batch
   struct Tokens;    // one micro-batch
   struct UserSide;  // assembled input, stack and postprocessor of one micro-batch
   struct ItemSide;  // item MLP, head
-  struct Results;   // what a pass brings back to the host
 
-  void prepare_ids(const Batch& batch, PreparedBatch& out, Places& places);
-  void prepare_actions(const Batch& batch, PreparedBatch& out, Places& places) const;
+  void prepare_ids(const Batch& batch, PreparedBatch& out);
+  void prepare_branches(PreparedBatch& out);
+  void prepare_actions(const Batch& batch, PreparedBatch& out);
   PreparedBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro,
-                                       const Places& places, PreparedBatch& out) const;
-  void fill_tokens(const Batch& batch, const MicroBatch& micro, const Places& places,
-                   const PreparedBatch::Tokens& t, int64_t* timestamps, PreparedBatch& out) const;
+                                       PreparedBatch& out);
+  void fill_tokens(const Batch& batch, const MicroBatch& micro, const PreparedBatch::Tokens& t,
+                   int64_t* timestamps, PreparedBatch& out) const;
 
   Rows rows_forward(const Exec& exec, PreparedBatch& batch, const UploadBlock::Placed& placed,
                     bool training) const;
@@ -113,9 +139,8 @@ class Ranker {
   Tensor item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
                        const ItemSide& item) const;
   void loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, double denominator,
-            const Results& results) const;
-  Results make_results(const Exec& exec, int64_t labels) const;
-  void read_results(const Exec& exec, const Results& results, bool training, Pass& pass);
+            const PassResults& results) const;
+  PassResults make_results(const Exec& exec, int64_t labels) const;
   bool collapses_last_layer(const Tokens& tokens) const;
 
   ModelConfig config_;
@@ -128,9 +153,12 @@ class Ranker {
   std::vector<StuLayer> layers_;
   std::unique_ptr<Postprocessor> postprocessor_;
   std::unique_ptr<Mlp> item_mlp_, head_;
+  HeadGroup* heads_ = nullptr;
 
-  PreparedBatch prepared_;           // of run(batch): its memory is kept
+  std::unique_ptr<Places> places_;   // of prepare(): its memory is kept
+  PreparedBatch prepared_;           // of run(batch): likewise
   HostArray<uint8_t> host_results_;  // where results land when they come from a GPU
+  Event results_arrived_;
 };
 
 }  // namespace segue::model

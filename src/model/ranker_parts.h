@@ -2,13 +2,27 @@
 
 // The private parts of a Ranker pass; included by the files that make one.
 
+#include <span>
 #include <vector>
 
 #include "model/precision.h"
 #include "model/ranker.h"
 #include "ops/assemble.h"
+#include "sparse/dedup.h"
 
 namespace segue::model {
+
+/// Indices that only the layout of tokens reads; memory is kept from batch to batch, since new
+/// pages cost more than what is written to them.
+struct Ranker::Places {
+  /// Place of every event, then of every candidate, in the rows of each sequence feature's table.
+  std::vector<std::span<const int32_t>> feature_index;
+  sparse::DistinctTuples branches;   // inverse: of every event, then of every candidate
+  HostArray<int32_t> event_action;   // [events]: place among the action codes
+  HostArray<int32_t> target_action;  // [candidates]
+  HostArray<int64_t> timestamps;     // of a micro-batch
+  sparse::DedupScratch scratch;
+};
 
 /// Part one: everything that exists once per batch, however many micro-batches follow.
 struct Ranker::Rows {
@@ -51,16 +65,6 @@ struct Ranker::ItemSide {
   Mlp::Saved head;
   Tensor logits;  // [labels, tasks]
   Tensor dlogits;
-};
-
-/// What a pass brings back to the host, side by side in one piece of memory: one copy.
-struct Ranker::Results {
-  Tensor memory;                // u8
-  Tensor losses;                // f64 [tasks]
-  Tensor gradient_squares;      // f64 [1]
-  Tensor row_gradient_squares;  // f64 [tables]
-  Tensor logits;                // [labels, tasks]
-  Tensor predictions;           // [tasks, labels]
 };
 
 }  // namespace segue::model

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/log.h"
 #include "base/parallel.h"
 #include "model/prepared_batch.h"
 #include "model/ranker.h"
+#include "model/ranker_parts.h"
 #include "ops/assemble.h"
 
 namespace segue::model {
@@ -28,15 +30,6 @@ int64_t at(const std::vector<int64_t>& values, int64_t i) { return values[static
 
 }  // namespace
 
-/// Indices that only the layout of tokens reads.
-struct Ranker::Places {
-  /// Place of every event, then of every candidate, in the rows of each sequence feature's table.
-  std::vector<HostArray<int32_t>> feature_index;
-  HostArray<int32_t> branch;         // of every event, then of every candidate
-  HostArray<int32_t> event_action;   // [events]: place among the action codes
-  HostArray<int32_t> target_action;  // [candidates]
-};
-
 void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBatch& out) {
   batch.validate();
   out.layout = BatchLayout(config_, batch);
@@ -44,16 +37,23 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBat
   if (parameters_.values().device.is_cuda()) out.block.set_memory(HostMemory::kPinned);
   out.labels.resize(config_.tasks.size() * static_cast<size_t>(out.layout.labels));
 
-  Places places;
-  prepare_ids(batch, out, places);
-  prepare_actions(batch, out, places);
+  prepare_ids(batch, out);
+  prepare_branches(out);
+  prepare_actions(batch, out);
   out.micro_batches.clear();
-  for (const MicroBatch& micro : cut_micro_batches(out.layout, micro_batch_tokens)) {
-    out.micro_batches.push_back(prepare_tokens(batch, micro, places, out));
+  std::vector<MicroBatch> cuts = cut_micro_batches(out.layout, micro_batch_tokens);
+  std::vector<GroupSequences> group;
+  if (heads_ != nullptr) group = heads_->agree(out.layout, cuts);
+  for (size_t i = 0; i < cuts.size(); ++i) {
+    PreparedBatch::Tokens& tokens =
+        out.micro_batches.emplace_back(prepare_tokens(batch, cuts[i], out));
+    if (heads_ == nullptr) continue;
+    tokens.group = std::move(group[i]);
+    tokens.most_targets = tokens.group.most_targets();  // peers take the same path
   }
 }
 
-void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out, Places& places) {
+void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out) {
   const bool candidates = config_.labels == LabelKind::kCandidates;
   const BatchLayout& layout = out.layout;
 
@@ -70,7 +70,7 @@ void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out, Places& places)
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
     look_up(contextual_tables_[c], config_.contextual[c].name);
   }
-  out.ticket = tables_.begin(lookups);
+  out.ticket = tables_.begin(lookups, std::move(out.ticket));
   out.looked_up.clear();
   out.distinct_ids.clear();
   for (const sparse::Lookup& l : lookups) {
@@ -80,34 +80,11 @@ void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out, Places& places)
   }
 
   // Which table rows every event and candidate is made of.
-  const int64_t count = layout.events() + layout.candidates();
+  const int64_t lookups_each = candidates ? 2 : 1;
   int64_t lookup = 0;
-  for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-    HostArray<int32_t> index;
-    index.resize(count);
-    std::ranges::copy(out.ticket.inverse(lookup++), index.data());
-    if (candidates) {
-      std::ranges::copy(out.ticket.inverse(lookup++), index.data() + layout.events());
-    }
-    places.feature_index.push_back(std::move(index));
-  }
-  out.branch_index.clear();
-  if (config_.identities.distinct_rows) {
-    std::vector<std::span<const int32_t>> columns;
-    for (const HostArray<int32_t>& index : places.feature_index) columns.push_back(index.span());
-    sparse::DistinctTuples tuples = sparse::distinct_tuples(columns);
-    out.branch_rows = tuples.count;
-    for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-      out.branch_index.push_back(out.block.add(tuples.column(static_cast<int64_t>(f))));
-    }
-    places.branch = std::move(tuples.inverse);
-  } else {
-    out.branch_rows = count;
-    places.branch.resize(count);
-    std::iota(places.branch.data(), places.branch.data() + count, 0);
-    for (const HostArray<int32_t>& index : places.feature_index) {
-      out.branch_index.push_back(out.block.add(index.span()));
-    }
+  places_->feature_index.clear();
+  for (size_t f = 0; f < sequence_tables_.size(); ++f, lookup += lookups_each) {
+    places_->feature_index.push_back(out.ticket.inverse(lookup, lookups_each));
   }
 
   // Contextual slots.
@@ -129,7 +106,28 @@ void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out, Places& places)
   }
 }
 
-void Ranker::prepare_actions(const Batch& batch, PreparedBatch& out, Places& places) const {
+void Ranker::prepare_branches(PreparedBatch& out) {
+  const std::vector<std::span<const int32_t>>& features = places_->feature_index;
+  sparse::DistinctTuples& branches = places_->branches;
+  out.branch_index.clear();
+  if (config_.identities.distinct_rows) {
+    sparse::distinct_tuples(features, places_->scratch, branches);
+    out.branch_rows = branches.count;
+    for (size_t f = 0; f < features.size(); ++f) {
+      out.branch_index.push_back(out.block.add(branches.column(static_cast<int64_t>(f))));
+    }
+    return;
+  }
+  out.branch_rows = static_cast<int64_t>(features.front().size());
+  branches.inverse.resize(out.branch_rows);
+  std::iota(branches.inverse.data(), branches.inverse.data() + out.branch_rows, 0);
+  for (const std::span<const int32_t> index : features) {
+    out.branch_index.push_back(out.block.add(index));
+  }
+}
+
+void Ranker::prepare_actions(const Batch& batch, PreparedBatch& out) {
+  Places& places = *places_;
   const int64_t events = out.layout.events();
   const int64_t targets = out.layout.candidates();
   const std::span<const int64_t> actions = batch.column(config_.action.history).values.span();
@@ -144,7 +142,7 @@ void Ranker::prepare_actions(const Batch& batch, PreparedBatch& out, Places& pla
     out.action_code = out.block.add<int32_t>(target_code + 1);
     const std::span<int32_t> codes = out.block.span(out.action_code);
     std::iota(codes.begin(), codes.end(), 0);
-    constexpr int64_t kEventsPerTask = 1 << 15;
+    constexpr int64_t kEventsPerTask = 1 << 14;
     base::parallel_for(events, kEventsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t e = begin; e < end; ++e) places.event_action[e] = code_of_event(e);
     });
@@ -165,7 +163,7 @@ void Ranker::prepare_actions(const Batch& batch, PreparedBatch& out, Places& pla
 }
 
 PreparedBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch& micro,
-                                             const Places& places, PreparedBatch& out) const {
+                                             PreparedBatch& out) {
   const bool candidates = config_.labels == LabelKind::kCandidates;
   const BatchLayout& layout = out.layout;
   const int64_t last = micro.first + micro.count;
@@ -195,7 +193,7 @@ PreparedBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatc
     *part = block.add<int32_t>(t.labels);
   }
   t.label_time = block.add<int64_t>(t.labels);
-  for (size_t f = 0; f < places.feature_index.size(); ++f) {
+  for (size_t f = 0; f < places_->feature_index.size(); ++f) {
     t.label_features.push_back(block.add<int32_t>(t.labels));
   }
   const bool in_double = parameters_.values().dtype == DType::kF64;
@@ -204,9 +202,9 @@ PreparedBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatc
     if (!in_double) t.label_values.push_back(block.add<float>(t.labels));
   }
 
-  HostArray<int64_t> timestamps;
+  HostArray<int64_t>& timestamps = places_->timestamps;
   timestamps.resize(t.count);
-  fill_tokens(batch, micro, places, t, timestamps.data(), out);
+  fill_tokens(batch, micro, t, timestamps.data(), out);
 
   const ops::PositionParams position{.offsets = t.offsets,
                                      .num_targets = candidates
@@ -217,13 +215,17 @@ PreparedBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatc
                                      .time_buckets = config_.time_buckets + 1,
                                      .time_bucket_seconds = ModelConfig::kTimeBucketSeconds};
   ops::position_indices(position, block.span(t.position));
-  if (time_table_ != nullptr) ops::time_indices(position, timestamps.span(), block.span(t.time));
+  if (time_table_ != nullptr) {
+    ops::time_indices(position, std::as_const(timestamps).span(), block.span(t.time));
+  }
   return t;
 }
 
-void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro, const Places& places,
+void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro,
                          const PreparedBatch::Tokens& t, int64_t* timestamps,
                          PreparedBatch& out) const {
+  const Places& places = *places_;
+  const int32_t* const branch = places.branches.inverse.data();
   const bool candidates = config_.labels == LabelKind::kCandidates;
   const bool interleaved = config_.tokens == TokenKind::kInterleaved;
   const int64_t contextual = config_.contextual_tokens();
@@ -267,7 +269,8 @@ void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro, const Plac
       label_token[to] = static_cast<int32_t>(place - first);
       label_time[to] = time;
       for (size_t f = 0; f < places.feature_index.size(); ++f) {
-        block.span(t.label_features[f])[static_cast<size_t>(to)] = places.feature_index[f][source];
+        block.span(t.label_features[f])[static_cast<size_t>(to)] =
+            places.feature_index[f][static_cast<size_t>(source)];
       }
       const int64_t bits = label_column[static_cast<size_t>(i)];
       for (size_t k = 0; k < config_.tasks.size(); ++k) {
@@ -291,14 +294,14 @@ void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro, const Plac
     for (int64_t e = at(layout.history_offsets, b); e < at(layout.history_offsets, b + 1); ++e) {
       const int64_t time = history_times[static_cast<size_t>(e)];
       if (!candidates) put_label(e, e, time);
-      put(places.branch[e], interleaved ? -1 : places.event_action[e], time);
+      put(branch[e], interleaved ? -1 : places.event_action[e], time);
       if (interleaved) put(-1, places.event_action[e], time);
     }
     for (int64_t c = at(layout.candidate_offsets, b); c < at(layout.candidate_offsets, b + 1);
          ++c) {
       const int64_t time = candidate_times[static_cast<size_t>(c)];
       put_label(c, layout.events() + c, time);
-      put(places.branch[layout.events() + c], interleaved ? -1 : places.target_action[c], time);
+      put(branch[layout.events() + c], interleaved ? -1 : places.target_action[c], time);
     }
   };
   base::parallel_for(micro.count, kSamplesPerTask, [&](int64_t first, int64_t end) {

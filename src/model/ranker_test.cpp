@@ -17,34 +17,10 @@ namespace {
 
 using ops::test::TestBed;
 
-struct Fixture {
-  explicit Fixture(const ModelConfig& config, DType dtype = DType::kF64)
-      : bed(dtype == DType::kF64 ? Precision::kF64 : Precision::kF32),
-        tables(tiny_tables(), Device::cpu(), dtype, 3),
-        ranker(config, tables, Device::cpu(), dtype, 5) {
-    uint64_t seed = 200;
-    for (Parameter& p : ranker.parameters().all()) {
-      const Tensor flat = p.value.reshape({p.value.elements()});
-      dispatch_real(dtype, [&]<class T>(T) {
-        int64_t i = 0;
-        for (T& x : flat.span<T>()) x += static_cast<T>(0.2 * TestBed::number(seed, i++));
-      });
-      ++seed;
-    }
-  }
-  Pass run(const Batch& batch, const PassOptions& options = {}) {
-    ranker.parameters().zero_grads();
-    return ranker.run(bed.exec, batch, options);
-  }
-  TestBed bed;
-  sparse::Tables tables;
-  Ranker ranker;
-};
-
 /// Directional derivatives of the loss along random directions in all parameters and all table
 /// rows.
 void check_gradients(const ModelConfig& config, const Batch& batch) {
-  Fixture f(config);
+  TinyRanker f(config);
   const Pass pass = f.run(batch);
   const std::span<double> values = f.ranker.parameters().values().span<double>();
   const std::span<double> grads = f.ranker.parameters().grads().span<double>();
@@ -112,7 +88,7 @@ TEST(RankerTest, GradientsOfInterleavedCandidatesWithAllMasks) {
   check_gradients(tiny_masked_config(), tiny_batch());
 }
 
-std::vector<double> all_results(Fixture& f, const Pass& pass) {
+std::vector<double> all_results(TinyRanker& f, const Pass& pass) {
   std::vector<double> out{pass.loss};
   out.insert(out.end(), pass.logits.begin(), pass.logits.end());
   for (const double g : f.ranker.parameters().grads().span<double>()) out.push_back(g);
@@ -123,8 +99,8 @@ std::vector<double> all_results(Fixture& f, const Pass& pass) {
 }
 
 void expect_equal_results(const ModelConfig& a, const ModelConfig& b, int64_t cut) {
-  Fixture fa(a);
-  Fixture fb(b);
+  TinyRanker fa(a);
+  TinyRanker fb(b);
   const Batch batch = tiny_batch();
   const std::vector<double> expected = all_results(fa, fa.run(batch));
   const std::vector<double> found = all_results(fb, fb.run(batch, {.micro_batch_tokens = cut}));
@@ -150,7 +126,7 @@ TEST(RankerTest, IdentitiesAndMicroBatchesChangeNothing) {
 }
 
 TEST(RankerTest, EmptyBatchesAndSamplesAreLegal) {
-  Fixture f(tiny_config());
+  TinyRanker f(tiny_config());
   const Pass none = f.run(tiny_batch({}, {}));
   EXPECT_EQ(none.loss, 0);
   EXPECT_EQ(none.tokens, 0);
@@ -162,7 +138,7 @@ TEST(RankerTest, EmptyBatchesAndSamplesAreLegal) {
 }
 
 TEST(RankerTest, EvaluationHasNoDropoutAndNoGradients) {
-  Fixture f(tiny_config());
+  TinyRanker f(tiny_config());
   const Batch batch = tiny_batch();
   const Pass first = f.run(batch, {.training = false});
   f.bed.exec.dropout_key = base::philox_key(9, 9);
@@ -174,7 +150,7 @@ TEST(RankerTest, EvaluationHasNoDropoutAndNoGradients) {
 
 TEST(RankerTest, DropoutFollowsTheSampleNotItsPlace) {
   ModelConfig config = tiny_config();
-  Fixture f(config);
+  TinyRanker f(config);
   const Batch batch = tiny_batch();
   const std::vector<double> whole = f.run(batch).logits;
   const Batch part = batch.slice(2, 2);
@@ -184,7 +160,7 @@ TEST(RankerTest, DropoutFollowsTheSampleNotItsPlace) {
 }
 
 TEST(RankerTest, ResultsDoNotDependOnThreads) {
-  Fixture f(tiny_config(), DType::kF32);
+  TinyRanker f(tiny_config(), DType::kF32);
   const Batch batch = tiny_batch();
   ops::test::expect_independent_of_threads([&] {
     const Pass pass = f.run(batch);
@@ -200,7 +176,7 @@ TEST(RankerTest, ResultsDoNotDependOnThreads) {
 TEST(RankerTest, TooLongSampleIsAClearError) {
   ModelConfig config = tiny_config();
   config.max_seq_len = 8;
-  Fixture f(config);
+  TinyRanker f(config);
   try {
     f.run(tiny_batch());
     FAIL() << "no error";

@@ -10,6 +10,8 @@
 #include "base/rng.h"
 #include "batch/batch.h"
 #include "model/config.h"
+#include "model/ranker.h"
+#include "ops/test_util.h"
 #include "sparse/tables.h"
 
 namespace segue::model {
@@ -134,5 +136,31 @@ inline ModelConfig tiny_masked_config() {
                  .score_scale = ScoreScale::kBatchMax};
   return c;
 }
+
+/// A model in float or double whose parameters are all away from their initial values.
+struct TinyRanker {
+  explicit TinyRanker(const ModelConfig& config, DType dtype = DType::kF64)
+      : bed(dtype == DType::kF64 ? Precision::kF64 : Precision::kF32),
+        tables(tiny_tables(), Device::cpu(), dtype, 3),
+        ranker(config, tables, Device::cpu(), dtype, 5) {
+    uint64_t seed = 200;
+    for (Parameter& p : ranker.parameters().all()) {
+      const Tensor flat = p.value.reshape({p.value.elements()});
+      dispatch_real(dtype, [&]<class T>(T) {
+        int64_t i = 0;
+        for (T& x : flat.span<T>())
+          x += static_cast<T>(0.2 * ops::test::TestBed::number(seed, i++));
+      });
+      ++seed;
+    }
+  }
+  Pass run(const Batch& batch, const PassOptions& options = {}) {
+    ranker.parameters().zero_grads();
+    return ranker.run(bed.exec, batch, options);
+  }
+  ops::test::TestBed bed;
+  sparse::Tables tables;
+  Ranker ranker;
+};
 
 }  // namespace segue::model

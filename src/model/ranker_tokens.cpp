@@ -25,6 +25,10 @@ Ranker::Tokens Ranker::place_tokens(const PreparedBatch& batch, const PreparedBa
   }
   t.sequences.rows = {placed.tensor(micro.sample), placed.tensor(micro.token)};
   t.sequences.training = options.training;
+  if (heads_ != nullptr) {
+    t.sequences.heads = heads_;
+    t.sequences.group = &micro.group;
+  }
   t.sequences.score_scale =
       1.0 / static_cast<double>(std::max<int64_t>(
                 1, config_.attention.score_scale == ScoreScale::kBatchMax ? *options.longest
@@ -174,7 +178,7 @@ Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const 
 }
 
 void Ranker::loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, double denominator,
-                  const Results& results) const {
+                  const PassResults& results) const {
   const Exec wide = wide_exec(exec);
   const int64_t labels = tokens.labelled.rows.size(0);
   ops::convert(wide, item.logits, results.logits.rows(tokens.first_label, labels));

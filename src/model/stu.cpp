@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/head_group.h"
 #include "ops/gemm.h"
 
 namespace segue::model {
@@ -55,42 +56,77 @@ ops::GateParams StuLayer::gate_params(const Tensor& u, const Tensor& a,
   return p;
 }
 
+StuLayer::VqkColumns StuLayer::vqk_columns(const Tensor& vqk, int64_t heads) const {
+  const int64_t w = heads * config_.v_dim;
+  const int64_t qk = heads * config_.qk_dim;
+  return {vqk.columns(0, w), vqk.columns(w, qk), vqk.columns(w + qk, qk)};
+}
+
+Tensor StuLayer::vqk_of(const Saved& s) const {
+  const int64_t w = config_.value_width();
+  return s.act ? s.act : s.uvqk.columns(w, config_.uvqk_width() - w);
+}
+
 attention::HstuAttentionParams StuLayer::attention_params(const Sequences& seq,
-                                                          const Saved& s) const {
+                                                          const Tensor& vqk) const {
+  const int64_t heads = seq.heads != nullptr ? seq.heads->own_heads() : config_.heads;
+  const VqkColumns part = vqk_columns(vqk, heads);
   attention::HstuAttentionParams p;
-  if (config_.kind == LayerKind::kConcat) {
-    p.v = columns(s.uvqk, v_block()).split_columns(config_.heads);
-    p.q = columns(s.uvqk, q_block()).split_columns(config_.heads);
-    p.k = columns(s.uvqk, k_block()).split_columns(config_.heads);
-  } else {
-    const int64_t w = config_.value_width();
-    const int64_t qk = config_.heads * config_.qk_dim;
-    p.v = s.act.columns(0, w).split_columns(config_.heads);
-    p.q = s.act.columns(w, qk).split_columns(config_.heads);
-    p.k = s.act.columns(w + qk, qk).split_columns(config_.heads);
-  }
-  p.offsets = seq.offsets;
-  p.num_targets = seq.num_targets;
+  p.v = part.v.split_columns(heads);
+  p.q = part.q.split_columns(heads);
+  p.k = part.k.split_columns(heads);
+  p.offsets = seq.heads != nullptr ? seq.group->offsets : seq.offsets;
+  p.num_targets = seq.heads != nullptr ? seq.group->num_targets : seq.num_targets;
   p.mask = config_.mask;
   p.alpha = alpha();
   p.scale = seq.score_scale;
   return p;
 }
 
+void StuLayer::attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const {
+  if (seq.heads != nullptr) return split_attention_forward(exec, seq, s);
+  attention::hstu_attention_forward(exec, attention_params(seq, vqk_of(s)),
+                                    s.a.split_columns(config_.heads));
+}
+
+void StuLayer::attention_backward(const Exec& exec, const Sequences& seq, const Saved& s,
+                                  const Tensor& da, const Tensor& dz) const {
+  if (seq.heads != nullptr) return split_attention_backward(exec, seq, s, da, dz);
+  attention::hstu_attention_backward(exec, attention_params(seq, vqk_of(s)),
+                                     da.split_columns(config_.heads),
+                                     columns(dz, q_block()).split_columns(config_.heads),
+                                     columns(dz, k_block()).split_columns(config_.heads),
+                                     columns(dz, v_block()).split_columns(config_.heads));
+}
+
+/// Silu's backward reads all of it; otherwise V, Q and K are kept as the group has them.
+int64_t StuLayer::kept_uvqk_width(const Sequences& seq) const {
+  const bool u_alone = seq.heads != nullptr && config_.kind == LayerKind::kConcat;
+  return u_alone ? config_.value_width() : config_.uvqk_width();
+}
+
 void StuLayer::project(const Exec& exec, const Saved& s) const {
-  ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, uvqk_weight_->value, s.uvqk,
-            {.bias = uvqk_bias_->value});
-  if (config_.kind == LayerKind::kGated) {
-    const int64_t w = config_.value_width();
-    ops::silu_forward(exec, s.uvqk.columns(w, config_.uvqk_width() - w), s.act);
+  const int64_t w = config_.value_width();
+  const int64_t vqk = config_.uvqk_width() - w;
+  const Tensor& weight = uvqk_weight_->value;
+  const Tensor& bias = uvqk_bias_->value;
+  if (s.uvqk.size(1) == w) {
+    ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, weight.columns(0, w), s.uvqk,
+              {.bias = bias.narrow(0, 0, w)});
+    ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, weight.columns(w, vqk), s.act,
+              {.bias = bias.narrow(0, w, vqk)});
+    return;
   }
+  ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, weight, s.uvqk, {.bias = bias});
+  if (s.act) ops::silu_forward(exec, s.uvqk.columns(w, vqk), s.act);
 }
 
 StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const Tensor& x) const {
   const int64_t tokens = x.size(0);
   const int64_t w = config_.value_width();
-  const int64_t uvqk = config_.uvqk_width();
+  const int64_t vqk = config_.uvqk_width() - w;
   const bool gated = config_.kind == LayerKind::kGated;
+  const bool shared = seq.heads != nullptr;
   const RecomputeConfig& drop = config_.recompute;
 
   Saved s;
@@ -105,8 +141,9 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
     }
     if (kept == (seq.training && !drop.normed_input)) s.h = exec.activation({tokens, config_.dim});
     if (kept == (seq.training && !drop.uvqk)) {
-      s.uvqk = exec.activation({tokens, uvqk});
-      if (gated) s.act = exec.activation({tokens, uvqk - w});
+      s.uvqk = exec.activation({tokens, kept_uvqk_width(seq)});
+      if (gated && !shared) s.act = exec.activation({tokens, vqk});
+      if (shared) s.group_vqk = exec.activation({seq.group->tokens(), vqk / seq.heads->size()});
     }
     if (kept == (seq.training && !drop.gate)) {
       s.y = exec.activation({tokens, gated ? w : 3 * w});
@@ -115,17 +152,18 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
   allocate(true);
   Arena::Mark scratch(*exec.arena);
   allocate(false);
+  if (shared) s.act = exec.activation({tokens, vqk});
 
   ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
   project(exec, s);
-  attention::hstu_attention_forward(exec, attention_params(seq, s),
-                                    s.a.split_columns(config_.heads));
+  attention_forward(exec, seq, s);
   ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, seq.training), s.y,
                     s.stats_out);
   ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out, {.residual = x});
 
   if (drop.normed_input) s.h = {};
-  if (drop.uvqk) s.uvqk = s.act = {};
+  if (drop.uvqk) s.uvqk = s.act = s.group_vqk = {};
+  if (shared) s.act = {};
   if (drop.gate) s.y = {};
   return s;
 }
@@ -139,8 +177,8 @@ void StuLayer::rebuild(const Exec& exec, const Sequences& seq, Saved& s) const {
     ops::norm_forward(exec, input_norm(), s.x, s.h, s.stats_in);
   }
   if (!s.uvqk) {
-    s.uvqk = exec.activation({tokens, config_.uvqk_width()});
-    if (gated) s.act = exec.activation({tokens, config_.uvqk_width() - w});
+    s.uvqk = exec.activation({tokens, kept_uvqk_width(seq)});
+    if (gated || seq.heads != nullptr) s.act = exec.activation({tokens, config_.uvqk_width() - w});
     project(exec, s);
   }
   if (!s.y) {
@@ -171,11 +209,7 @@ void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& sav
                        s.stats_out, dy, columns(dz, u_block()), da, output_norm_weight_->grad,
                        output_norm_bias_->grad);
   }
-  attention::hstu_attention_backward(exec, attention_params(seq, s),
-                                     da.split_columns(config_.heads),
-                                     columns(dz, q_block()).split_columns(config_.heads),
-                                     columns(dz, k_block()).split_columns(config_.heads),
-                                     columns(dz, v_block()).split_columns(config_.heads));
+  attention_backward(exec, seq, s, da, dz);
   if (config_.kind == LayerKind::kGated) {
     const Tensor dvqk = dz.columns(w, config_.uvqk_width() - w);
     ops::silu_backward(exec, dvqk, s.uvqk.columns(w, config_.uvqk_width() - w), dvqk);

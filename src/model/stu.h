@@ -12,6 +12,9 @@
 
 namespace segue::model {
 
+class HeadGroup;
+struct GroupSequences;
+
 struct StuConfig {
   int64_t dim = 0, heads = 0, qk_dim = 0, v_dim = 0;
   LayerKind kind = LayerKind::kConcat;
@@ -36,6 +39,10 @@ struct Sequences {
   ops::RowIdentity rows;                 // for dropout
   double score_scale = 1;                // 1 / N
   bool training = false;                 // dropout on, activations kept
+  /// Ranks that attention is shared with, and the sequences of all of them; absent: alone. They
+  /// must agree about everything above that is not about this rank's sequences.
+  HeadGroup* heads = nullptr;
+  const GroupSequences* group = nullptr;
 
   int64_t tokens() const { return offsets.empty() ? 0 : offsets.back() - offsets.front(); }
 };
@@ -53,15 +60,17 @@ class StuLayer {
  public:
   StuLayer(Parameters& parameters, const std::string& prefix, const StuConfig& config);
 
-  /// What backward needs. h, uvqk, act and y may be absent (recompute); rebuild() makes them again.
+  /// What backward needs. h, uvqk, act, group_vqk and y may be absent (recompute); rebuild() makes
+  /// all but group_vqk again.
   struct Saved {
     Tensor x, x_out;
     ops::NormStats stats_in, stats_out;
     Tensor a;     // attention output [tokens, heads * v_dim]
     Tensor h;     // normed input
-    Tensor uvqk;  // raw, packed
-    Tensor act;   // gated: silu of the V, Q, K columns
-    Tensor y;     // input of the output projection
+    Tensor uvqk;  // raw, packed; U alone where attention is shared and needs no more of it
+    Tensor act;   // V, Q, K columns where they are not those of uvqk: after silu, or to be sent
+    Tensor group_vqk;  // V, Q, K of the group's tokens, this rank's heads
+    Tensor y;          // input of the output projection
   };
   Saved forward(const Exec& exec, const Sequences& seq, const Tensor& x) const;
   /// dx overwritten (may alias dx_out), parameter gradients += .
@@ -109,7 +118,22 @@ class StuLayer {
   ops::NormParams input_norm() const;
   ops::GateParams gate_params(const Tensor& u, const Tensor& a, const ops::RowIdentity& rows,
                               bool training) const;
-  attention::HstuAttentionParams attention_params(const Sequences& seq, const Saved& s) const;
+  /// Parts of a matrix whose columns are V | Q | K of `heads` heads.
+  struct VqkColumns {
+    Tensor v, q, k;
+  };
+  VqkColumns vqk_columns(const Tensor& vqk, int64_t heads) const;
+  /// V, Q, K of this rank's tokens.
+  Tensor vqk_of(const Saved& s) const;
+  /// Of the sequences of this rank, or of the group if there is one.
+  attention::HstuAttentionParams attention_params(const Sequences& seq, const Tensor& vqk) const;
+  void attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const;
+  void attention_backward(const Exec& exec, const Sequences& seq, const Saved& s, const Tensor& da,
+                          const Tensor& dz) const;
+  void split_attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const;
+  void split_attention_backward(const Exec& exec, const Sequences& seq, const Saved& s,
+                                const Tensor& da, const Tensor& dz) const;
+  int64_t kept_uvqk_width(const Sequences& seq) const;
   void rebuild(const Exec& exec, const Sequences& seq, Saved& saved) const;
   void project(const Exec& exec, const Saved& saved) const;  // h -> uvqk (and act)
   double alpha() const;

@@ -80,13 +80,15 @@ void loss_forward_backward(const Exec& exec, TaskKind kind, const Tensor& logits
                            const Tensor& loss_sum);
 
 void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
-                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter);
+                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
+                 const Tensor& enabled);
 void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out);
+void all_finite(const Exec& exec, const Tensor& values, const Tensor& out);
 void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
                 const Tensor& scale);
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
                     const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& mean_squares);
+                    const Tensor& enabled, const Tensor& mean_squares);
 void row_mean_squares(const Exec& exec, const Tensor& x, int64_t width, const Tensor& out);
 
 }  // namespace cuda

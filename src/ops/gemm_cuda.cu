@@ -147,6 +147,15 @@ Product representative(Product p) {
   return p;
 }
 
+/// Partial products of a cut k are added up by a second kernel.
+int64_t kernels_of(const cublasLtMatmulAlgo_t& algorithm) {
+  int32_t parts = 1;
+  size_t written = 0;
+  check_cublas(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
+                                                    &parts, sizeof(parts), &written));
+  return parts > 1 ? 2 : 1;
+}
+
 /// Owns the descriptors of a product for one call.
 class Prepared {
  public:
@@ -193,6 +202,7 @@ class Prepared {
                      const cublasLtMatmulAlgo_t& algorithm, const Buffer& workspace,
                      cudaStream_t stream) const {
     const float alpha = 1;
+    count_launches(kernels_of(algorithm));
     return cublasLtMatmul(handle, description_.get(), &alpha, p.b, b_.get(), p.a, a_.get(), &p.beta,
                           p.addend, addend_.get(), p.c, c_.get(), &algorithm, workspace.data(),
                           static_cast<size_t>(workspace.bytes()), stream);

@@ -14,6 +14,7 @@
 #include "base/rng.h"
 #include "ops/dropout.h"
 #include "tensor/exec.h"
+#include "tensor/launches.h"
 
 // What the CUDA forms of the ops share. Shape of nearly every kernel here: a warp owns a row, lanes
 // own 8 neighbouring columns (16 bytes of bf16, one Philox call), blocks own contiguous rows.
@@ -36,6 +37,7 @@ inline void check_cuda(cudaError_t rc, std::source_location at = std::source_loc
 }
 inline void check_launch(std::source_location at = std::source_location::current()) {
   check_cuda(cudaGetLastError(), at);
+  count_launches(1);
 }
 
 /// Makes the device of `exec` current and returns its stream.

@@ -13,12 +13,17 @@ struct AdamParams {
 };
 /// p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g scaled by
 /// `gradient_scale` (f64 [1] on exec's device; absent: 1) first. All others flat and contiguous, of
-/// equal type.
+/// equal type. Where `enabled` (f64 [1] on exec's device; absent: 1) is 0 nothing changes.
 void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
-                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter);
+                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
+                 const Tensor& enabled = {});
 
 /// out (f64 [1]) = sum of squares of a flat tensor, in double, fixed chunks added in order.
 void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out);
+
+/// out (f64 [1]) = 1 if all values (flat f64) are finite, else 0: what updates are enabled by when
+/// the host has not seen the values yet.
+void all_finite(const Exec& exec, const Tensor& values, const Tensor& out);
 
 /// scale = min(1, clip_norm / (sqrt(sum_of_squares) + 1e-6)), or 1 if clip_norm is 0; both f64 [1].
 /// The norm never has to visit the host.
@@ -41,12 +46,12 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim);
 ///   SGD:              w -= lr * g
 ///   Adam:             m, v per element; only touched rows move
 /// state [rows, row_state_size] (Adam: m, then v), in the type of the table; gradients may be float
-/// or double. ids i64. Row addresses are 64 bit. Error(kOutOfRange) leaves the table as it was.
-/// `mean_squares` (f64 [n], row-wise Adagrad only) stands for mean(g^2) where the table holds some
-/// columns of wider rows.
+/// or double. ids i64. Row addresses are 64 bit. Error(kOutOfRange) leaves the table as it was, and
+/// so does `enabled` (f64 [1] on exec's device; absent: 1) where it is 0. `mean_squares` (f64 [n],
+/// row-wise Adagrad only) stands for mean(g^2) where the table holds some columns of wider rows.
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
                     const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& mean_squares = {});
+                    const Tensor& enabled = {}, const Tensor& mean_squares = {});
 
 /// out[i] (f64) = sum of squares of row i of x, divided by `width`: the part that these columns
 /// have in the mean square of a row of that width.

@@ -89,16 +89,19 @@ void update_row(const RowUpdateParams& p, const AdamStep<T>& adam, int64_t dim, 
   }
 }
 
+bool is_off(const Tensor& enabled) { return enabled && enabled.ptr<double>()[0] == 0; }
+
 }  // namespace
 
 void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
-                 const Tensor& gradient, const Tensor& m, const Tensor& v,
-                 const Tensor& parameter) {
+                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
+                 const Tensor& enabled) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda())
-      return cuda::adam_update(exec, p, gradient_scale, gradient, m, v, parameter);
+      return cuda::adam_update(exec, p, gradient_scale, gradient, m, v, parameter, enabled);
   }
   require_cpu(exec, "adam_update");
+  if (is_off(enabled)) return;
   const int64_t n = parameter.elements();
   SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
                "adam_update: sizes differ");
@@ -140,6 +143,16 @@ void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
   out.ptr<double>()[0] = sum;
 }
 
+void all_finite(const Exec& exec, const Tensor& values, const Tensor& out) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::all_finite(exec, values, out);
+  }
+  require_cpu(exec, "all_finite");
+  const std::span<const double> all = values.span<double>();
+  out.ptr<double>()[0] =
+      std::all_of(all.begin(), all.end(), [](double x) { return std::isfinite(x); }) ? 1 : 0;
+}
+
 void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
                 const Tensor& scale) {
   if constexpr (kHasCuda) {
@@ -167,13 +180,14 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim) {
 
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
                     const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& mean_squares) {
+                    const Tensor& enabled, const Tensor& mean_squares) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) {
-      return cuda::rowwise_update(exec, p, ids, gradients, table, state, mean_squares);
+      return cuda::rowwise_update(exec, p, ids, gradients, table, state, enabled, mean_squares);
     }
   }
   require_cpu(exec, "rowwise_update");
+  if (is_off(enabled)) return;
   const int64_t n = ids.size(0), dim = table.size(1);
   const int64_t state_size = row_state_size(p.kind, dim);
   SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim, "rowwise_update: shapes differ");

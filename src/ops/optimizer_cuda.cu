@@ -28,10 +28,14 @@ struct AdamStep {
   }
 };
 
+/// A null pointer enables.
+__device__ bool is_off(const double* enabled) { return enabled != nullptr && *enabled == 0; }
+
 template <int kW>
 __global__ void __launch_bounds__(kThreads)
-    adam_kernel(AdamStep step, float decay, const double* scale, int64_t n, const float* gradient,
-                float* m, float* v, float* parameter) {
+    adam_kernel(AdamStep step, float decay, const double* scale, const double* enabled, int64_t n,
+                const float* gradient, float* m, float* v, float* parameter) {
+  if (is_off(enabled)) return;
   const float factor = scale != nullptr ? static_cast<float>(*scale) : 1.f;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kW;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kW; i < n;
@@ -83,6 +87,14 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *out = sum;
 }
 
+__global__ void __launch_bounds__(kThreads)
+    all_finite_kernel(const double* values, int64_t n, double* out) {
+  int good = 1;
+  for (int64_t i = threadIdx.x; i < n; i += kThreads) good &= isfinite(values[i]) ? 1 : 0;
+  good = __syncthreads_and(good);
+  if (threadIdx.x == 0) *out = good != 0 ? 1.0 : 0.0;
+}
+
 __global__ void clip_kernel(const double* squares, double clip_norm, double* scale) {
   constexpr double kClipEps = 1e-6;  // as PyTorch's clip_grad_norm_
   const double ratio = clip_norm / (sqrt(*squares) + kClipEps);
@@ -115,9 +127,11 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class G>
 __global__ void __launch_bounds__(kThreads)
-    update_rows_kernel(RowUpdateParams p, AdamStep adam, const int64_t* ids, int64_t n,
-                       int64_t table_rows, int dim, Matrix<const G> gradients, Matrix<float> table,
-                       float* states, int64_t state_size, const double* mean_squares) {
+    update_rows_kernel(RowUpdateParams p, AdamStep adam, const double* enabled, const int64_t* ids,
+                       int64_t n, int64_t table_rows, int dim, Matrix<const G> gradients,
+                       Matrix<float> table, float* states, int64_t state_size,
+                       const double* mean_squares) {
+  if (is_off(enabled)) return;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto lr = static_cast<float>(p.lr), eps = static_cast<float>(p.eps);
@@ -161,8 +175,10 @@ __global__ void __launch_bounds__(kThreads)
 /// Row-wise Adagrad of rows that lie 16 bytes aligned: gradient and weight are read once.
 template <class G, class L>
 __global__ void __launch_bounds__(kThreads)
-    rowwise_adagrad_kernel(double lr, double eps, const int64_t* ids, int64_t n, int64_t table_rows,
-                           int dim, Matrix<const G> gradients, Matrix<float> table, float* state) {
+    rowwise_adagrad_kernel(double lr, double eps, const double* enabled, const int64_t* ids,
+                           int64_t n, int64_t table_rows, int dim, Matrix<const G> gradients,
+                           Matrix<float> table, float* state) {
+  if (is_off(enabled)) return;
   const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp; i < n;
        i += warps) {
@@ -192,8 +208,8 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
-                 const Tensor& gradient, const Tensor& m, const Tensor& v,
-                 const Tensor& parameter) {
+                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
+                 const Tensor& enabled) {
   const int64_t n = parameter.elements();
   SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
                "adam_update: sizes differ");
@@ -203,9 +219,9 @@ void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_s
   const auto launch = [&](auto kernel, int64_t width) {
     const int64_t blocks = std::min(divide_up(n, kThreads * width), kMaxBlocks);
     kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        step, static_cast<float>(p.weight_decay), device_ptr<double>(gradient_scale), n,
-        device_ptr<float>(gradient), device_ptr<float>(m), device_ptr<float>(v),
-        device_ptr<float>(parameter));
+        step, static_cast<float>(p.weight_decay), device_ptr<double>(gradient_scale),
+        device_ptr<double>(enabled), n, device_ptr<float>(gradient), device_ptr<float>(m),
+        device_ptr<float>(v), device_ptr<float>(parameter));
     check_launch();
   };
   const auto flat = [n](const Tensor& t) { return t.reshape({n}); };
@@ -235,6 +251,13 @@ void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
   check_launch();
 }
 
+void all_finite(const Exec& exec, const Tensor& values, const Tensor& out) {
+  SEGUE_ASSERT(values.is_contiguous(), "all_finite: strided tensor");
+  all_finite_kernel<<<1, kThreads, 0, stream_of(exec)>>>(
+      device_ptr<double>(values), values.elements(), device_ptr<double>(out));
+  check_launch();
+}
+
 void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
                 const Tensor& scale) {
   clip_kernel<<<1, 1, 0, stream_of(exec)>>>(device_ptr<double>(sum_of_squares), clip_norm,
@@ -244,7 +267,7 @@ void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm
 
 void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
                     const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& mean_squares) {
+                    const Tensor& enabled, const Tensor& mean_squares) {
   const int64_t n = ids.size(0), dim = table.size(1);
   const int64_t state_size = row_state_size(p.kind, dim);
   SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim, "rowwise_update: shapes differ");
@@ -255,6 +278,7 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& id
   const cudaStream_t stream = stream_of(exec);
   const AdamStep adam(p.lr, p.beta1, p.beta2, p.eps, p.t);
   const int64_t* rows = device_ptr<int64_t>(ids);
+  const double* on = device_ptr<double>(enabled);
   float* states = state_size == 0 ? nullptr : device_ptr<float>(state);
   const unsigned blocks = row_blocks(n, 4 * kMaxBlocks);
   const bool in_registers = p.kind == RowOptimizer::kRowwiseAdagrad && !mean_squares &&
@@ -263,7 +287,7 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& id
     using G = decltype(zero_value);
     if (in_registers) {
       const auto launch = [&](auto kernel) {
-        kernel<<<blocks, kThreads, 0, stream>>>(p.lr, p.eps, rows, n, table.size(0),
+        kernel<<<blocks, kThreads, 0, stream>>>(p.lr, p.eps, on, rows, n, table.size(0),
                                                 static_cast<int>(dim), input_of<G>(gradients),
                                                 matrix_of<float>(table), states);
       };
@@ -274,7 +298,7 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& id
       }
     } else {
       update_rows_kernel<G><<<blocks, kThreads, 0, stream>>>(
-          p, adam, rows, n, table.size(0), static_cast<int>(dim), input_of<G>(gradients),
+          p, adam, on, rows, n, table.size(0), static_cast<int>(dim), input_of<G>(gradients),
           matrix_of<float>(table), states, state_size,
           mean_squares ? device_ptr<double>(mean_squares) : nullptr);
     }

@@ -49,6 +49,47 @@ TEST_F(GpuOptimizerTest, NothingToSumAndNothingToClip) {
   EXPECT_TRUE(std::isnan(bed.values(scale)[0]));
 }
 
+TEST_F(GpuOptimizerTest, AllFinite) {
+  ModeBed bed(Device::cuda(), Precision::kF32);
+  const Tensor out = bed.scalar(7);
+  for (const double last : {1.0, 1e308, std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    const Tensor values = bed.exec.arena->tensor(DType::kF64, {300});
+    zero(values, bed.exec.stream);
+    copy(values.narrow(0, 299, 1), bed.scalar(last), bed.exec.stream);
+    all_finite(bed.exec, values, out);
+    EXPECT_EQ(bed.values(out)[0], std::isfinite(last) ? 1 : 0);
+  }
+}
+
+TEST_F(GpuOptimizerTest, UpdatesThatAreNotEnabledChangeNothing) {
+  ModeBed bed(Device::cuda(), Precision::kF32);
+  const Tensor off = bed.scalar(0), on = bed.scalar(1);
+  const Tensor ids = bed.longs({1, 5});
+  for (const RowOptimizer kind : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdam}) {
+    const Tensor table = bed.parameter(1, {10, 64});
+    const Tensor state = bed.parameter(2, {10, row_state_size(kind, 64)}, 0);
+    const Tensor g = bed.parameter(3, {2, 64});
+    RowUpdateParams p;
+    p.kind = kind;
+    p.lr = 0.1;
+    const std::vector<double> before = bed.values(table), state_before = bed.values(state);
+    rowwise_update(bed.exec, p, ids, g, table, state, off);
+    EXPECT_EQ(bed.values(table), before);
+    EXPECT_EQ(bed.values(state), state_before);
+    rowwise_update(bed.exec, p, ids, g, table, state, on);
+    EXPECT_NE(bed.values(table), before);
+  }
+  const Tensor g = bed.parameter(4, {64}), m = bed.parameter(5, {64}),
+               v = bed.parameter(6, {64}, 0);
+  const Tensor parameter = bed.parameter(7, {64});
+  const std::vector<double> before = bed.values(parameter), moments = bed.values(m);
+  adam_update(bed.exec, {}, {}, g, m, v, parameter, off);
+  EXPECT_EQ(bed.values(parameter), before);
+  EXPECT_EQ(bed.values(m), moments);
+  adam_update(bed.exec, {}, {}, g, m, v, parameter, on);
+  EXPECT_NE(bed.values(m), moments);
+}
+
 TEST_F(GpuOptimizerTest, RowwiseUpdates) {
   for (const RowOptimizer kind : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdagrad,
                                   RowOptimizer::kSgd, RowOptimizer::kAdam}) {

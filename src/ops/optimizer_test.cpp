@@ -108,21 +108,6 @@ TEST(OptimizerTest, ClipScale) {
   EXPECT_EQ(scale_of(0, 1), 1.0);
 }
 
-TEST(OptimizerTest, DenseOpsAreIndependentOfThreads) {
-  TestBed bed;
-  const int64_t n = 100003;
-  const Tensor g = bed.random(1, {n}), m = bed.zeros(DType::kF32, {n});
-  const Tensor v = bed.zeros(DType::kF32, {n}), parameter = bed.zeros(DType::kF32, {n});
-  expect_independent_of_threads([&] {
-    for (const Tensor& t : {m, v, parameter}) zero(t);
-    const Tensor scale = bed.zeros(DType::kF64, {1});
-    sum_of_squares(bed.exec, g, scale);
-    clip_scale(bed.exec, scale, 1, scale);
-    adam_update(bed.exec, {}, scale, g, m, v, parameter);
-    return bytes_of(parameter);
-  });
-}
-
 struct Table {
   Tensor weights, state, ids, gradients;
   RowUpdateParams p;
@@ -140,6 +125,55 @@ struct Table {
   }
   void update(const Exec& exec) const { rowwise_update(exec, p, ids, gradients, weights, state); }
 };
+
+TEST(OptimizerTest, AllFinite) {
+  TestBed bed;
+  const Tensor values = bed.zeros(DType::kF64, {5}), out = bed.zeros(DType::kF64, {1});
+  all_finite(bed.exec, values, out);
+  EXPECT_EQ(out.ptr<double>()[0], 1);
+  for (const double bad : {std::nan(""), HUGE_VAL, -HUGE_VAL}) {
+    values.ptr<double>()[4] = bad;
+    all_finite(bed.exec, values, out);
+    EXPECT_EQ(out.ptr<double>()[0], 0);
+  }
+}
+
+TEST(OptimizerTest, UpdatesThatAreNotEnabledChangeNothing) {
+  TestBed bed;
+  const Tensor enabled = bed.zeros(DType::kF64, {1});
+  const Tensor g = bed.random(1, {20}), m = bed.random(2, {20}), v = bed.random(3, {20});
+  const Tensor parameter = bed.random(4, {20});
+  const Table t(bed, RowOptimizer::kRowwiseAdagrad, {3, 7});
+  const auto run = [&] {
+    adam_update(bed.exec, {}, {}, g, m, v, parameter, enabled);
+    rowwise_update(bed.exec, t.p, t.ids, t.gradients, t.weights, t.state, enabled);
+    std::vector<uint8_t> bytes;
+    for (const Tensor& x : {m, v, parameter, t.weights, t.state}) {
+      const std::vector<uint8_t> part = bytes_of(x);
+      bytes.insert(bytes.end(), part.begin(), part.end());
+    }
+    return bytes;
+  };
+  const std::vector<uint8_t> off = run();
+  EXPECT_EQ(run(), off);
+  enabled.ptr<double>()[0] = 1;
+  EXPECT_NE(run(), off);
+}
+
+TEST(OptimizerTest, DenseOpsAreIndependentOfThreads) {
+  TestBed bed;
+  const int64_t n = 100003;
+  const Tensor g = bed.random(1, {n}), m = bed.zeros(DType::kF32, {n});
+  const Tensor v = bed.zeros(DType::kF32, {n}), parameter = bed.zeros(DType::kF32, {n});
+  expect_independent_of_threads([&] {
+    for (const Tensor& t : {m, v, parameter}) zero(t);
+    const Tensor scale = bed.zeros(DType::kF64, {1});
+    sum_of_squares(bed.exec, g, scale);
+    clip_scale(bed.exec, scale, 1, scale);
+    adam_update(bed.exec, {}, scale, g, m, v, parameter);
+    return bytes_of(parameter);
+  });
+}
 
 TEST(OptimizerTest, RowwiseAdagradKeepsOneNumberPerRow) {
   TestBed bed(Precision::kF64);

@@ -224,6 +224,9 @@ SortedItems sort_items(const Exec& exec, const Tensor& index, int64_t destinatio
   const Tensor scratch = exec.arena->tensor(DType::kU8, {static_cast<int64_t>(bytes)});
   check_cuda(cub::DeviceRadixSort::SortPairs(scratch.data, bytes, keys_in, keys, items_in, items,
                                              static_cast<int>(n), 0, bits, stream));
+  // One kernel when all keys fit into a block, else a histogram, its sums and a pass per digit.
+  constexpr int64_t kOneBlock = 4864;
+  count_launches(n <= kOneBlock ? 1 : 2 + divide_up(bits, 8));
   return {keys, items, n, static_cast<uint32_t>(destinations)};
 }
 

@@ -1,6 +1,7 @@
 #include "sparse/dedup.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <limits>
 #include <utility>
@@ -17,15 +18,84 @@ using base::parallel_for;
 
 // One chunk of work. The cut depends on the number of ids alone, and every pass is stable, so the
 // result is the same on any number of threads.
-constexpr int64_t kGrain = 1 << 15;
+constexpr int64_t kGrain = 1 << 14;
 constexpr int kDigitBits = 11;  // a histogram of 2048 counters stays in the first-level cache
 constexpr int64_t kDigits = 1 << kDigitBits;
+constexpr int kWordBits = 64;
 
 int bits_for(uint64_t largest) { return std::bit_width(largest); }
 
+// ---- ids that lie close together: a bit each ----
+
+/// With one bit for every possible id the distinct ones are the set bits in order, and the place of
+/// an id is the number of bits below its own: no sort.
+class BitRanks {
+ public:
+  /// Ids from `smallest` to `largest`.
+  static bool worthwhile(uint64_t range, size_t ids) { return range / kWordBits <= ids; }
+
+  BitRanks(uint64_t smallest, uint64_t range, DedupScratch& scratch)
+      : smallest_(smallest), words_(static_cast<int64_t>(range / kWordBits) + 1) {
+    scratch.records.resize(words_);
+    scratch.other.resize(words_);
+    bits_ = scratch.records.data();
+    below_ = scratch.other.data();
+    parallel_for(words_, kGrain,
+                 [&](int64_t begin, int64_t end) { std::fill(bits_ + begin, bits_ + end, 0); });
+  }
+
+  void mark(int64_t id) {
+    const uint64_t key = static_cast<uint64_t>(id) - smallest_;
+    const std::atomic_ref<uint64_t> word(bits_[key / kWordBits]);
+    const uint64_t bit = uint64_t{1} << (key % kWordBits);
+    // Popular ids are there already: most threads only read.
+    if ((word.load(std::memory_order_relaxed) & bit) == 0) {
+      word.fetch_or(bit, std::memory_order_relaxed);
+    }
+  }
+
+  /// After all marks: fills `values` and makes place() ready.
+  void number(HostArray<int64_t>& counts, HostArray<int64_t>& values) {
+    counts.resize(num_chunks(words_, kGrain));
+    parallel_for(words_, kGrain, [&](int64_t begin, int64_t end) {
+      int64_t count = 0;
+      for (int64_t w = begin; w < end; ++w) count += std::popcount(bits_[w]);
+      counts[begin / kGrain] = count;
+    });
+    int64_t total = 0;
+    for (int64_t& count : counts.span()) total += std::exchange(count, total);
+    values.resize(total);
+    parallel_for(words_, kGrain, [&](int64_t begin, int64_t end) {
+      int64_t place = counts[begin / kGrain];
+      for (int64_t w = begin; w < end; ++w) {
+        below_[w] = static_cast<uint64_t>(place);
+        for (uint64_t word = bits_[w]; word != 0; word &= word - 1) {
+          const auto bit = static_cast<uint64_t>(std::countr_zero(word));
+          values[place++] =
+              static_cast<int64_t>(smallest_ + static_cast<uint64_t>(w) * kWordBits + bit);
+        }
+      }
+    });
+  }
+
+  int32_t place(int64_t id) const {
+    const uint64_t key = static_cast<uint64_t>(id) - smallest_;
+    const uint64_t lower = (uint64_t{1} << (key % kWordBits)) - 1;
+    return static_cast<int32_t>(below_[key / kWordBits]) +
+           std::popcount(bits_[key / kWordBits] & lower);
+  }
+
+ private:
+  uint64_t smallest_;
+  int64_t words_;
+  uint64_t *bits_, *below_;
+};
+
+// ---- ids that lie anywhere: a sort ----
+
 /// An id and its place in the input, in one word when both fit: half the traffic of a pair.
 struct Packed {
-  uint64_t word = 0;
+  uint64_t word;
   static Packed make(uint64_t key, uint64_t place, int place_bits) {
     return {key << place_bits | place};
   }
@@ -36,21 +106,27 @@ struct Packed {
 };
 
 struct Pair {
-  uint64_t id = 0;
-  int32_t at = 0;
-  static Pair make(uint64_t key, uint64_t place, int) { return {key, static_cast<int32_t>(place)}; }
+  uint64_t id;
+  uint64_t at;
+  static Pair make(uint64_t key, uint64_t place, int) { return {key, place}; }
   uint64_t key(int) const { return id; }
-  int64_t place(int) const { return at; }
+  int64_t place(int) const { return static_cast<int64_t>(at); }
 };
 
-/// Stable sort by key, least significant digit first. `other` is scratch of the same size; the
-/// sorted records end up in `records`.
+/// `n` records in memory that is kept.
 template <class Record>
-void radix_sort(std::vector<Record>& records, std::vector<Record>& other, int key_bits,
-                int place_bits) {
-  const auto n = static_cast<int64_t>(records.size());
+Record* records_in(HostArray<uint64_t>& memory, int64_t n) {
+  memory.resize(n * static_cast<int64_t>(sizeof(Record) / sizeof(uint64_t)));
+  return reinterpret_cast<Record*>(memory.data());
+}
+
+/// Stable sort by key, least significant digit first. `other` is scratch of the same size; returns
+/// the one of the two that the sorted records end up in.
+template <class Record>
+Record* radix_sort(Record* records, Record* other, int64_t n, int key_bits, int place_bits,
+                   HostArray<int64_t>& counts) {
   const int passes = (key_bits + kDigitBits - 1) / kDigitBits;
-  std::vector<int64_t> counts(static_cast<size_t>(num_chunks(n, kGrain) * kDigits));
+  counts.resize(num_chunks(n, kGrain) * kDigits);
   const auto counts_of = [&](int64_t begin) { return counts.data() + begin / kGrain * kDigits; };
 
   for (int pass = 0; pass < passes; ++pass) {
@@ -61,7 +137,7 @@ void radix_sort(std::vector<Record>& records, std::vector<Record>& other, int ke
     parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
       int64_t* count = counts_of(begin);
       std::fill_n(count, kDigits, 0);
-      for (int64_t i = begin; i < end; ++i) ++count[digit(records[static_cast<size_t>(i)])];
+      for (int64_t i = begin; i < end; ++i) ++count[digit(records[i])];
     });
     // Counts become starts: all records of a digit lie together, those of earlier chunks first.
     int64_t start = 0;
@@ -72,41 +148,37 @@ void radix_sort(std::vector<Record>& records, std::vector<Record>& other, int ke
     }
     parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
       int64_t* next = counts_of(begin);
-      for (int64_t i = begin; i < end; ++i) {
-        const Record& r = records[static_cast<size_t>(i)];
-        other[static_cast<size_t>(next[digit(r)]++)] = r;
-      }
+      for (int64_t i = begin; i < end; ++i) other[next[digit(records[i])]++] = records[i];
     });
-    records.swap(other);
+    std::swap(records, other);
   }
+  return records;
 }
 
 /// Numbers the runs of equal keys in sorted `records`: fills values, and inverse at every place.
 template <class Record>
-void number_runs(const std::vector<Record>& records, int place_bits, uint64_t smallest,
-                 Distinct& out) {
-  const auto n = static_cast<int64_t>(records.size());
-  const auto record = [&](int64_t i) -> const Record& { return records[static_cast<size_t>(i)]; };
+void number_runs(const Record* records, int64_t n, int place_bits, uint64_t smallest,
+                 HostArray<int64_t>& first_run, Distinct& out) {
   const auto starts_run = [&](int64_t i) {
-    return i == 0 || record(i).key(place_bits) != record(i - 1).key(place_bits);
+    return i == 0 || records[i].key(place_bits) != records[i - 1].key(place_bits);
   };
-  std::vector<int64_t> first_run(static_cast<size_t>(num_chunks(n, kGrain)));
+  first_run.resize(num_chunks(n, kGrain));
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
     int64_t runs = 0;
     for (int64_t i = begin; i < end; ++i) runs += starts_run(i) ? 1 : 0;
-    first_run[static_cast<size_t>(begin / kGrain)] = runs;
+    first_run[begin / kGrain] = runs;
   });
   int64_t total = 0;
-  for (int64_t& runs : first_run) total += std::exchange(runs, total);
+  for (int64_t& runs : first_run.span()) total += std::exchange(runs, total);
 
   out.values.resize(total);
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-    int64_t run = first_run[static_cast<size_t>(begin / kGrain)] - 1;
+    int64_t run = first_run[begin / kGrain] - 1;
     for (int64_t i = begin; i < end; ++i) {
       if (starts_run(i)) {
-        out.values[++run] = static_cast<int64_t>(record(i).key(place_bits) + smallest);
+        out.values[++run] = static_cast<int64_t>(records[i].key(place_bits) + smallest);
       }
-      out.inverse[record(i).place(place_bits)] = static_cast<int32_t>(run);
+      out.inverse[records[i].place(place_bits)] = static_cast<int32_t>(run);
     }
   });
 }
@@ -115,20 +187,24 @@ struct Range {
   int64_t smallest = std::numeric_limits<int64_t>::max();
   int64_t largest = std::numeric_limits<int64_t>::min();
   int64_t count = 0;
+
+  void add(int64_t value) {
+    smallest = std::min(smallest, value);
+    largest = std::max(largest, value);
+    ++count;
+  }
 };
 
-/// Range of the ids that take part, and in `first` where each chunk's part of the records starts.
-Range range_of(std::span<const int64_t> ids, bool skip_negative, std::vector<int64_t>& first) {
-  const auto n = static_cast<int64_t>(ids.size());
+/// Range of the values that take part, and in `first` how many of them come before each chunk.
+template <class T>
+Range range_of(std::span<const T> values, bool skip_negative, std::vector<int64_t>& first) {
+  const auto n = static_cast<int64_t>(values.size());
   std::vector<Range> parts(static_cast<size_t>(num_chunks(n, kGrain)));
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
     Range r;
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t id = ids[static_cast<size_t>(i)];
-      if (skip_negative && id < 0) continue;
-      r.smallest = std::min(r.smallest, id);
-      r.largest = std::max(r.largest, id);
-      ++r.count;
+      const T value = values[static_cast<size_t>(i)];
+      if (!skip_negative || value >= 0) r.add(value);
     }
     parts[static_cast<size_t>(begin / kGrain)] = r;
   });
@@ -144,91 +220,213 @@ Range range_of(std::span<const int64_t> ids, bool skip_negative, std::vector<int
 
 template <class Record>
 void sort_and_number(std::span<const int64_t> ids, bool skip_negative, const Range& range,
-                     std::span<const int64_t> first, int key_bits, int place_bits, Distinct& out) {
+                     std::span<const int64_t> first, int key_bits, int place_bits,
+                     DedupScratch& scratch, Distinct& out) {
   const auto smallest = static_cast<uint64_t>(range.smallest);
-  std::vector<Record> records(static_cast<size_t>(range.count));
+  auto* records = records_in<Record>(scratch.records, range.count);
+  auto* other = records_in<Record>(scratch.other, range.count);
   parallel_for(static_cast<int64_t>(ids.size()), kGrain, [&](int64_t begin, int64_t end) {
-    auto to = static_cast<size_t>(first[static_cast<size_t>(begin / kGrain)]);
+    Record* to = records + first[static_cast<size_t>(begin / kGrain)];
     for (int64_t i = begin; i < end; ++i) {
       const int64_t id = ids[static_cast<size_t>(i)];
       if (skip_negative && id < 0) {
         out.inverse[i] = -1;
         continue;
       }
-      records[to++] =
+      *to++ =
           Record::make(static_cast<uint64_t>(id) - smallest, static_cast<uint64_t>(i), place_bits);
     }
   });
-  std::vector<Record> scratch(records.size());
-  radix_sort(records, scratch, key_bits, place_bits);
-  number_runs(records, place_bits, smallest, out);
+  const Record* sorted =
+      radix_sort(records, other, range.count, key_bits, place_bits, scratch.counts);
+  number_runs(sorted, range.count, place_bits, smallest, scratch.counts, out);
+}
+
+void mark_and_number(std::span<const int64_t> ids, bool skip_negative, const Range& range,
+                     uint64_t width, DedupScratch& scratch, Distinct& out) {
+  const auto n = static_cast<int64_t>(ids.size());
+  BitRanks ranks(static_cast<uint64_t>(range.smallest), width, scratch);
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t id = ids[static_cast<size_t>(i)];
+      if (!skip_negative || id >= 0) ranks.mark(id);
+    }
+  });
+  ranks.number(scratch.counts, out.values);
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t id = ids[static_cast<size_t>(i)];
+      out.inverse[i] = skip_negative && id < 0 ? -1 : ranks.place(id);
+    }
+  });
 }
 
 }  // namespace
 
-Distinct distinct(std::span<const int64_t> ids, bool skip_negative) {
+void distinct(std::span<const int64_t> ids, bool skip_negative, DedupScratch& scratch,
+              Distinct& out) {
   SEGUE_ASSERT(ids.size() <= size_t{std::numeric_limits<int32_t>::max()},
                "places among distinct ids are 32 bit");
-  Distinct out;
   out.inverse.resize(static_cast<int64_t>(ids.size()));
   std::vector<int64_t> first;
   const Range range = range_of(ids, skip_negative, first);
   if (range.count == 0) {
-    std::fill_n(out.inverse.data(), out.inverse.size(), -1);
-    return out;
+    out.values.resize(0);
+    std::ranges::fill(out.inverse.span(), -1);
+    return;
   }
   // Keys count from the smallest id; unsigned differences are right for any two signed ids.
-  const int key_bits =
-      bits_for(static_cast<uint64_t>(range.largest) - static_cast<uint64_t>(range.smallest));
+  const uint64_t width =
+      static_cast<uint64_t>(range.largest) - static_cast<uint64_t>(range.smallest);
+  if (BitRanks::worthwhile(width, ids.size())) {
+    return mark_and_number(ids, skip_negative, range, width, scratch, out);
+  }
+  const int key_bits = bits_for(width);
   const int place_bits = bits_for(ids.size() - 1);
   // 63 and not 64: a shift by all bits of a word is undefined.
   if (key_bits + place_bits <= 63) {
-    sort_and_number<Packed>(ids, skip_negative, range, first, key_bits, place_bits, out);
+    sort_and_number<Packed>(ids, skip_negative, range, first, key_bits, place_bits, scratch, out);
   } else {
-    sort_and_number<Pair>(ids, skip_negative, range, first, key_bits, place_bits, out);
+    sort_and_number<Pair>(ids, skip_negative, range, first, key_bits, place_bits, scratch, out);
   }
+}
+
+Distinct distinct(std::span<const int64_t> ids, bool skip_negative) {
+  DedupScratch scratch;
+  Distinct out;
+  distinct(ids, skip_negative, scratch, out);
   return out;
 }
 
+namespace {
+
+using Columns = std::span<const std::span<const int32_t>>;
+
+constexpr int32_t kNowhere = -1;
+
+/// Notes in `example` some input of every key; keys are below `range`. Which one is chance, so only
+/// what all inputs of a key have in common may be read there.
+template <class Key>
+void find_examples(int64_t n, int64_t range, Key&& key, HostArray<int32_t>& example) {
+  example.resize(range);
+  parallel_for(range, kGrain, [&](int64_t begin, int64_t end) {
+    std::fill(example.data() + begin, example.data() + end, kNowhere);
+  });
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      std::atomic_ref(example[key(i)]).store(static_cast<int32_t>(i), std::memory_order_relaxed);
+    }
+  });
+}
+
+void copy_members(Columns columns, std::span<const int32_t> example, DistinctTuples& out) {
+  out.members.resize(static_cast<int64_t>(columns.size()) * out.count);
+  for (size_t c = 0; c < columns.size(); ++c) {
+    int32_t* to = out.members.data() + static_cast<int64_t>(c) * out.count;
+    parallel_for(out.count, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        to[i] = columns[c][static_cast<size_t>(example[static_cast<size_t>(i)])];
+      }
+    });
+  }
+}
+
+/// When the first column decides all others (artist and album of an item) its values stand for the
+/// tuples. False: it does not, nothing was done.
+bool distinct_by_first(Columns columns, DedupScratch& scratch, DistinctTuples& out) {
+  const std::span<const int32_t> keys = columns.front();
+  const auto n = static_cast<int64_t>(keys.size());
+  std::vector<int64_t> first;
+  const Range range = range_of(keys, false, first);
+  const int64_t width = range.largest - range.smallest + 1;
+  if (width > n) return false;
+  const auto key = [&](int64_t i) { return keys[static_cast<size_t>(i)] - range.smallest; };
+  HostArray<int32_t>& example = scratch.example;
+  find_examples(n, width, key, example);
+  std::atomic<bool> decided = true;
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto other = static_cast<size_t>(example[key(i)]);
+      for (const std::span<const int32_t> column : columns.subspan(1)) {
+        if (column[static_cast<size_t>(i)] != column[other]) {
+          decided.store(false, std::memory_order_relaxed);
+          return;
+        }
+      }
+    }
+  });
+  if (!decided) return false;
+
+  // Values that do not occur have no place.
+  HostArray<int64_t>& place = scratch.keys;
+  place.resize(width);
+  int64_t count = 0;
+  for (int64_t k = 0; k < width; ++k) {
+    place[k] = count;
+    if (example[k] != kNowhere) example[count++] = example[k];
+  }
+  out.count = count;
+  out.inverse.resize(n);
+  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) out.inverse[i] = static_cast<int32_t>(place[key(i)]);
+  });
+  copy_members(columns, example.span(), out);
+  return true;
+}
+
+}  // namespace
+
 // Columns are packed into one 63-bit key, first column on top. When the next one does not fit, the
 // key is replaced by its rank among the distinct keys, which orders tuples the same way in 31 bits.
-DistinctTuples distinct_tuples(std::span<const std::span<const int32_t>> columns) {
+void distinct_tuples(Columns columns, DedupScratch& scratch, DistinctTuples& out) {
   SEGUE_ASSERT(!columns.empty(), "tuples need at least one column");
-  const size_t n = columns.front().size();
-  std::vector<int64_t> keys(n, 0);
-  int key_bits = 0;
+  const auto n = static_cast<int64_t>(columns.front().size());
   for (const std::span<const int32_t> column : columns) {
-    SEGUE_ASSERT(column.size() == n, "columns of tuples have equal length");
-    if (n == 0) continue;
-    const auto [low, high] = std::minmax_element(column.begin(), column.end());
-    const int64_t smallest = *low;
-    const int column_bits = bits_for(static_cast<uint64_t>(*high - smallest));
+    SEGUE_ASSERT(static_cast<int64_t>(column.size()) == n, "columns of tuples have equal length");
+  }
+  if (n == 0) {
+    out.count = 0;
+    out.inverse.resize(0);
+    out.members.resize(0);
+    return;
+  }
+  if (distinct_by_first(columns, scratch, out)) return;
+
+  HostArray<int64_t>& keys = scratch.keys;
+  keys.resize(n);
+  Distinct ranks;
+  ranks.inverse = std::move(out.inverse);
+  int key_bits = 0;
+  std::vector<int64_t> first;
+  for (size_t c = 0; c < columns.size(); ++c) {
+    const std::span<const int32_t> column = columns[c];
+    const Range range = range_of(column, false, first);
+    const int column_bits = bits_for(static_cast<uint64_t>(range.largest - range.smallest));
     if (key_bits + column_bits > 63) {
-      const Distinct ranks = distinct(keys);
-      std::copy_n(ranks.inverse.data(), n, keys.begin());
+      distinct(keys.span(), false, scratch, ranks);
+      std::ranges::copy(ranks.inverse.span(), keys.data());
       key_bits = bits_for(static_cast<uint64_t>(ranks.values.size() - 1));
     }
-    parallel_for(static_cast<int64_t>(n), kGrain, [&](int64_t begin, int64_t end) {
-      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-        keys[i] = (keys[i] << column_bits) | (column[i] - smallest);
+    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t value = column[static_cast<size_t>(i)] - range.smallest;
+        keys[i] = c == 0 ? value : (keys[i] << column_bits) | value;
       }
     });
     key_bits += column_bits;
   }
-
-  Distinct ranks = distinct(keys);
-  DistinctTuples out;
+  distinct(keys.span(), false, scratch, ranks);
   out.count = ranks.values.size();
   out.inverse = std::move(ranks.inverse);
-  std::vector<size_t> example(static_cast<size_t>(out.count));  // where each tuple occurs first
-  for (size_t i = n; i-- > 0;) {
-    example[static_cast<size_t>(out.inverse[static_cast<int64_t>(i)])] = i;
-  }
-  out.members.resize(static_cast<int64_t>(columns.size()) * out.count);
-  int32_t* to = out.members.data();
-  for (const std::span<const int32_t> column : columns) {
-    for (const size_t i : example) *to++ = column[i];
-  }
+  find_examples(
+      n, out.count, [&](int64_t i) { return out.inverse[i]; }, scratch.example);
+  copy_members(columns, scratch.example.span(), out);
+}
+
+DistinctTuples distinct_tuples(Columns columns) {
+  DedupScratch scratch;
+  DistinctTuples out;
+  distinct_tuples(columns, scratch, out);
   return out;
 }
 

@@ -19,9 +19,19 @@ int64_t sum(std::span<const int64_t> values) {
   return std::accumulate(values.begin(), values.end(), int64_t{0});
 }
 
-comm::WireType wire_type(Wire wire) {
-  if (wire == Wire::kBf16) return comm::WireType::kBf16;
-  return wire == Wire::kF16 ? comm::WireType::kF16 : comm::WireType::kPlain;
+/// `count` rows of a message.
+Tensor message_rows(const std::byte* at, Wire wire, const Tensor& like, int64_t count,
+                    int64_t columns) {
+  return {const_cast<std::byte*>(at), comm::wire_dtype(wire, like.dtype), like.device,
+          {count, columns}};
+}
+
+void encode(const Tensor& rows, Wire wire, std::byte* to, const Stream* stream) {
+  comm::encode_rows(rows, message_rows(to, wire, rows, rows.size(0), rows.size(1)), stream);
+}
+
+void decode(const std::byte* from, Wire wire, const Tensor& rows, const Stream* stream) {
+  comm::decode_rows(message_rows(from, wire, rows, rows.size(0), rows.size(1)), rows, stream);
 }
 
 /// One int64 message per rank, and what comes back.
@@ -52,7 +62,7 @@ TableExchange::Segment TableExchange::from_owner(size_t t, int owner) const {
 }
 
 int64_t TableExchange::row_bytes(size_t t, int64_t columns, Wire wire) const {
-  return columns * comm::wire_size(wire_type(wire), tables_.tables_[t].weights.dtype);
+  return columns * size_of(comm::wire_dtype(wire, tables_.tables_[t].weights.dtype));
 }
 
 int64_t TableExchange::total_served(size_t t) const { return sum(ticket_.shared_[t].served); }
@@ -62,7 +72,8 @@ void TableExchange::ask() {
   comm::Communicator& group = *tables_.groups_.ids;
   const auto w = static_cast<size_t>(ranks());
   const size_t tables = tables_.tables_.size();
-  ticket_.shared_.resize(tables);
+  ticket_.shared_.assign(tables, {});
+  ticket_.block_.clear();
   std::vector<int64_t> counts(w * tables), slots, slot_counts(w);
   for (size_t q = 0; q < w; ++q) {
     for (size_t t = 0; t < tables; ++t) {
@@ -124,7 +135,7 @@ void TableExchange::serve(const Exec& exec, size_t t, int64_t first, int64_t cou
   for (int64_t done = 0; done < count; done += kEncodeRows) {
     const int64_t n = std::min(kEncodeRows, count - done);
     ops::gather_rows(exec, from, slots.narrow(0, first + done, n), some.rows(0, n));
-    comm::encode(some.rows(0, n), wire_type(wire), to + done * row_bytes(t, columns, wire),
+    encode(some.rows(0, n), wire, to + done * row_bytes(t, columns, wire),
                  exec.stream);
   }
 }
@@ -179,7 +190,7 @@ std::vector<Tensor> TableExchange::rows(const Exec& exec) {
       if (replicated(t)) continue;
       const Segment segment = from_owner(t, q);
       if (segment.count == 0) continue;
-      comm::decode(from, wire_type(wire),
+      decode(from, wire,
                    all[t]
                        .rows(segment.first, segment.count)
                        .columns(segment.columns.begin, segment.columns.width()),
@@ -211,7 +222,7 @@ std::vector<Tensor> TableExchange::collect(const Exec& exec, const Tensor& recei
     for (size_t t = 0; t < all.size(); ++t) {
       const int64_t count = all[t] ? ticket_.shared_[t].served[q] : 0;
       if (count == 0) continue;
-      comm::decode(from, wire_type(wire), all[t].rows(first[t], count), exec.stream);
+      decode(from, wire, all[t].rows(first[t], count), exec.stream);
       first[t] += count;
       from += count * row_bytes(t, own_columns(t), wire);
     }
@@ -281,7 +292,7 @@ std::vector<Tensor> TableExchange::whole_row_squares(const Exec& exec,
 }
 
 void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradients, double lr,
-                          int64_t step) {
+                          int64_t step, const Tensor& enabled) {
   const Arena::Mark mark(*exec.arena);
   const Wire wire = tables_.config_.backward_wire;
   const size_t tables = row_gradients.size();
@@ -304,10 +315,10 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
       if (!row_gradients[t]) continue;
       const Segment segment = from_owner(t, q);
       if (segment.count == 0) continue;
-      comm::encode(row_gradients[t]
+      encode(row_gradients[t]
                        .rows(segment.first, segment.count)
                        .columns(segment.columns.begin, segment.columns.width()),
-                   wire_type(wire), to, exec.stream);
+                   wire, to, exec.stream);
       to += segment.count * row_bytes(t, segment.columns.width(), wire);
     }
   }
@@ -325,7 +336,7 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
   for (size_t t = 0; t < tables; ++t) {
     if (!sums[t]) continue;
     tables_.update(exec, static_cast<TableId>(t),
-                   ticket_.placed_.tensor(ticket_.shared_[t].distinct), sums[t], lr, step,
+                   ticket_.placed_.tensor(ticket_.shared_[t].distinct), sums[t], lr, step, enabled,
                    squares[t]);
   }
 }

@@ -18,7 +18,8 @@ class TableExchange {
 
   void ask();
   std::vector<Tensor> rows(const Exec& exec);
-  void apply(const Exec& exec, std::span<const Tensor> row_gradients, double lr, int64_t step);
+  void apply(const Exec& exec, std::span<const Tensor> row_gradients, double lr, int64_t step,
+             const Tensor& enabled);
 
  private:
   /// Part of the distinct rows of a table.

@@ -16,7 +16,7 @@
 namespace segue::sparse {
 namespace {
 
-constexpr int64_t kIdGrain = 1 << 15;  // ids per chunk of a scan
+constexpr int64_t kIdGrain = 1 << 14;  // ids per chunk of a scan
 
 [[noreturn]] void fail_config(const std::string& message) { fail(ErrorCode::kConfig, message); }
 
@@ -95,6 +95,18 @@ void round_to_wire(const Exec& exec, Wire wire, const Tensor& x) {
   if (wire == Wire::kF16) ops::round_rows_to_f16(exec, x);
   // The op rounds to the activation type, which is bf16 in this precision alone.
   if (wire == Wire::kBf16) ops::round_rows_to_bf16(exec.with(Precision::kBf16), x);
+}
+
+std::span<const int32_t> Ticket::inverse(int64_t lookup, int64_t count) const {
+  const Place& first = lookups_[static_cast<size_t>(lookup)];
+  int64_t size = 0;
+  for (int64_t l = lookup; l < lookup + count; ++l) {
+    const Place& p = lookups_[static_cast<size_t>(l)];
+    SEGUE_ASSERT(p.table == first.table && p.at == first.at + size, "lookups of one table");
+    size += p.size;
+  }
+  return parts_[first.table].inverse.span().subspan(static_cast<size_t>(first.at),
+                                                    static_cast<size_t>(size));
 }
 
 Tensor Ticket::ids_for(const Exec& exec, TableId table) const {
@@ -237,7 +249,7 @@ TableId Tables::id(std::string_view name) const {
   fail_config(fmt::format("there is no table `{}`; {}", name, hint));
 }
 
-Ticket Tables::begin(std::span<const Lookup> lookups) {
+Ticket Tables::begin(std::span<const Lookup> lookups, Ticket ticket) {
   // All checks come first: an error leaves the counts as they were.
   std::vector<int64_t> counts = out_of_range_;
   std::vector<int64_t> ids_per_table(tables_.size(), 0);
@@ -260,32 +272,23 @@ Ticket Tables::begin(std::span<const Lookup> lookups) {
   }
   out_of_range_ = std::move(counts);
 
-  Ticket ticket;
-  ticket.inverse_.resize(lookups.size());
+  // Features that share a table share its distinct rows.
+  ticket.placed_ids_.clear();
+  ticket.lookups_.resize(lookups.size());
+  ticket.parts_.resize(tables_.size());
   ticket.looked_up_.assign(tables_.size(), 0);
-  for (const Lookup& l : lookups) ticket.looked_up_[static_cast<size_t>(l.table)] = 1;
-  HostArray<int64_t> ids;
   for (size_t t = 0; t < tables_.size(); ++t) {
-    const auto of_this_table = [&](auto&& use) {
-      int64_t at = 0;
-      for (size_t l = 0; l < lookups.size(); ++l) {
-        if (static_cast<size_t>(lookups[l].table) != t) continue;
-        use(l, at);
-        at += static_cast<int64_t>(lookups[l].ids.size());
-      }
-    };
-    // Features that share a table share its distinct rows.
-    ids.resize(ids_per_table[t]);
-    of_this_table([&](size_t l, int64_t at) {
-      copy_ids(lookups[l].ids, tables_[t].shard.deal, config_.out_of_range, ids.data() + at);
-    });
-    Distinct part = distinct(ids.span(), /*skip_negative=*/true);
-    of_this_table([&](size_t l, int64_t at) {
-      ticket.inverse_[l].assign(
-          part.inverse.span().subspan(static_cast<size_t>(at), lookups[l].ids.size()));
-    });
-    part.inverse = {};
-    ticket.parts_.push_back(std::move(part));
+    ids_.resize(ids_per_table[t]);
+    int64_t at = 0;
+    for (size_t l = 0; l < lookups.size(); ++l) {
+      if (static_cast<size_t>(lookups[l].table) != t) continue;
+      const auto size = static_cast<int64_t>(lookups[l].ids.size());
+      copy_ids(lookups[l].ids, tables_[t].shard.deal, config_.out_of_range, ids_.data() + at);
+      ticket.lookups_[l] = {t, at, size};
+      ticket.looked_up_[t] = 1;
+      at += size;
+    }
+    distinct(ids_.span(), /*skip_negative=*/true, scratch_, ticket.parts_[t]);
   }
   if (!alone()) TableExchange(*this, ticket).ask();
   return ticket;
@@ -307,7 +310,7 @@ std::vector<Tensor> Tables::rows(const Exec& exec, Ticket& ticket) const {
 }
 
 void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const Tensor> row_gradients,
-                   double lr, int64_t step) {
+                   double lr, int64_t step, const Tensor& enabled) {
   SEGUE_ASSERT(row_gradients.size() == tables_.size(), "gradients per table");
   for (size_t t = 0; t < tables_.size(); ++t) {
     const Tensor& g = row_gradients[t];
@@ -315,7 +318,7 @@ void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const Tensor> row
                         g.size(1) == config_.dim && g.dtype == tables_[t].weights.dtype),
                  "one gradient per distinct row, in the type of the table");
   }
-  if (!alone()) return TableExchange(*this, ticket).apply(exec, row_gradients, lr, step);
+  if (!alone()) return TableExchange(*this, ticket).apply(exec, row_gradients, lr, step, enabled);
   for (size_t t = 0; t < tables_.size(); ++t) {
     if (!row_gradients[t]) continue;
     const Arena::Mark mark(*exec.arena);
@@ -326,12 +329,13 @@ void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const Tensor> row
       round_to_wire(exec, config_.backward_wire, gradients);
     }
     const auto table = static_cast<TableId>(t);
-    update(exec, table, ticket.ids_for(exec, table), gradients, lr, step, {});
+    update(exec, table, ticket.ids_for(exec, table), gradients, lr, step, enabled, {});
   }
 }
 
 void Tables::update(const Exec& exec, TableId table, const Tensor& slots, const Tensor& gradients,
-                    double lr, int64_t step, const Tensor& mean_squares) const {
+                    double lr, int64_t step, const Tensor& enabled,
+                    const Tensor& mean_squares) const {
   ops::RowUpdateParams p;
   p.kind = config_.optimizer;
   p.lr = lr;
@@ -339,7 +343,8 @@ void Tables::update(const Exec& exec, TableId table, const Tensor& slots, const 
   p.beta1 = config_.beta1;
   p.beta2 = config_.beta2;
   p.t = step;
-  ops::rowwise_update(exec, p, slots, gradients, weights(table), state(table), mean_squares);
+  ops::rowwise_update(exec, p, slots, gradients, weights(table), state(table), enabled,
+                      mean_squares);
 }
 
 int64_t Tables::bytes() const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "comm/codec.h"
 #include "comm/communicator.h"
 #include "ops/optimizer.h"
 #include "sparse/dedup.h"
@@ -31,7 +32,7 @@ struct TableConfig {
 void describe(base::ConfigVisitor& v, TableConfig& c);
 
 enum class OutOfRange { kError, kClamp, kZero };
-enum class Wire { kF32, kBf16, kF16 };
+using comm::Wire;
 
 struct TablesConfig {
   std::vector<TableConfig> tables;
@@ -63,10 +64,8 @@ class Ticket {
  public:
   int64_t distinct_rows(TableId table) const { return part(table).values.size(); }
   /// i32 [ids of the lookup]: place of each id among the distinct rows of its table, -1 for a zero
-  /// row.
-  std::span<const int32_t> inverse(int64_t lookup) const {
-    return inverse_[static_cast<size_t>(lookup)].span();
-  }
+  /// row. Of `count` lookups in a row when they all read one table.
+  std::span<const int32_t> inverse(int64_t lookup, int64_t count = 1) const;
   /// On one rank the ids themselves; otherwise ids as they are dealt out (see RowDeal), so that the
   /// rows of one owner lie together.
   std::span<const int64_t> distinct_ids(TableId table) const { return part(table).values.span(); }
@@ -93,11 +92,15 @@ class Ticket {
 
   Tensor ids_for(const Exec& exec, TableId table) const;
   const Distinct& part(TableId table) const { return parts_[static_cast<size_t>(table)]; }
-  std::vector<Distinct> parts_;              // per table
-  std::vector<Tensor> placed_ids_;           // per table; empty or absent: not placed
-  std::vector<HostArray<int32_t>> inverse_;  // per lookup
-  std::vector<char> looked_up_;              // per table
-  std::vector<Shared> shared_;               // per table; empty on one rank
+  std::vector<Distinct> parts_;     // per table; inverse of its lookups one after the other
+  std::vector<Tensor> placed_ids_;  // per table; empty or absent: not placed
+  struct Place {
+    size_t table = 0;
+    int64_t at = 0, size = 0;  // in the inverse of the table
+  };
+  std::vector<Place> lookups_;
+  std::vector<char> looked_up_;  // per table
+  std::vector<Shared> shared_;   // per table; empty on one rank
   UploadBlock block_;
   UploadBlock::Placed placed_;  // from rows() on
 };
@@ -126,8 +129,9 @@ class Tables {
 
   /// Dedupes, and tells the owners of rows which ones are wanted. Ids outside a table follow the
   /// policy: kError throws Error(kOutOfRange) naming feature, id and table; kClamp takes the
-  /// nearest row; kZero reads zeros and is never updated. The last two count.
-  Ticket begin(std::span<const Lookup> lookups);
+  /// nearest row; kZero reads zeros and is never updated. The last two count. An old ticket may be
+  /// given for its memory.
+  Ticket begin(std::span<const Lookup> lookups, Ticket ticket = {});
 
   /// Per table [distinct, dim] in exec's arena, in float or double as the tables are kept; absent
   /// for tables that nothing looked up.
@@ -135,9 +139,10 @@ class Tables {
 
   /// Per table one summed gradient per distinct row (absent: the table stays); updates weights and
   /// optimizer state in place. Gradients of one row from several ranks are added in their order.
-  /// `step` counts updates from 1 (Adam's bias correction).
+  /// `step` counts updates from 1 (Adam's bias correction). Where `enabled` (f64 [1] on exec's
+  /// device; absent: 1) is 0 nothing changes.
   void apply(const Exec& exec, Ticket& ticket, std::span<const Tensor> row_gradients, double lr,
-             int64_t step);
+             int64_t step, const Tensor& enabled = {});
 
   /// Ids of this rank that fell outside their table so far, per table.
   std::span<const int64_t> out_of_range_counts() const { return out_of_range_; }
@@ -160,7 +165,7 @@ class Tables {
   void add_table(const TableConfig& config, const TablePlacement& placement, Device device,
                  DType dtype, uint64_t seed);
   void update(const Exec& exec, TableId table, const Tensor& slots, const Tensor& gradients,
-              double lr, int64_t step, const Tensor& mean_squares) const;
+              double lr, int64_t step, const Tensor& enabled, const Tensor& mean_squares) const;
 
   TablesConfig config_;
   ShardPlan plan_;
@@ -168,6 +173,8 @@ class Tables {
   int rank_ = 0;
   std::vector<Table> tables_;
   std::vector<int64_t> out_of_range_;
+  HostArray<int64_t> ids_;  // of one table, in begin()
+  DedupScratch scratch_;    // likewise
 };
 
 /// In place, as a trip over the wire would.

@@ -2,11 +2,13 @@
 
 #include <charconv>
 #include <cstring>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "tensor/buffer.h"
+#include "tensor/event.h"
 
 namespace segue {
 
@@ -59,6 +61,16 @@ std::string describe(Device device) {
 Stream::Stream(Device device) : device_(device) { require_available(device); }
 Stream::~Stream() = default;
 void Stream::synchronize() const {}
+
+Event::~Event() = default;
+Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  return *this;
+}
+void Event::record(const Stream&) {}
+void Event::hold(const Stream&) const {}
+void Event::synchronize() const {}
 
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes,
                 const Stream*) {

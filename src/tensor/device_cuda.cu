@@ -1,12 +1,14 @@
 #include <cstring>
 #include <source_location>
 #include <string>
+#include <utility>
 
 #include <cuda_runtime.h>
 
 #include "base/error.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
+#include "tensor/event.h"
 
 namespace segue {
 
@@ -90,6 +92,38 @@ Stream::~Stream() {
 
 void Stream::synchronize() const {
   if (handle_ != nullptr) check_cuda(cudaStreamSynchronize(static_cast<cudaStream_t>(handle_)));
+}
+
+Event::~Event() {
+  if (handle_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(handle_));
+}
+Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  return *this;
+}
+
+void Event::record(const Stream& stream) {
+  if (stream.device().is_cpu()) return;
+  DeviceScope scope(stream.device().index);
+  if (handle_ == nullptr) {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+    handle_ = event;
+  }
+  check_cuda(cudaEventRecord(static_cast<cudaEvent_t>(handle_),
+                             static_cast<cudaStream_t>(stream.handle())));
+}
+
+void Event::hold(const Stream& stream) const {
+  if (handle_ == nullptr || stream.device().is_cpu()) return;
+  DeviceScope scope(stream.device().index);
+  check_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle()),
+                                 static_cast<cudaEvent_t>(handle_)));
+}
+
+void Event::synchronize() const {
+  if (handle_ != nullptr) check_cuda(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_)));
 }
 
 void copy_bytes(void* to, Device to_device, const void* from, Device from_device, size_t bytes,

@@ -1,18 +1,37 @@
 #include "tensor/upload.h"
 
+#include <algorithm>
+
 namespace segue {
 
-UploadBlock::Placed UploadBlock::place(const Exec& exec) const {
+void UploadBlock::reserve_copy(Device device, int64_t bytes) {
+  if (device.is_cpu() || bytes <= copy_.bytes()) return;
+  released_.synchronize();
+  bytes = std::max(bytes, copy_.bytes() + copy_.bytes() / 2);
+  copy_ = {};
+  copy_ = Buffer(device, bytes, Purpose::kBatch);
+}
+
+void UploadBlock::send(const Stream& stream) {
+  sent_ = true;
+  if (stream.device().is_cpu()) return;
+  reserve_copy(stream.device(), bytes_.size());
+  released_.hold(stream);
+  copy_bytes(copy_.data(), stream.device(), bytes_.data(), Device::cpu(),
+             static_cast<size_t>(bytes_.size()), &stream);
+  arrived_.record(stream);
+}
+
+UploadBlock::Placed UploadBlock::place(const Exec& exec) {
   Placed placed;
   placed.device_ = exec.device;
-  const Tensor here = bytes_.tensor();
   if (exec.device.is_cpu()) {
-    placed.base_ = static_cast<char*>(here.data);
+    placed.base_ = static_cast<char*>(bytes_.tensor().data);
     return placed;
   }
-  const Tensor there = exec.arena->tensor(DType::kU8, {bytes_.size()});
-  copy(there, here, exec.stream);
-  placed.base_ = static_cast<char*>(there.data);
+  if (!sent_) send(*exec.stream);
+  arrived_.hold(*exec.stream);
+  placed.base_ = static_cast<char*>(copy_.data());
   return placed;
 }
 

@@ -1,5 +1,6 @@
 #include "tensor/upload.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -31,7 +32,7 @@ TEST(UploadTest, PartsLieSideBySideAndAligned) {
 }
 
 TEST(UploadTest, NothingCanBePlaced) {
-  const UploadBlock block;
+  UploadBlock block;
   EXPECT_NO_THROW(block.place(Exec{}));
 }
 
@@ -59,6 +60,40 @@ TEST_F(GpuUploadTest, OneCopyPlacesAllParts) {
   copy(host_view(std::span(back)), there, &stream);
   stream.synchronize();
   EXPECT_EQ(back, kWide);
+}
+
+TEST_F(GpuUploadTest, ACopyOnItsOwnStreamWaitsForTheReadersOfTheLastOne) {
+  const Device gpu = Device::cuda(0);
+  Arena arena(gpu, int64_t{256} << 20);
+  const Stream stream(gpu), copies(gpu);
+  Exec exec;
+  exec.arena = &arena;
+  exec.stream = &stream;
+  exec.device = gpu;
+  constexpr int64_t kCount = 1 << 20;
+  constexpr int kRounds = 8;
+  const Tensor read = arena.tensor(DType::kI32, {kRounds, kCount});
+  const Tensor busy = arena.tensor(DType::kU8, {int64_t{64} << 20});
+  UploadBlock blocks[2];
+  for (UploadBlock& block : blocks) block.set_memory(HostMemory::kPinned);
+  Event filled[2];  // the host block may change again
+  for (int round = 0; round < kRounds; ++round) {
+    UploadBlock& block = blocks[round % 2];
+    filled[round % 2].synchronize();
+    block.clear();
+    const auto part = block.add<int32_t>(kCount);
+    std::ranges::fill(block.span(part), round);
+    block.send(copies);
+    filled[round % 2].record(copies);
+    const Tensor there = block.place(exec).tensor(part);
+    for (int i = 0; i < 20; ++i) zero(busy, &stream);  // readers come late
+    copy(read.select(round), there, &stream);
+    block.release(stream);
+  }
+  std::vector<int32_t> back(kRounds * kCount);
+  copy(host_view(std::span(back)), read.reshape({kRounds * kCount}), &stream);
+  stream.synchronize();
+  for (size_t i = 0; i < back.size(); ++i) ASSERT_EQ(back[i], static_cast<int>(i / kCount));
 }
 
 TEST_F(GpuUploadTest, ZeroFillsStridedRowsOnly) {

@@ -90,7 +90,7 @@ TEST_F(LoopTest, LeavesConfigAndMetrics) {
                           "tokens_window", "lengths",       "samples_per_s",
                           "tokens_per_s",  "gflops_padded", "gflops_jagged",
                           "stages",        "loader_wait_s", "memory_peak_bytes",
-                          "wall_s"}) {
+                          "launches",      "wall_s"}) {
     EXPECT_NE(value(lines[1], key), "missing") << key;
   }
   EXPECT_EQ(value(lines[3], "event"), "\"eval\"");

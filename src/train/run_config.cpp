@@ -96,6 +96,9 @@ void describe(base::ConfigVisitor& v, RunConfig& c) {
   v.section("checkpoint", c.checkpoint, "when to save, and how much is kept");
   v.section("mlperf", c.mlperf, "the MLPerf log");
   v.section("trace", c.trace, "traces of named stages");
+  v.section("comm", c.comm, "how ranks find and reach each other");
+  v.section("parallel", c.parallel, "how ranks share the work");
+  v.section("balance", c.balance, "how samples are dealt to ranks");
 }
 
 void RunConfig::validate() const {
@@ -108,6 +111,9 @@ void RunConfig::validate() const {
   checkpoint.validate();
   mlperf.validate();
   trace.validate();
+  comm.validate();
+  parallel.validate();
+  balance.validate();
   check_tables(*this);
   check_task_bits(*this);
   random_schema(model, sparse);  // columns are named once

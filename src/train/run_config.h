@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <string>
 
+#include "balance/config.h"
 #include "base/config.h"
+#include "comm/world.h"
 #include "model/config.h"
 #include "sparse/tables.h"
 #include "tensor/device.h"
@@ -25,6 +27,9 @@ struct RunConfig {
   CheckpointConfig checkpoint;
   MlperfConfig mlperf;
   TraceConfig trace;
+  comm::CommConfig comm;
+  ParallelConfig parallel;
+  balance::BalanceConfig balance;
 
   /// Each section, and what only shows between sections: features against tables, lengths of the
   /// data against the model, task bits against what the labels can hold. Error(kConfig).

@@ -176,6 +176,7 @@ void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState
   base::JsonLine stages;
   for (const base::StageSeconds& s : base::take_stage_seconds()) stages.add(s.name, s.seconds);
   line.add("stages", stages).add("loader_wait_s", interval.wait_seconds);
+  line.add("launches", stats.launches);
   line.add("memory_peak_bytes", peak_resident_bytes()).add("wall_s", state.wall_seconds);
   folder_.append_metrics(line);
 

@@ -26,7 +26,7 @@ void describe(base::ConfigVisitor& v, DataConfig& c) {
   v.field("store", c.store, "event store made by `segue prep` or `segue synth`; empty: random");
   v.field("index", c.index,
           "folder for what is derived from a read-only store; empty: in the store");
-  v.field("batch_size", c.batch_size, "samples of one rank in one step");
+  v.field("batch_size", c.batch_size, "samples of one step, over all ranks");
   v.section("gather", c.gather, "histories of samples from a store");
   v.section("stream", c.stream, "order of samples from a store, and what is held out");
   v.section("loader", c.loader, "threads that fill batches from a store");
@@ -70,6 +70,24 @@ void describe(base::ConfigVisitor& v, EvalConfig& c) {
   v.field("at_end", c.at_end, "evaluate when training ends");
   v.field("max_batches", c.max_batches, "batches of one evaluation; 0: all (random samples: 20)");
   v.field("target_auc", c.target_auc, "stop when an evaluation reaches this AUC; 0: never");
+}
+
+void describe(base::ConfigVisitor& v, ParallelConfig& c) {
+  v.field("tensor_parallel", c.tensor_parallel,
+          "ranks that share the attention heads of their samples; 1: none do");
+  v.choice(
+      "pipeline", c.pipeline, {"auto", "on", "off"},
+      "prepare the next batch (loading, balancing, ids) while one is trained; auto: with a GPU");
+  v.field("device_gib", c.device_gib,
+          "memory of one rank that tables are planned into; 0: not limited");
+}
+
+void ParallelConfig::validate() const {
+  require_at_least("parallel.tensor_parallel", tensor_parallel, 1);
+  if (!(device_gib >= 0)) {
+    fail(ErrorCode::kConfig,
+         fmt::format("parallel.device_gib must be 0 or more, not {}", device_gib));
+  }
 }
 
 void describe(base::ConfigVisitor& v, MlperfConfig& c) {

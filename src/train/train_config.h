@@ -73,6 +73,18 @@ struct EvalConfig {
 };
 void describe(base::ConfigVisitor& v, EvalConfig& c);
 
+enum class Pipeline { kAuto, kOn, kOff };
+
+/// How several ranks share the work; none of it changes what is trained.
+struct ParallelConfig {
+  int64_t tensor_parallel = 1;
+  Pipeline pipeline = Pipeline::kAuto;
+  double device_gib = 0;
+
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, ParallelConfig& c);
+
 /// What the MLPerf log says about the submission; the rest of it comes from the other sections.
 struct MlperfConfig {
   bool log = false;

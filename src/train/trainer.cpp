@@ -13,6 +13,7 @@
 #include "base/stage.h"
 #include "base/time.h"
 #include "ops/optimizer.h"
+#include "tensor/launches.h"
 #include "train/checkpoint_model.h"
 
 namespace segue::train {
@@ -40,6 +41,7 @@ Trainer::Trainer(const RunConfig& config, Device device)
     : config_(config),
       arena_(device, arena_bytes(config.train)),
       stream_(device),
+      copy_stream_(device),
       tables_(config.sparse, device, parameter_dtype(config.train.precision),
               static_cast<uint64_t>(config.train.seed)),
       ranker_(config.model, tables_, device, parameter_dtype(config.train.precision),
@@ -60,6 +62,7 @@ Exec Trainer::exec(int64_t step) {
 
 void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
   ranker_.prepare(batch, config_.train.micro_batch_tokens, prepared);
+  prepared.block.send(copy_stream_);
 }
 
 StepStats Trainer::step(const Batch& batch) {
@@ -72,43 +75,54 @@ StepStats Trainer::step(const Batch& batch) {
 
 StepStats Trainer::step(model::PreparedBatch& prepared) {
   const base::Stopwatch watch;
+  const int64_t launches_before = launches();
   const Arena::Mark mark(arena_);
   StepStats stats;
   stats.step = steps_done_ + 1;
+  stats.rates = model::learning_rates(config_.optimizer, steps_done_);
   const Exec e = exec(stats.step);
 
   model::PassOptions options;
   options.micro_batch_tokens = config_.train.micro_batch_tokens;
   ranker_.parameters().zero_grads(&stream_);
-  model::Pass pass = ranker_.run(e, prepared, options);
+  model::Pass pass = ranker_.enqueue(e, prepared, options);
+  // The host reads the results while the updates run; these look for themselves whether all is
+  // finite. So a GPU never waits for the host between two steps.
+  ranker_.send_results(e, pass);
+  update(e, pass, stats);
+  prepared.block.release(stream_);
+  ranker_.finish(pass);
+  prepared.ticket = std::move(pass.ticket);  // its memory serves the next batch
   require_finite(e, pass, stats.step);
-
-  stats.rates = model::learning_rates(config_.optimizer, steps_done_);
-  std::optional<base::Stage> stage("update tables");
-  tables_.apply(e, pass.ticket, pass.row_gradients, stats.rates.sparse, stats.step);
-  stage.reset();
-  stage.emplace("update dense");
-  stats.gradient_norm = std::sqrt(pass.gradient_squares);
-  model::update_dense(e, config_.optimizer, steps_done_, ranker_.parameters(),
-                      pass.device_gradient_squares);
   ++steps_done_;
-  stage.reset();
 
-  stage.emplace("count");
+  const base::Stage stage("count");
   for (size_t k = 0; k < config_.model.tasks.size(); ++k) {
     lifetime_.add(k, of_task(pass.predictions, k, pass.num_labels),
                   of_task(pass.labels, k, pass.num_labels));
   }
   window_.add(pass);
-  stage.reset();
   stats.loss = pass.loss;
   stats.task_losses = std::move(pass.task_losses);
+  stats.gradient_norm = std::sqrt(pass.gradient_squares);
   stats.samples = pass.samples;
   stats.tokens = pass.tokens;
   stats.token_offsets = std::move(pass.token_offsets);
   stats.model_flops = pass.model_flops;
+  stats.launches = launches() - launches_before;
   stats.seconds = watch.seconds();
   return stats;
+}
+
+void Trainer::update(const Exec& exec, model::Pass& pass, const StepStats& stats) {
+  const Tensor finite = arena_.tensor(DType::kF64, {1});
+  ops::all_finite(exec, pass.results.sums, finite);
+  std::optional<base::Stage> stage("update tables");
+  tables_.apply(exec, pass.ticket, pass.row_gradients, stats.rates.sparse, stats.step, finite);
+  stage.reset();
+  stage.emplace("update dense");
+  model::update_dense(exec, config_.optimizer, steps_done_, ranker_.parameters(),
+                      pass.results.gradient_squares, finite);
 }
 
 void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t step) const {

@@ -23,6 +23,7 @@ struct StepStats {
   int64_t samples = 0, tokens = 0;
   std::vector<int64_t> token_offsets;  // [samples + 1]
   double model_flops = 0;              // by formula, forward and backward
+  int64_t launches = 0;                // kernels started on the GPU
   double seconds = 0;
 };
 
@@ -37,8 +38,10 @@ class Trainer {
   /// Forward, backward, tables, then clip and Adam. Error(kNumeric) when loss or gradients are not
   /// finite; parameters and tables are then as they were before the step.
   StepStats step(const Batch& batch);
-  /// The same in two parts: host work that needs no weights, which may go on while another batch is
-  /// trained (one batch at a time), and the rest, which uses the prepared batch up.
+  /// The same in two parts: host work that needs no weights and the copy to a GPU, which may go on
+  /// while another batch is trained (one batch at a time), and the rest, which uses the prepared
+  /// batch up. On a GPU the updates still run when step() returns; the next step queues behind
+  /// them.
   void prepare(const Batch& batch, model::PreparedBatch& prepared);
   StepStats step(model::PreparedBatch& prepared);
 
@@ -63,11 +66,12 @@ class Trainer {
 
  private:
   Exec exec(int64_t step);
+  void update(const Exec& exec, model::Pass& pass, const StepStats& stats);
   void require_finite(const Exec& exec, const model::Pass& pass, int64_t step) const;
 
   RunConfig config_;
   Arena arena_;
-  Stream stream_;
+  Stream stream_, copy_stream_;
   sparse::Tables tables_;
   model::Ranker ranker_;
   model::PreparedBatch prepared_;  // of step(batch): its memory is kept

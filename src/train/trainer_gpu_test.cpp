@@ -1,3 +1,4 @@
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -54,6 +55,31 @@ TEST_F(GpuTrainerTest, LossesFollowTheCpu) {
       EXPECT_NEAR(bf16[i], cpu[i], 2e-2 * std::abs(cpu[i])) << "step " << i + 1;
     }
   }
+}
+
+TEST_F(GpuTrainerTest, BatchesPreparedAStepAheadGiveEqualBits) {
+  RunConfig c = config_of(false, Precision::kF32);
+  constexpr int64_t kSteps = 20;
+  const std::vector<double> expected = losses_on(Device::cuda(), c, kSteps);
+  Trainer trainer(c, Device::cuda());
+  const data::RandomBatches data = random_batches(c);
+  std::array<Batch, 2> batches;
+  std::array<model::PreparedBatch, 2> prepared;
+  const auto prepare = [&](int64_t step) {
+    const auto i = static_cast<size_t>(step % 2);
+    data.fill(step, batches[i]);
+    trainer.prepare(batches[i], prepared[i]);
+  };
+  std::vector<double> losses;
+  prepare(1);
+  for (int64_t step = 1; step <= kSteps; ++step) {
+    // Into the memory that the updates of the step before may still be reading.
+    prepare(step + 1);
+    const StepStats stats = trainer.step(prepared[static_cast<size_t>(step % 2)]);
+    losses.push_back(stats.loss);
+    EXPECT_GT(stats.launches, 0);
+  }
+  EXPECT_EQ(losses, expected);
 }
 
 TEST_F(GpuTrainerTest, RepeatedRunsGiveEqualBits) {

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <string>
+
+namespace segue::comm {
+
+/// How this process was started, as far as the environment tells.
+struct Launch {
+  enum class By { kNobody, kSegue, kMpirun, kSlurm };
+  By by = By::kNobody;
+  int rank = 0, ranks = 1;
+  bool all_local = false;  // every rank is on this machine
+  std::string rendezvous;  // where the launcher wants ranks to meet; may be empty
+};
+
+/// The only place of this room that reads the environment: SEGUE_RANK and its like (set by
+/// launch_ranks), then Open MPI's, then those of a Slurm step. Error(kConfig) for values that
+/// cannot be meant.
+Launch read_launch();
+
+/// First host of a Slurm list: "node[07-09,12],other" gives "node07".
+std::string first_host(const std::string& nodelist);
+
+}  // namespace segue::comm

@@ -1,0 +1,51 @@
+// Ranks that use a GPU: sharing one through host memory, and one rank over NCCL.
+
+#include <gtest/gtest.h>
+
+#include "base/test_util.h"
+#include "comm/collectives_test_util.h"
+#include "comm/nccl_link.h"
+#include "comm/world.h"
+
+namespace segue::comm {
+namespace {
+
+constexpr double kTimeout = 30;
+
+#define SKIP_WITHOUT_GPU() \
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU"
+
+class GpuCollectives : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, GpuCollectives, ::testing::Values(1, 2, 4));
+
+TEST_P(GpuCollectives, ThroughHostMemoryTheSameBits) {
+  SKIP_WITHOUT_GPU();
+  run_as_threads(GetParam(), kTimeout, [](World& world) {
+    const Device device = Device::cuda(0);
+    const Stream stream(device);
+    const auto comm = world.open("dense", device);
+    testing::check_random_calls(*comm, 11, 60, 6000, {device, &stream});
+    testing::check_all_to_all(*comm, 6, 300000, {device, &stream});
+    testing::check_all_reduce<float>(*comm, 3, 3000001, {device, &stream});
+    testing::check_all_reduce<double>(*comm, 4, 100001, {device, &stream});
+  });
+}
+
+TEST(GpuNccl, OneRankGivesTheSameBits) {
+  SKIP_WITHOUT_GPU();
+  if (!nccl_trouble().empty()) GTEST_SKIP() << nccl_trouble();
+  const Device device = Device::cuda(0);
+  const Stream stream(device);
+  CommConfig config;
+  config.transport = Transport::kNccl;
+  config.timeout_seconds = kTimeout;
+  const auto world = join_world(config);
+  const auto comm = world->open("dense", device), other = world->open("tables", device);
+  testing::check_random_calls(*comm, 21, 60, 6000, {device, &stream});
+  testing::check_random_calls(*other, 22, 20, 100000, {device, &stream});
+  testing::check_all_to_all(*comm, 6, 3000000, {device, &stream});
+  comm->synchronize(stream).throw_if_failed();
+}
+
+}  // namespace
+}  // namespace segue::comm

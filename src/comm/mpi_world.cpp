@@ -1,0 +1,104 @@
+#include "comm/process_world.h"
+
+#if SEGUE_HAS_MPI
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "comm/mpi_link.h"
+
+namespace segue::comm {
+namespace {
+
+void check(int rc, const char* what) {
+  if (rc != MPI_SUCCESS) fail(ErrorCode::kPeer, fmt::format("MPI failed in {}", what));
+}
+
+class MpiWorld final : public ProcessWorld {
+ public:
+  MpiWorld(const Seat& seat, const CommConfig& config) : ProcessWorld(seat, config) { start(); }
+
+  /// MPI_Finalize waits for all ranks, however long: only ranks that have just met may enter it.
+  ~MpiWorld() override {
+    if (std::uncaught_exceptions() > 0) give_up("it stopped with an error");
+    Status status = fate()->sealed() ? fate()->status() : control()->barrier();
+    const bool said = fate()->sealed() && status.message() == fate()->reason();
+    close_control();
+    if (status.ok()) {
+      MPI_Finalize();
+    } else if (!said) {
+      // This rank was done; that another is not must still show in how the process ends.
+      base::log_error("at the end of the run: " + status.message());
+      std::fflush(nullptr);
+      std::_Exit(1);
+    }
+  }
+
+ private:
+  std::unique_ptr<Link> connect(uint64_t id, const Group& group) override {
+    constexpr int kTags = 30000;
+    MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+    MPI_Comm comm = MPI_COMM_NULL;
+    check(MPI_Comm_group(MPI_COMM_WORLD, &all), "MPI_Comm_group");
+    check(MPI_Group_incl(all, group.size(), group.members.data(), &some), "MPI_Group_incl");
+    check(MPI_Comm_create_group(MPI_COMM_WORLD, some, static_cast<int>(id % kTags), &comm),
+          "MPI_Comm_create_group");
+    MPI_Group_free(&some);
+    MPI_Group_free(&all);
+    MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    // Freeing a communicator may wait for its ranks; MPI_Finalize takes care of it.
+    return std::make_unique<MpiLink>(id, group, comm, fate());
+  }
+};
+
+}  // namespace
+
+bool has_mpi() { return true; }
+
+std::unique_ptr<World> join_mpi(const CommConfig& config) {
+  int ready = 0;
+  MPI_Initialized(&ready);
+  SEGUE_ASSERT(ready == 0, "one MPI world per process");
+  int provided = MPI_THREAD_SINGLE;
+  check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  if (provided < MPI_THREAD_MULTIPLE) {
+    fail(ErrorCode::kUnsupported,
+         "this MPI cannot be called from several threads (MPI_THREAD_MULTIPLE); set "
+         "comm.rendezvous so that ranks talk over TCP");
+  }
+  MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  ProcessWorld::Seat seat;
+  MPI_Comm_rank(MPI_COMM_WORLD, &seat.rank);
+  MPI_Comm_size(MPI_COMM_WORLD, &seat.size);
+  MPI_Comm machine = MPI_COMM_NULL;
+  check(
+      MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, seat.rank, MPI_INFO_NULL, &machine),
+      "MPI_Comm_split_type");
+  MPI_Comm_rank(machine, &seat.local_rank);
+  MPI_Comm_size(machine, &seat.local_size);
+  MPI_Comm_free(&machine);
+  return std::make_unique<MpiWorld>(seat, config);
+}
+
+}  // namespace segue::comm
+
+#else
+
+namespace segue::comm {
+
+bool has_mpi() { return false; }
+
+std::unique_ptr<World> join_mpi(const CommConfig&) {
+  fail(ErrorCode::kUnsupported,
+       "this process was started by mpirun, but this segue was built without MPI; install "
+       "libopenmpi-dev and rebuild, or set comm.rendezvous (file:PATH or tcp:HOST:PORT) so that "
+       "ranks talk over TCP");
+}
+
+}  // namespace segue::comm
+
+#endif

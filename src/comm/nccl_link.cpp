@@ -1,0 +1,219 @@
+#include "comm/nccl_link.h"
+
+#if SEGUE_HAS_NCCL
+
+#include <cstring>
+#include <thread>
+
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "comm/nccl_api.h"
+
+namespace segue::comm {
+namespace {
+
+constexpr auto kPoll = std::chrono::microseconds(20);
+
+Clock::time_point after(double seconds) {
+  return Clock::now() +
+         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+class NcclLink final : public Link {
+ public:
+  NcclLink(std::unique_ptr<Link> host, Group group, Device device, std::shared_ptr<Fate> fate)
+      : api_(nccl_api()),
+        host_(std::move(host)),
+        group_(std::move(group)),
+        device_(device),
+        fate_(std::move(fate)) {}
+
+  ~NcclLink() override {
+    if (comm_ == nullptr) return;
+    constexpr double kPatience = 2;  // for peers that are still busy with the last exchange
+    if (api_.finalize(comm_) != ncclSystemError && finished(after(kPatience)).ok()) {
+      api_.destroy(comm_);
+    } else {
+      api_.abort(comm_);
+    }
+  }
+
+  /// Collective; the id travels over the host link.
+  Status join(const Call& call) {
+    ncclUniqueId id{};
+    if (group_.rank == 0) {
+      const ncclResult_t rc = api_.get_unique_id(&id);
+      if (rc != ncclSuccess) return trouble(rc);
+    }
+    if (host_ != nullptr) {
+      std::vector<ConstBytes> send(group_.members.size());
+      std::vector<Bytes> receive(group_.members.size());
+      const auto memory = std::as_writable_bytes(std::span(&id, 1));
+      if (group_.rank == 0) {
+        std::fill(send.begin(), send.end(), ConstBytes(memory));
+      } else {
+        receive[0] = memory;
+      }
+      const Status status = host_->exchange(call, send, receive);
+      if (!status.ok()) return status;
+    }
+    cudaSetDevice(device_.index);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const ncclResult_t rc = api_.init_rank(&comm_, group_.size(), id, group_.rank, &config);
+    if (rc != ncclSuccess && rc != ncclInProgress) return trouble(rc);
+    return finished(call.deadline);
+  }
+
+  Status exchange(const Call& call, std::span<const ConstBytes> send,
+                  std::span<const Bytes> receive) override {
+    return host_ == nullptr ? Status() : host_->exchange(call, send, receive);
+  }
+
+  bool reaches(Device device) const override { return device == device_; }
+
+  Status exchange_on_device(const Call& call, std::span<const ConstBytes> send,
+                            std::span<const Bytes> receive, const Stream& stream) override {
+    if (comm_ == nullptr) return fate_->status();
+    cudaSetDevice(device_.index);
+    const auto handle = static_cast<cudaStream_t>(stream.handle());
+    ncclResult_t rc = api_.group_start();
+    for (int q = 0; q < group_.size() && rc == ncclSuccess; ++q) {
+      const ConstBytes out = send[static_cast<size_t>(q)];
+      const Bytes in = receive[static_cast<size_t>(q)];
+      // A group of one sends to itself, so that this runs where there is a single GPU.
+      if (q == group_.rank && (group_.size() > 1 || out.data() == in.data())) continue;
+      if (!out.empty()) rc = api_.send(out.data(), out.size(), ncclInt8, q, comm_, handle);
+      if (!in.empty() && rc == ncclSuccess) {
+        rc = api_.receive(in.data(), in.size(), ncclInt8, q, comm_, handle);
+      }
+    }
+    const ncclResult_t end = api_.group_end();
+    if (rc == ncclSuccess || rc == ncclInProgress) rc = end;
+    if (rc != ncclSuccess && rc != ncclInProgress) return trouble(rc);
+    return finished(call.deadline);
+  }
+
+  Status synchronize(const Call& call, const Stream& stream) override {
+    const auto handle = static_cast<cudaStream_t>(stream.handle());
+    for (;;) {
+      const cudaError_t rc = cudaStreamQuery(handle);
+      if (rc == cudaSuccess) return {};
+      if (rc != cudaErrorNotReady) {
+        return {ErrorCode::kUnsupported, std::string("CUDA: ") + cudaGetErrorString(rc)};
+      }
+      cudaGetLastError();  // not ready is an answer, not an error to keep
+      const Status status = look_around(call.deadline);
+      if (!status.ok()) return status;
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+
+  Status listen(bool none_may_be_gone) override {
+    return host_ == nullptr ? Status() : host_->listen(none_may_be_gone);
+  }
+
+  void break_off(const std::string& reason) noexcept override {
+    if (host_ != nullptr) host_->break_off(reason);
+    // Ends what is queued on the device, which would wait for the peers for ever.
+    if (comm_ != nullptr) api_.abort(comm_);
+    comm_ = nullptr;
+  }
+
+ private:
+  /// NCCL has done what it was asked to queue.
+  Status finished(Clock::time_point deadline) {
+    for (;;) {
+      ncclResult_t state = ncclSuccess;
+      const ncclResult_t rc = api_.get_async_error(comm_, &state);
+      if (rc != ncclSuccess) return trouble(rc);
+      if (state == ncclSuccess) return {};
+      const Status status = look_around(deadline);
+      if (!status.ok()) return status;
+      std::this_thread::sleep_for(kPoll);
+    }
+  }
+
+  /// While waiting: an error of NCCL, a peer that says it has stopped, the deadline.
+  Status look_around(Clock::time_point deadline) {
+    ncclResult_t state = ncclSuccess;
+    if (comm_ != nullptr) api_.get_async_error(comm_, &state);
+    if (state != ncclSuccess && state != ncclInProgress) return trouble(state);
+    if (fate_->sealed()) return fate_->status();
+    // A peer that is done with its part may have left already.
+    const Status heard = listen(false);
+    if (!heard.ok()) return heard;
+    if (Clock::now() < deadline) return {};
+    std::string who;
+    for (int q = 0; q < group_.size(); ++q) {
+      if (q != group_.rank) who += (who.empty() ? "" : ", ") + group_.peer(q);
+    }
+    return {ErrorCode::kPeer, fmt::format("an exchange by NCCL did not end within {} s; one of {} "
+                                          "does not answer",
+                                          group_.timeout_seconds, who)};
+  }
+
+  /// NCCL does not say which peer it lost; the host link may, a moment later.
+  Status trouble(ncclResult_t rc) {
+    for (const auto until = after(1); host_ != nullptr && Clock::now() < until;) {
+      const Status heard = host_->listen(true);
+      if (!heard.ok()) return heard;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return {ErrorCode::kPeer, fmt::format("NCCL says: {}", api_.error_string(rc))};
+  }
+
+  const NcclApi& api_;
+  std::unique_ptr<Link> host_;
+  Group group_;
+  Device device_;
+  std::shared_ptr<Fate> fate_;
+  ncclComm_t comm_ = nullptr;
+};
+
+}  // namespace
+
+std::string nccl_trouble() { return nccl_api().trouble; }
+
+std::string gpu_identity(Device device) {
+  char bus[64] = "";
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  if (cudaDeviceGetPCIBusId(bus, sizeof bus, device.index) != cudaSuccess) return "none";
+  return fmt::format("{}/{}", host, bus);
+}
+
+std::unique_ptr<Link> nccl_link(std::unique_ptr<Link> host, const Group& group, Device device,
+                                std::shared_ptr<Fate> fate) {
+  auto link = std::make_unique<NcclLink>(std::move(host), group, device, fate);
+  const Call call{Op::kOpen, 0, 0, after(group.timeout_seconds), group.timeout_seconds};
+  const Status status = link->join(call);
+  if (!status.ok()) {
+    fate->seal(fmt::format("{} gave up (group `{}`, open): {}", group.peer(group.rank), group.name,
+                           status.message()));
+    link->break_off(fate->reason());
+    status.with(fmt::format("opening group `{}` with NCCL", group.name)).throw_if_failed();
+  }
+  return link;
+}
+
+}  // namespace segue::comm
+
+#else
+
+namespace segue::comm {
+
+std::string nccl_trouble() { return "this segue was built without NCCL"; }
+
+std::string gpu_identity(Device) { return "none"; }
+
+std::unique_ptr<Link> nccl_link(std::unique_ptr<Link>, const Group&, Device,
+                                std::shared_ptr<Fate>) {
+  fail(ErrorCode::kUnsupported, nccl_trouble());
+}
+
+}  // namespace segue::comm
+
+#endif

@@ -1,0 +1,319 @@
+// Ranks as processes: over TCP by our own launcher, and under mpirun.
+
+#include <csignal>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "base/time.h"
+#include "comm/launch.h"
+#include "comm/process_world.h"
+
+namespace segue::comm {
+namespace {
+
+using base::contains;
+using Settings = std::vector<std::pair<std::string, std::string>>;
+
+constexpr int kRanks = 4;
+// Long enough for ranks that share two cores with other tests.
+constexpr double kTimeout = 3;
+constexpr int kPeerExitCode = 9, kOwnExitCode = 5;  // of rank_program_test.cpp
+
+const std::vector<std::string>& rank_program() {
+  static const std::vector<std::string> kArgv{
+      "/proc/self/exe", "--gtest_filter=DISABLED_RankProgram.Run",
+      "--gtest_also_run_disabled_tests", "--gtest_brief=1", "--gtest_output="};
+  return kArgv;
+}
+
+struct Outcome {
+  int code = 0;
+  std::string text;
+  double seconds = 0;
+
+  /// The lines that begin with `start`.
+  std::string lines(const std::string& start) const {
+    std::istringstream in(text);
+    std::string line, found;
+    while (std::getline(in, line)) {
+      if (line.starts_with(start)) found += line + "\n";
+    }
+    return found;
+  }
+};
+
+Outcome launch(int ranks, Settings settings, double grace = 10) {
+  const std::string path = base::temp_path("log");
+  const int fd = ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND, 0600);
+  LaunchOptions options{ranks, rank_program(), std::move(settings), grace, kPeerExitCode};
+  options.out_fd = options.err_fd = fd;
+  const base::Stopwatch watch;
+  Outcome outcome;
+  outcome.code = launch_ranks(options);
+  outcome.seconds = watch.seconds();
+  ::close(fd);
+  outcome.text = base::read_file(path);
+  return outcome;
+}
+
+Settings scenario(const std::string& name) {
+  return {{"SEGUE_TEST_SCENARIO", name}, {"SEGUE_TEST_TIMEOUT", std::to_string(kTimeout)}};
+}
+
+TEST(TcpProcesses, RandomSequencesOfCollectives) {
+  for (const int ranks : {2, 3}) {
+    const Outcome outcome = launch(ranks, {{"SEGUE_TEST_SEED", std::to_string(ranks)}});
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    EXPECT_TRUE(contains(outcome.text, "rank 1: here is 1 of " + std::to_string(ranks)));
+  }
+}
+
+TEST(TcpProcesses, MeetByTcp) {
+  // A port that was free a moment ago.
+  const int port = 15000 + ::getpid() % 17000;
+  const Outcome outcome =
+      launch(3, {{"SEGUE_TEST_RENDEZVOUS", "tcp:127.0.0.1:" + std::to_string(port)}});
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+}
+
+TEST(TcpProcesses, AKilledRankIsNamedByAllOthers) {
+  const Outcome outcome = launch(kRanks, scenario("kill"));
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
+  EXPECT_LT(outcome.seconds, kTimeout + 10);
+  for (const char* start : {"failed: ", "rank 1: failed: ", "rank 3: failed: "}) {
+    const std::string lines = outcome.lines(start);
+    EXPECT_TRUE(contains(lines, "group `dense`, all_reduce, step 3")) << outcome.text;
+    EXPECT_TRUE(contains(lines, "rank 2 is gone")) << outcome.text;
+  }
+  EXPECT_TRUE(contains(outcome.text, "segue: rank 2 failed first (signal 9)"));
+}
+
+TEST(TcpProcesses, ADamagedMessageIsFound) {
+  const Outcome outcome = launch(kRanks, scenario("corrupt"));
+  EXPECT_EQ(outcome.code, kPeerExitCode);
+  for (const char* start :
+       {"failed: ", "rank 1: failed: ", "rank 2: failed: ", "rank 3: failed: "}) {
+    const std::string lines = outcome.lines(start);
+    EXPECT_TRUE(contains(lines, "all_reduce, step 3")) << outcome.text;
+    EXPECT_TRUE(contains(lines, "from rank 2 was damaged on the way")) << outcome.text;
+  }
+  EXPECT_LT(outcome.seconds, kTimeout + 10);
+}
+
+TEST(TcpProcesses, ARankThatThrowsBreaksTheOthersAtOnce) {
+  const Outcome outcome = launch(kRanks, {{"SEGUE_TEST_SCENARIO", "throw"}});
+  EXPECT_EQ(outcome.code, kOwnExitCode);
+  EXPECT_TRUE(contains(outcome.lines("rank 2: failed: "), "loss is not finite")) << outcome.text;
+  EXPECT_TRUE(contains(outcome.lines("rank 3: failed: "), "rank 2 is gone")) << outcome.text;
+  // Its own message comes first.
+  EXPECT_LT(outcome.text.find("loss is not finite"), outcome.text.find("rank 2 is gone"));
+  EXPECT_LT(outcome.seconds, 10);
+}
+
+TEST(TcpProcesses, ARankThatGivesUpSaysWhy) {
+  const Outcome outcome = launch(kRanks, {{"SEGUE_TEST_SCENARIO", "give_up"}});
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.lines("failed: "), "rank 2 gave up: the disk is full"))
+      << outcome.text;
+}
+
+TEST(SlowTcpProcesses, AStoppedRankIsNamedByAllOthersAfterTheTimeout) {
+  const Outcome outcome = launch(kRanks, scenario("stop"), 2);
+  EXPECT_NE(outcome.code, 0);
+  for (const char* start : {"failed: ", "rank 1: failed: ", "rank 3: failed: "}) {
+    const std::string lines = outcome.lines(start);
+    EXPECT_TRUE(contains(lines, "all_reduce, step 3")) << outcome.text;
+    EXPECT_TRUE(contains(lines, "rank 2 did not answer within 3 s")) << outcome.text;
+  }
+  EXPECT_LT(outcome.seconds, kTimeout + 12);
+}
+
+TEST(SlowTcpProcesses, MoreRandomSequences) {
+  for (int seed = 10; seed < 16; ++seed) {
+    const Outcome outcome = launch(1 + seed % 5, {{"SEGUE_TEST_SEED", std::to_string(seed)}});
+    EXPECT_EQ(outcome.code, 0) << "seed " << seed << "\n" << outcome.text;
+  }
+}
+
+// ---- the launcher itself ----
+
+Outcome launch_shell(int ranks, const std::string& script, double grace = 5) {
+  const std::string path = base::temp_path("log");
+  const int fd = ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND, 0600);
+  LaunchOptions options{ranks, {"/bin/sh", "-c", script}, {}, grace};
+  options.out_fd = options.err_fd = fd;
+  const base::Stopwatch watch;
+  Outcome outcome;
+  outcome.code = launch_ranks(options);
+  outcome.seconds = watch.seconds();
+  ::close(fd);
+  outcome.text = base::read_file(path);
+  return outcome;
+}
+
+TEST(Launch, OutputIsPassedOnWithTheRank) {
+  const Outcome outcome = launch_shell(3, "echo out $SEGUE_RANK/$SEGUE_RANKS; printf err >&2");
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.text, "out 0/3\n"));
+  EXPECT_TRUE(contains(outcome.text, "\nrank 2: out 2/3\n")) << outcome.text;
+  EXPECT_TRUE(contains(outcome.text, "rank 1: err\n"));
+}
+
+TEST(Launch, TheFirstFailureGivesTheExitCodeAndTheLastLine) {
+  const Outcome outcome = launch_shell(3,
+                                       "if [ $SEGUE_RANK = 1 ]; then echo broken >&2; exit 7; fi; "
+                                       "sleep 0.3; echo other >&2; exit 9");
+  EXPECT_EQ(outcome.code, 7);
+  EXPECT_TRUE(contains(outcome.text, "segue: rank 1 failed first (exit code 7): broken"));
+  EXPECT_LT(outcome.text.find("broken"), outcome.text.find("other"));
+}
+
+TEST(Launch, RanksThatDoNotEndAreKilledAfterTheGraceTime) {
+  const Outcome outcome =
+      launch_shell(3, "trap '' TERM; if [ $SEGUE_RANK = 0 ]; then exit 3; fi; sleep 60", 0.2);
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_LT(outcome.seconds, 5);
+}
+
+TEST(Launch, SignalsReachEveryRank) {
+  const pid_t child = ::fork();
+  const std::string path = base::temp_path("log");
+  if (child == 0) {
+    const int fd = ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND, 0600);
+    LaunchOptions options{2,
+                          {"/bin/sh", "-c",
+                           "trap 'echo caught >&2; exit 0' TERM; echo ready >&2; "
+                           "while :; do sleep 0.05; done"}};
+    options.out_fd = options.err_fd = fd;
+    ::_exit(launch_ranks(options));
+  }
+  const auto has_twice = [&](const std::string& word) {
+    if (!base::exists(path)) return false;
+    const std::string text = base::read_file(path);
+    const size_t first = text.find(word);
+    return first != std::string::npos && text.find(word, first + 1) != std::string::npos;
+  };
+  const base::Stopwatch watch;
+  while (!has_twice("ready") && watch.seconds() < 10) ::usleep(10'000);
+  ::kill(child, SIGTERM);
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_TRUE(has_twice("caught")) << base::read_file(path);
+}
+
+TEST(Launch, AProgramThatIsNotThereFails) {
+  LaunchOptions options{2, {"/nowhere/segue"}};
+  const int null = ::open("/dev/null", O_WRONLY);
+  options.out_fd = options.err_fd = null;
+  EXPECT_EQ(launch_ranks(options), 127);
+  ::close(null);
+}
+
+// ---- mpirun ----
+
+bool have_mpirun() { return has_mpi() && std::system("command -v mpirun >/dev/null 2>&1") == 0; }
+
+/// `recover`: mpirun leaves the survivors of a killed rank alone; it then ends with 0, whatever
+/// they return.
+Outcome mpirun(int ranks, const Settings& settings, bool recover = false) {
+  const std::string path = base::temp_path("log");
+  char program[4096] = "";
+  EXPECT_GT(::readlink("/proc/self/exe", program, sizeof program - 1), 0);
+  std::string command = "exec timeout 60 mpirun --oversubscribe --allow-run-as-root --bind-to none";
+  if (recover) command += " --mca orte_enable_recovery 1";
+  for (const auto& [name, value] : settings) command += " -x " + name + "=" + value;
+  command += " -n " + std::to_string(ranks) + " " + program;
+  for (size_t i = 1; i < rank_program().size(); ++i) command += " " + rank_program()[i];
+  const base::Stopwatch watch;
+  const int status = std::system((command + " > " + path + " 2>&1").c_str());
+  Outcome outcome;
+  outcome.seconds = watch.seconds();
+  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  outcome.text = base::read_file(path);
+  return outcome;
+}
+
+#define SKIP_WITHOUT_MPIRUN() \
+  if (!have_mpirun()) GTEST_SKIP() << "no mpirun on this machine, or a build without MPI"
+
+TEST(MpiProcesses, RandomSequencesOfCollectives) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome = mpirun(3, {{"SEGUE_TEST_SEED", "5"}});
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+  EXPECT_TRUE(contains(outcome.text, "here is 2 of 3"));
+}
+
+TEST(MpiProcesses, RanksOfMpirunMayTalkOverTcp) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome = mpirun(2, {{"SEGUE_TEST_RENDEZVOUS", "file:" + base::temp_path("meet")}});
+  EXPECT_EQ(outcome.code, 0) << outcome.text;
+}
+
+TEST(MpiProcesses, ADamagedMessageIsFound) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome = mpirun(kRanks, scenario("corrupt"));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.text, "all_reduce, step 3")) << outcome.text;
+  EXPECT_TRUE(contains(outcome.text, "from rank 2 was damaged on the way")) << outcome.text;
+  EXPECT_LT(outcome.seconds, kTimeout + 12);
+}
+
+int count(const std::string& text, const std::string& part) {
+  int n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
+}
+
+TEST(SlowMpiProcesses, AKilledRankIsNamedByAllOthers) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome = mpirun(kRanks, scenario("kill"), true);
+  EXPECT_EQ(count(outcome.text, "failed: group `dense`, all_reduce, step 3"), 3) << outcome.text;
+  EXPECT_EQ(count(outcome.text, "rank 2 did not answer within 3 s"), 3) << outcome.text;
+  EXPECT_EQ(count(outcome.text, "exit code 9"), 3) << outcome.text;
+  EXPECT_LT(outcome.seconds, kTimeout + 15);
+}
+
+TEST(SlowMpiProcesses, MpirunEndsTheOthersOfAKilledRank) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome = mpirun(kRanks, {{"SEGUE_TEST_SCENARIO", "kill"}});
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
+  EXPECT_TRUE(contains(outcome.text, "rank 2")) << outcome.text;
+  EXPECT_LT(outcome.seconds, 15);
+}
+
+TEST(SlowMpiProcesses, AStoppedRankIsNamedByAllOthers) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome = mpirun(kRanks, scenario("stop"));
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_GE(count(outcome.text, "rank 2 did not answer within 3 s"), 3) << outcome.text;
+  EXPECT_LT(outcome.seconds, kTimeout + 15);
+}
+
+TEST(SlowMpiProcesses, ARankThatThrowsBreaksTheOthersAtOnce) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome = mpirun(kRanks, {{"SEGUE_TEST_SCENARIO", "throw"}});
+  EXPECT_NE(outcome.code, 0);
+  EXPECT_TRUE(contains(outcome.text, "failed: loss is not finite")) << outcome.text;
+  EXPECT_TRUE(contains(outcome.text, "rank 2 gave up")) << outcome.text;
+  EXPECT_LT(outcome.seconds, 15);
+}
+
+TEST(SlowMpiProcesses, MoreRandomSequences) {
+  SKIP_WITHOUT_MPIRUN();
+  for (int seed = 20; seed < 24; ++seed) {
+    const Outcome outcome = mpirun(1 + seed % 4, {{"SEGUE_TEST_SEED", std::to_string(seed)}});
+    EXPECT_EQ(outcome.code, 0) << "seed " << seed << "\n" << outcome.text;
+  }
+}
+
+}  // namespace
+}  // namespace segue::comm

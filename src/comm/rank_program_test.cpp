@@ -1,0 +1,82 @@
+// What the ranks of the process tests do: this program once more, with one test and a scenario in
+// the environment (process_test.cpp starts it).
+
+#include <csignal>
+#include <cstdlib>
+#include <iostream>
+#include <thread>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "comm/collectives_test_util.h"
+#include "comm/frame.h"
+#include "comm/world.h"
+
+namespace segue::comm {
+namespace {
+
+std::string setting(const char* name, const char* fallback) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? fallback : value;
+}
+
+/// The rank that makes trouble; the others are to survive it.
+constexpr int kCulprit = 2;
+constexpr int kTroubleStep = 3;
+constexpr int kPeerExitCode = 9, kOwnExitCode = 5;
+
+void make_trouble(const std::string& scenario, World& world) {
+  if (scenario == "kill") ::raise(SIGKILL);
+  if (scenario == "stop") ::raise(SIGSTOP);
+  if (scenario == "corrupt") testing::damage_next_frame();
+  if (scenario == "throw") fail(ErrorCode::kNumeric, "loss is not finite");
+  if (scenario == "give_up") {
+    world.give_up("the disk is full");
+    fail(ErrorCode::kIo, "the disk is full");
+  }
+}
+
+void run(World& world, const std::string& scenario) {
+  const auto comm = world.open("dense");
+  const auto other = world.open("tables");
+  if (scenario == "random") {
+    const auto seed = static_cast<uint64_t>(std::stoi(setting("SEGUE_TEST_SEED", "1")));
+    testing::check_random_calls(*comm, seed, 40, 5000);
+    testing::check_random_calls(*other, seed + 1, 20, 100000);
+    std::vector<int> odd;
+    for (int r = 1; r < world.size(); r += 2) odd.push_back(r);
+    const auto some = world.open("odd", Device::cpu(), odd);
+    testing::require((some != nullptr) == (world.rank() % 2 == 1), "members");
+    if (some != nullptr) testing::check_random_calls(*some, seed + 2, 20, 300);
+    testing::require(world.local_size() == world.size(), "local size");
+    testing::require(world.local_rank() == world.rank(), "local rank");
+    return;
+  }
+  for (int step = 0; step < 6; ++step) {
+    comm->set_step(step);
+    if (world.rank() == kCulprit && step == kTroubleStep) make_trouble(scenario, world);
+    testing::check_all_reduce<float>(*comm, static_cast<uint64_t>(step), 20000, {});
+  }
+}
+
+TEST(DISABLED_RankProgram, Run) {
+  CommConfig config;
+  config.timeout_seconds = std::stod(setting("SEGUE_TEST_TIMEOUT", "20"));
+  config.rendezvous = setting("SEGUE_TEST_RENDEZVOUS", "");
+  const std::string scenario = setting("SEGUE_TEST_SCENARIO", "random");
+  int code = 0;
+  try {
+    const auto world = join_world(config);
+    std::cerr << "here is " + std::to_string(world->rank()) + " of " +
+                     std::to_string(world->size()) + "\n";
+    run(*world, scenario);
+  } catch (const Error& error) {
+    code = error.code() == ErrorCode::kPeer ? kPeerExitCode : kOwnExitCode;
+    std::cerr << "exit code " + std::to_string(code) + "\nfailed: " + error.what() + "\n";
+  }
+  if (code != 0) std::_Exit(code);
+}
+
+}  // namespace
+}  // namespace segue::comm

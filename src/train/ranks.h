@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "comm/world.h"
+#include "model/head_group.h"
+#include "model/ranker.h"
+#include "train/run_config.h"
+
+namespace segue::train {
+
+/// The ranks of a run and the groups they talk in, one per purpose: a group belongs to one thread
+/// at a time, and what one of them does never waits for the order of another.
+class Ranks {
+ public:
+  /// Collective. Error(kConfig) when the config does not suit the number of ranks.
+  Ranks(comm::World& world, const RunConfig& config, Device device);
+  /// A rank that has no others.
+  Ranks();
+  ~Ranks();
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  int local_size() const { return local_size_; }  // ranks of this machine
+  bool alone() const { return size_ == 1; }
+  bool first() const { return rank_ == 0; }
+
+  // Used where a batch is prepared, maybe a step ahead on another thread.
+  std::unique_ptr<comm::Communicator> balance, ids;
+  // Used where it is trained.
+  std::unique_ptr<comm::Communicator> rows, dense, results;
+  std::unique_ptr<model::HeadGroup> heads;  // null: attention is not split
+
+  /// For messages about a peer.
+  void set_step(int64_t step) const;
+  /// What the first rank says, on all ranks.
+  std::string from_first(const std::string& text) const;
+  /// What any rank wants, all do; what the first wants, all do.
+  struct Wish {
+    bool stop = false;  // any
+    bool save = false;  // the first
+  };
+  Wish agree(const Wish& mine) const;
+
+ private:
+  int rank_ = 0, size_ = 1, local_size_ = 1;
+};
+
+/// What is known of the samples behind a pass.
+struct PassSamples {
+  std::span<const int64_t> index;   // number of each sample in the global batch
+  std::span<const int64_t> labels;  // of each sample, per task
+};
+/// Makes the pass of one rank that of all ranks: samples, tokens, predictions and labels, in the
+/// order of the global batch. Sums (losses, squares) are not touched; logits stay those of this
+/// rank.
+void gather_pass(comm::Communicator& group, const PassSamples& samples, int64_t tasks,
+                 model::Pass& pass);
+
+}  // namespace segue::train
