@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <vector>
 
 #include <fmt/format.h>
@@ -91,8 +92,8 @@ void add_tables(FactSheet& sheet, const sparse::PlannerInput& in,
     const sparse::TableDemand& d = in.tables[t];
     table.rows.push_back(
         {d.name,
-         {gib(planned.tables[t].bytes), Fact(static_cast<int64_t>(d.lookups)),
-          Fact(static_cast<int64_t>(d.distinct)), Fact::real(planned.tables[t].sent / kMega, 1),
+         {gib(planned.tables[t].bytes), Fact(int64_t{std::llround(d.lookups)}),
+          Fact(int64_t{std::llround(d.distinct)}), Fact::real(planned.tables[t].sent / kMega, 1),
           std::string(sparse::to_string(p.sharding)),
           p.tier == sparse::Tier::kHost ? "host" : "device"}});
   }
@@ -110,7 +111,7 @@ void print_plan(const train::RunConfig& config, const PlanRanks& a, bool json) {
   }
   const train::Cluster cluster = cluster_of(a, ranks.front());
   const sparse::PlannerInput in = train::planner_input(config, cluster);
-  const sparse::PlannedTables planned = train::plan_shards(config, cluster);
+  const sparse::PlannedTables planned = sparse::plan_tables(in);  // as train::plan_shards does
   FactSheet sheet;
   add_ranks(sheet, in, planned);
   add_tables(sheet, in, planned);

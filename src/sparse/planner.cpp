@@ -15,8 +15,10 @@ namespace {
 constexpr double kMib = 1 << 20, kGib = 1 << 30;
 /// A copy everywhere is cheap below this, in memory and in gradients that go to everyone.
 constexpr double kTinyBytes = 1 << 20;
-/// A rank may have this much more traffic than the mean.
-constexpr double kUnevenTraffic = 1.25;
+/// A rank may have this much more than the mean.
+constexpr double kUneven = 1.25;
+/// Below this share of its memory a rank has room to spare.
+constexpr double kPlenty = 0.6;
 /// One table may take this much of a rank's room for tables, or the mean of all ranks.
 constexpr double kLargestShare = 0.25;
 /// Column blocks are not cut narrower: 32 floats are one line of memory.
@@ -48,11 +50,13 @@ class Planner {
   }
 
  private:
+  /// Why a table does not lie whole on one rank.
+  enum class Cause { kTraffic, kSize, kRoom };
   struct Choice {
     Sharding sharding = Sharding::kRow;
     Tier tier = Tier::kDevice;
-    bool spilled = false;     // to the host, for want of device memory
-    bool for_memory = false;  // dealt out because a rank was too full
+    bool spilled = false;  // to the host, for want of device memory
+    Cause cause = Cause::kTraffic;
   };
 
   // ---- what a table takes ----
@@ -160,7 +164,7 @@ class Planner {
     const double room = std::max(mean_bytes_, kLargestShare * (in_.device_bytes - fixed_));
     for (size_t t = 0; t < in_.tables.size(); ++t) {
       Choice& c = choices_[t];
-      c.for_memory = false;
+      c.cause = bytes_of(t) > room ? Cause::kSize : Cause::kTraffic;
       c.sharding = in_.tables[t].sharding;
       if (c.sharding != Sharding::kAuto) continue;
       const double others = in_.ranks - 1;
@@ -172,10 +176,9 @@ class Planner {
         c.sharding = Sharding::kReplicated;
       } else if (c.tier == Tier::kHost || bytes_of(t) > room * in_.ranks_per_machine) {
         c.sharding = Sharding::kRow;
-        c.for_memory = true;
       } else {
-        c.for_memory = bytes_of(t) > room;
-        c.sharding = light && !c.for_memory ? Sharding::kTable : wider(Sharding::kTable);
+        const bool whole = light && c.cause != Cause::kSize;
+        c.sharding = whole ? Sharding::kTable : wider(Sharding::kTable);
       }
     }
   }
@@ -188,7 +191,7 @@ class Planner {
   /// Deals out the table that loads a rank most and was not asked to be where it is; false: there
   /// is none.
   template <class Load>
-  bool spread_from(int rank, Load load) {
+  bool spread_from(int rank, Cause cause, Load load) {
     size_t worst = in_.tables.size();
     for (size_t t = 0; t < in_.tables.size(); ++t) {
       const TablePlacement& p = out_.plan.tables[t];
@@ -198,46 +201,54 @@ class Planner {
       if (worst == in_.tables.size() || load(t) > load(worst)) worst = t;
     }
     if (worst == in_.tables.size()) return false;
-    choices_[worst].sharding = wider(choices_[worst].sharding);
+    Choice& c = choices_[worst];
+    c.sharding = wider(c.sharding);
+    if (c.cause != Cause::kSize) c.cause = cause;
     return true;
   }
 
   /// From whole tables towards rows everywhere, until no rank has too much.
   void settle() {
     choose_first();
-    for (place(); in_.ranks > 1; place()) {
-      if (out_.missing_device > 0) {
-        if (spread_fullest()) continue;
-        break;
-      }
-      const auto busiest = std::ranges::max_element(out_.ranks, {}, &RankLoad::traffic);
-      double traffic = 0;
-      for (const RankLoad& r : out_.ranks) traffic += r.traffic();
-      const bool uneven = busiest->traffic() > kUnevenTraffic * traffic / in_.ranks;
-      if (!uneven || !spread_from(static_cast<int>(busiest - out_.ranks.begin()),
-                                  [this](size_t t) { return traffic_of(t); })) {
-        break;
-      }
-    }
+    do {
+      place();
+    } while (in_.ranks > 1 && spread());
   }
 
-  /// Replicated tables are dealt out last: they are tiny.
-  bool spread_fullest() {
+  /// One table less on a rank that has too much of something; false: all is well, or nothing helps.
+  bool spread() {
     const int full = out_.fullest();
-    std::vector<Sharding> before;
-    for (const Choice& c : choices_) before.push_back(c.sharding);
-    bool spread = spread_from(full, [this](size_t t) { return bytes_of(t); });
-    for (size_t t = 0; t < choices_.size() && !spread; ++t) {
+    const auto bytes = [this](size_t t) { return bytes_of(t); };
+    if (out_.missing_device > 0) {
+      return spread_from(full, Cause::kRoom, bytes) || spread_copy();
+    }
+    if (uneven_memory(full) && spread_from(full, Cause::kRoom, bytes)) return true;
+    const auto busiest = std::ranges::max_element(out_.ranks, {}, &RankLoad::traffic);
+    double traffic = 0;
+    for (const RankLoad& r : out_.ranks) traffic += r.traffic();
+    const bool uneven = busiest->traffic() > kUneven * traffic / in_.ranks;
+    return uneven && spread_from(static_cast<int>(busiest - out_.ranks.begin()), Cause::kTraffic,
+                                 [this](size_t t) { return traffic_of(t); });
+  }
+
+  /// Uneven memory does not matter as long as there is plenty of it.
+  bool uneven_memory(int full) const {
+    const RankLoad& r = out_.ranks[static_cast<size_t>(full)];
+    const bool plenty = in_.device_bytes > 0 && r.device() < kPlenty * in_.device_bytes;
+    return !plenty && r.tables + r.optimizer > kUneven * mean_bytes_;
+  }
+
+  /// Copies are dealt out last: they are tiny.
+  bool spread_copy() {
+    for (size_t t = 0; t < choices_.size(); ++t) {
       const bool copied = in_.tables[t].sharding == Sharding::kAuto &&
                           choices_[t].sharding == Sharding::kReplicated;
       if (!copied) continue;
       choices_[t].sharding = Sharding::kRow;
-      spread = true;
+      choices_[t].cause = Cause::kRoom;
+      return true;
     }
-    for (size_t t = 0; t < choices_.size(); ++t) {
-      if (choices_[t].sharding != before[t]) choices_[t].for_memory = true;
-    }
-    return spread;
+    return false;
   }
 
   /// Sends the table whose rows are needed least per byte to host memory, if it has room.
@@ -292,16 +303,18 @@ class Planner {
         return fmt::format("{} fit there, and {} load it no more than others",
                            format_bytes(bytes_of(t)), ids);
       case Sharding::kTableRow:
-        return c.for_memory
-                   ? fmt::format(
-                         "{} are too much for one rank beside its share of the others, {} "
-                         "not too much for a machine",
-                         format_bytes(bytes_of(t)), ids)
-                   : fmt::format("{} would load one rank more than others, not a machine", ids);
+        return c.cause == Cause::kTraffic
+                   ? fmt::format("{} would load one rank more than others, not a machine", ids)
+                   : fmt::format("{} are too much for one rank, {} not too much for a machine",
+                                 format_bytes(bytes_of(t)), ids);
       default:
-        return c.for_memory
+        if (c.cause == Cause::kTraffic) {
+          return fmt::format("{} would load one owner more than others", ids);
+        }
+        return c.cause == Cause::kSize
                    ? fmt::format("{} are more than a rank's share", format_bytes(bytes_of(t)))
-                   : fmt::format("{} would load one owner more than others", ids);
+                   : fmt::format("whole, its {} would make one rank much fuller than others",
+                                 format_bytes(bytes_of(t)));
     }
   }
 

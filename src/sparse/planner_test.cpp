@@ -216,6 +216,10 @@ TEST(PlannerTest, BenchmarkOnOneMachine) {
     mean += r.traffic() / 8;
   }
   EXPECT_LE(most, 1.25 * mean);
+  // No rank is much fuller than others either.
+  for (const RankLoad& r : planned.ranks) {
+    EXPECT_LE(r.tables + r.optimizer, 1.25 * 560.05 / 8 * kGib);
+  }
 }
 
 TEST(PlannerTest, TrafficDealsTablesOutWithinAMachine) {

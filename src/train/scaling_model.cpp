@@ -11,7 +11,6 @@
 #include "balance/partition.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "train/memory_plan.h"
 #include "train/random_schema.h"
 
 namespace segue::train {
@@ -97,9 +96,10 @@ Loads draw(const RunConfig& config, const Cluster& cluster, const SimulationConf
   return result;
 }
 
-double dense_bytes(const RunConfig& config) {
-  for (const MemoryPlan::Part& p : memory_plan(config, planned_device(config)).parts) {
-    if (p.purpose == "parameters") return p.bytes / 2;  // values and gradients
+/// Dense gradients: the plan has them together with the values.
+double dense_bytes(const sparse::PlannerInput& in) {
+  for (const sparse::PlannerInput::Fixed& f : in.fixed) {
+    if (f.purpose.starts_with("parameters")) return f.bytes / 2;
   }
   return 0;
 }
@@ -273,9 +273,10 @@ ScalingPoint simulate(const RunConfig& config, const Cluster& cluster,
     all.worst_balanced += one.worst_balanced * share;
     all.events += one.events * share;
   }
-  point.missing_gib = std::max(0.0, plan_shards(run, cluster).missing_device) / kGib;
-  const sparse::PlannedTables typical =
-      sparse::plan_tables(planner_input(run, cluster, all.events));
+  sparse::PlannerInput in = planner_input(run, cluster);
+  point.missing_gib = std::max(0.0, sparse::plan_tables(in).missing_device) / kGib;
+  set_demands(run, all.events, in);
+  const sparse::PlannedTables typical = sparse::plan_tables(in);
   double busiest = 0;
   for (const sparse::RankLoad& r : typical.ranks) {
     busiest = std::max({busiest, r.sent, r.received});
@@ -287,7 +288,7 @@ ScalingPoint simulate(const RunConfig& config, const Cluster& cluster,
   point.exchange_ms = seconds(split(busiest, cluster), rates) * kMs + latency_ms;
   // Parts to their adders and sums to everyone.
   const double ranks = cluster.ranks;
-  const double dense = 2 * dense_bytes(run) * (ranks - 1) / ranks;
+  const double dense = 2 * dense_bytes(in) * (ranks - 1) / ranks;
   const double dense_ms = seconds(split(dense, cluster), rates) * kMs + latency_ms;
   point.dense_ms = std::max(0.0, dense_ms - rates.backward_share * point.compute_ms);
   if (cluster.ranks == 1) point.exchange_ms = point.dense_ms = 0;

@@ -51,9 +51,8 @@ int64_t longest_history(const RunConfig& config) {
                                  : history_budget(config);
 }
 
-sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster, double events) {
-  const auto samples = static_cast<double>(samples_per_rank(c, cluster.ranks));
-  if (events < 0) events = static_cast<double>(longest_history(c));
+void set_demands(const RunConfig& c, double events, sparse::PlannerInput& in) {
+  const auto samples = static_cast<double>(samples_per_rank(c, in.ranks));
   if (c.model.labels == model::LabelKind::kCandidates) {
     events += static_cast<double>(c.data.is_random() ? kRandomCandidates : kStoreCandidates);
   }
@@ -68,7 +67,17 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster, d
   for (const model::ContextualFeature& f : c.model.contextual) {
     lookups[f.table].contextual += samples * static_cast<double>(f.max_length);
   }
+  const double exponent = history_exponent(c);
+  for (sparse::TableDemand& d : in.tables) {
+    const Ids ids = lookups[d.name];
+    d.lookups = ids.history + ids.contextual;
+    d.distinct = std::min(static_cast<double>(d.rows),
+                          sparse::expected_distinct(ids.history, d.rows, exponent) +
+                              sparse::expected_distinct(ids.contextual, d.rows, 0));
+  }
+}
 
+sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   sparse::PlannerInput in;
   in.optimizer = c.sparse.optimizer;
   in.value_bytes = static_cast<int64_t>(size_of(parameter_dtype(c.train.precision)));
@@ -79,20 +88,10 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster, d
   in.device_bytes = cluster.device_bytes;
   in.host_bytes = cluster.host_bytes;
   in.fixed = fixed_parts(c, cluster.ranks);
-  const double exponent = history_exponent(c);
   for (const sparse::TableConfig& t : c.sparse.tables) {
-    const Ids ids = lookups[t.name];
-    sparse::TableDemand& d = in.tables.emplace_back();
-    d.name = t.name;
-    d.rows = t.rows;
-    d.dim = c.sparse.dim;
-    d.sharding = t.sharding;
-    d.placement = t.placement;
-    d.lookups = ids.history + ids.contextual;
-    d.distinct = std::min(static_cast<double>(t.rows),
-                          sparse::expected_distinct(ids.history, t.rows, exponent) +
-                              sparse::expected_distinct(ids.contextual, t.rows, 0));
+    in.tables.push_back({t.name, t.rows, c.sparse.dim, t.sharding, t.placement});
   }
+  set_demands(c, static_cast<double>(longest_history(c)), in);
   return in;
 }
 

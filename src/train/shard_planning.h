@@ -19,10 +19,10 @@ struct Cluster {
 /// trainer does. A function of its arguments alone; ranks that call it with the same ones agree.
 sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluster);
 
-/// What goes into it. `events` is the length of a history; below 0: the longest that a sample can
-/// have, which is what memory must be planned for.
-sparse::PlannerInput planner_input(const RunConfig& config, const Cluster& cluster,
-                                   double events = -1);
+/// What goes into it: memory and lookups for the longest histories that the data can have.
+sparse::PlannerInput planner_input(const RunConfig& config, const Cluster& cluster);
+/// The same tables looked up by histories of `events` events.
+void set_demands(const RunConfig& config, double events, sparse::PlannerInput& input);
 
 /// Most events of a history that this config's data can have.
 int64_t longest_history(const RunConfig& config);

@@ -1,0 +1,157 @@
+#include "train/shard_planning.h"
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "model/flops.h"
+#include "train/memory_plan.h"
+#include "train/scaling_model.h"
+#include "train/test_util.h"
+
+namespace segue::train {
+namespace {
+
+using base::contains;
+
+RunConfig benchmark() {
+  return load_run_config({.file = "configs/mlperf_dlrmv4.toml", .use_environment = false});
+}
+/// Its lengths and tables with a small dense model, which is quicker to plan.
+RunConfig small_benchmark() {
+  RunConfig c = benchmark();
+  c.model.dim = 128;
+  c.model.qk_dim = c.model.v_dim = 32;
+  c.model.hidden = c.model.item_hidden = c.model.head_hidden = 64;
+  return c;
+}
+constexpr double kGib = 1 << 30;
+
+TEST(ShardPlanningTest, DemandsComeFromTheFeatures) {
+  RunConfig c = tiny_config();  // 24 samples, up to 19 events and a candidate
+  const sparse::PlannerInput in = planner_input(c, {.ranks = 4});
+  ASSERT_EQ(in.tables.size(), 4u);
+  EXPECT_EQ(in.tables[0].lookups, 6 * 20);  // item
+  EXPECT_EQ(in.tables[1].lookups, 6 * 20);  // artist
+  EXPECT_EQ(in.tables[2].lookups, 6);       // user, one id a sample
+  EXPECT_EQ(in.tables[0].dim, 8);
+  EXPECT_LE(in.tables[1].distinct, 20);
+  EXPECT_LT(in.tables[2].distinct, 6);  // two samples may have one user
+  EXPECT_EQ(in.forward_wire_bytes, 4);
+  c.sparse.forward_wire = sparse::Wire::kF16;
+  c.sparse.tables[1].sharding = sparse::Sharding::kColumn;
+  sparse::PlannerInput asked = planner_input(c, {.ranks = 4});
+  set_demands(c, 5, asked);
+  EXPECT_EQ(asked.forward_wire_bytes, 2);
+  EXPECT_EQ(asked.tables[0].lookups, 6 * 6);
+  EXPECT_EQ(asked.tables[1].sharding, sparse::Sharding::kColumn);
+}
+
+TEST(ShardPlanningTest, OneRankAddsUpToItsMemoryPlan) {
+  const RunConfig c = tiny_config();
+  const sparse::PlannedTables planned = plan_shards(c, {});
+  EXPECT_EQ(planned.ranks[0].device(), memory_plan(c).total());
+}
+
+TEST(ShardPlanningTest, BenchmarkFitsEightLargeGpus) {
+  const RunConfig c = small_benchmark();
+  const sparse::PlannedTables planned =
+      plan_shards(c, {.ranks = 8, .ranks_per_machine = 8, .device_bytes = 139 * kGib});
+  EXPECT_TRUE(planned.fits());
+  EXPECT_EQ(planned.plan.tables[0].sharding, sparse::Sharding::kRow);  // item_id
+  const sparse::PlannedTables small =
+      plan_shards(c, {.ranks = 4, .ranks_per_machine = 8, .device_bytes = 80 * kGib});
+  EXPECT_GT(small.missing_device, 50 * kGib);
+  EXPECT_FALSE(small.advice.empty());
+}
+
+TEST(ScalingModelTest, AgreesWithTheStepItIsMadeFrom) {
+  // 256 samples of 1 to 3,276 tokens took about 43 ms with identities on, 65.5 to 68 off.
+  RunConfig c = benchmark();
+  c.data.batch_size = 256;
+  SimulationConfig rates;
+  rates.lengths.low = 0;
+  rates.lengths.high = 3277 - c.model.contextual_tokens() - kStoreCandidates;
+  rates.step_ms = 0;
+  EXPECT_NEAR(simulate(c, {}, rates).balanced.step_ms, 43, 3);
+  c.model.identities = {false, false, false};
+  EXPECT_NEAR(simulate(c, {}, rates).balanced.step_ms, 66.8, 4);
+}
+
+TEST(ScalingModelTest, CostsFollowTheFormula) {
+  // Rates of 1 TFLOP/s and nothing else: picoseconds are FLOPs.
+  RunConfig c = benchmark();
+  c.model.identities.last_layer_targets = false;
+  SimulationConfig rates;
+  rates.linear_tflops = rates.attention_tflops = 1;
+  rates.other_plain_ns = 0;
+  const balance::CostWeights w = cost_weights(c.model, rates);
+  const std::vector<int64_t> offsets{0, 1000};
+  c.model.tasks.clear();
+  const double flops = model::formula_flops(c.model, offsets, true);
+  EXPECT_NEAR(w.token_ps * 1000 + w.pair_ps * 500'000, flops, 1e-9 * flops);
+}
+
+TEST(ScalingModelTest, BalancingHelpsAndRanksCost) {
+  const RunConfig c = small_benchmark();
+  SimulationConfig rates;
+  rates.draws = 2;
+  const ScalingPoint one = simulate(c, {}, rates);
+  const ScalingPoint many = simulate(c, {.ranks = 256}, rates);
+  EXPECT_DOUBLE_EQ(one.as_they_come.imbalance, 1);
+  EXPECT_EQ(one.exchange_ms, 0);
+  EXPECT_GT(one.balanced.efficiency, 0.99);
+  EXPECT_EQ(many.samples, 8192);
+  EXPECT_LT(many.balanced.imbalance, many.as_they_come.imbalance);
+  EXPECT_LT(many.balanced.step_ms, many.as_they_come.step_ms);
+  EXPECT_LT(many.balanced.efficiency, one.balanced.efficiency);
+  EXPECT_GT(many.exchange_mb, 0);
+  rates.network_gb_s *= 2;
+  EXPECT_LT(simulate(c, {.ranks = 256}, rates).exchange_ms, many.exchange_ms);
+  rates.samples_per_rank = 64;
+  EXPECT_EQ(simulate(c, {.ranks = 16}, rates).samples, 1024);
+}
+
+TEST(ScalingModelTest, ReadsRatesOfBenches) {
+  RunConfig c = benchmark();
+  const auto& m = c.model;
+  // A made-up machine: 100 TFLOP/s in products, 50 in attention, 10 ns a token for the rest.
+  const double tokens = 1e5, pairs = 1e8;
+  const double linear = 6.0 * 512 * (2048 + 1536) * tokens, attention = 7.0 * 4 * 256 * pairs;
+  const double layer = linear / 100e12 + attention / 50e12;
+  const auto row = [](const std::string& name, double seconds, double flop, int layers) {
+    return "{\"name\":\"" + name + "\",\"shape\":{\"layers\":" + std::to_string(layers) +
+           ",\"dim\":512,\"tokens\":100000},\"median_s\":" + std::to_string(seconds) +
+           ",\"gflop\":" + std::to_string(flop / 1e9) + "}\n";
+  };
+  const std::string path = base::temp_path("rates.json");
+  base::write_file(
+      path,
+      row("attention forward", attention * 2 / 7 / 50e12, attention * 2 / 7, 1) +
+          row("attention backward", attention * 5 / 7 / 50e12, attention * 5 / 7, 1) +
+          row("stack", 3 * layer, 3 * (linear + attention), 3) +
+          row("step, identities on", 2 * layer + 10e-9 * tokens, 3 * (linear + attention), 3));
+  SimulationConfig rates;
+  read_rates(path, m, rates);
+  EXPECT_NEAR(rates.attention_tflops, 50, 0.1);
+  EXPECT_NEAR(rates.linear_tflops, 100, 0.2);
+  EXPECT_NEAR(rates.other_ns, 10, 0.2);
+  EXPECT_EQ(rates.other_plain_ns, 38);
+
+  base::put_file(path, "not json\n");
+  EXPECT_EQ(base::error_of([&] { read_rates(path, m, rates); })->code(), ErrorCode::kCorrupt);
+  base::put_file(path, "{\"name\":\"ops\",\"median_s\":1}\n");
+  EXPECT_TRUE(contains(base::error_of([&] { read_rates(path, m, rates); })->what(), "dim 512"));
+}
+
+TEST(ScalingModelTest, ImpossibleRatesAreErrors) {
+  SimulationConfig rates;
+  rates.network_gb_s = 0;
+  EXPECT_TRUE(contains(base::error_of([&] { rates.validate(); })->what(), "simulate.network_gb_s"));
+  rates = {};
+  rates.draws = 0;
+  EXPECT_EQ(base::error_of([&] { rates.validate(); })->code(), ErrorCode::kConfig);
+}
+
+}  // namespace
+}  // namespace segue::train
