@@ -7,7 +7,6 @@
 #include <thread>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "comm/collectives_test_util.h"
 #include "comm/frame.h"
