@@ -151,8 +151,10 @@ class Job {
     for (const std::string& a : options_.argv) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
     for (char** e = environ; *e != nullptr; ++e) {
-      if (std::string_view(*e).starts_with("SEGUE_RANK") ||
-          std::string_view(*e).starts_with("SEGUE_RENDEZVOUS")) {
+      // Of a launcher that this one runs under.
+      const std::string_view setting(*e);
+      if (setting.starts_with("SEGUE_RANK") || setting.starts_with("SEGUE_LOCAL_RANKS") ||
+          setting.starts_with("SEGUE_RENDEZVOUS")) {
         continue;
       }
       env.push_back(*e);
