@@ -54,6 +54,7 @@ TEST(GpuNccl, OneRankGivesTheSameBits) {
 TEST(NcclVersion, TheLibraryMayBeNewerButNotOlderNorOfAnotherMajorVersion) {
   EXPECT_EQ(version_trouble(22809, 22809), "");
   EXPECT_EQ(version_trouble(22809, 23203), "");
+  EXPECT_EQ(version_trouble(22809, 22803), "");
   EXPECT_TRUE(base::contains(version_trouble(22809, 22703), "version 22703"));
   EXPECT_FALSE(version_trouble(22809, 30000).empty());
 }
