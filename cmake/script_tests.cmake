@@ -3,6 +3,9 @@
 add_test(NAME scripts.yambda COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/yambda_test.sh)
 set_tests_properties(scripts.yambda PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
 
+add_test(NAME scripts.slurm COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/slurm_test.sh)
+set_tests_properties(scripts.slurm PROPERTIES TIMEOUT 60)
+
 # SEGUE_PYTHON names the python that has the packages, where it is not python3.
 if(TARGET segue_train_test)
   add_test(NAME scripts.checkpoint

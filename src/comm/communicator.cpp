@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/stage.h"
 #include "base/time.h"
 #include "comm/sum_parts.h"
 
@@ -138,6 +139,7 @@ Status Communicator::exchange(Op op, std::span<const ConstBytes> send,
   const Call call = next_call(op);
   if (fate_->sealed()) return failed(call, fate_->status());
 
+  const base::Stage stage(to_string(op));  // a watchdog says where a rank waits
   const base::Stopwatch watch;
   const auto self = static_cast<size_t>(rank());
   SEGUE_ASSERT(send[self].size() == receive[self].size(), "a rank expects what it sends itself");

@@ -6,6 +6,9 @@
 #include "comm/collectives_test_util.h"
 #include "comm/nccl_link.h"
 #include "comm/world.h"
+#if SEGUE_HAS_NCCL
+#include "comm/nccl_api.h"
+#endif
 
 namespace segue::comm {
 namespace {
@@ -46,6 +49,16 @@ TEST(GpuNccl, OneRankGivesTheSameBits) {
   testing::check_all_to_all(*comm, 6, 3000000, {device, &stream});
   comm->synchronize(stream).throw_if_failed();
 }
+
+#if SEGUE_HAS_NCCL
+TEST(NcclVersion, TheLibraryMayBeNewerButNotOlderNorOfAnotherMajorVersion) {
+  EXPECT_EQ(version_trouble(22809, 22809), "");
+  EXPECT_EQ(version_trouble(22809, 23203), "");
+  EXPECT_EQ(version_trouble(22809, 22803), "");
+  EXPECT_TRUE(base::contains(version_trouble(22809, 22703), "version 22703"));
+  EXPECT_FALSE(version_trouble(22809, 30000).empty());
+}
+#endif
 
 }  // namespace
 }  // namespace segue::comm

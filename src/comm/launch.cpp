@@ -90,6 +90,7 @@ struct Process {
   pid_t pid = -1;
   Socket lines;      // reading end of its standard error
   std::string text;  // read, not yet shown
+  int64_t came = 0;  // when that began, in the order of all ranks
   std::string last;  // its last line
   bool running = false;
   int code = 0;
@@ -121,6 +122,7 @@ class Job {
       show();
       if (culprit_ >= 0 && Clock::now() >= kill_at_) send(SIGKILL);
     }
+    read_all();
     show();
     for (Process& p : processes_) flush_rest(p);
     if (culprit_ < 0) return 0;
@@ -149,8 +151,10 @@ class Job {
     for (const std::string& a : options_.argv) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
     for (char** e = environ; *e != nullptr; ++e) {
-      if (std::string_view(*e).starts_with("SEGUE_RANK") ||
-          std::string_view(*e).starts_with("SEGUE_RENDEZVOUS")) {
+      // Of a launcher that this one runs under.
+      const std::string_view setting(*e);
+      if (setting.starts_with("SEGUE_RANK") || setting.starts_with("SEGUE_LOCAL_RANKS") ||
+          setting.starts_with("SEGUE_RENDEZVOUS")) {
         continue;
       }
       env.push_back(*e);
@@ -196,8 +200,32 @@ class Job {
       if (p.lines) entries.push_back({p.lines.fd(), POLLIN, 0});
     }
     ::poll(entries.data(), entries.size(), 200);
-    // What others say about a failure comes a moment after it: look at both together.
-    ::usleep(20'000);
+    // What others say about a failure comes a moment after it: show both together, when it is
+    // quiet again and the rank that failed has ended.
+    constexpr int kMostRounds = 10;
+    constexpr useconds_t kQuiet = 20'000;
+    bool more = read_all();
+    for (int i = 0; i < kMostRounds && more; ++i) {
+      ::usleep(kQuiet);
+      more = read_all();
+    }
+  }
+
+  bool read_all() {
+    ++news_;
+    bool any = false;
+    std::array<char, 4096> buffer;
+    for (Process& p : processes_) {
+      while (p.lines) {
+        const ssize_t n = ::read(p.lines.fd(), buffer.data(), buffer.size());
+        if (n > 0 && p.text.empty()) p.came = news_;
+        if (n > 0) p.text.append(buffer.data(), static_cast<size_t>(n));
+        any = any || n > 0;
+        if (n == 0) p.lines.close();
+        if (n < 0 && errno != EINTR) break;
+      }
+    }
+    return any;
   }
 
   void send(int signal) {
@@ -224,20 +252,16 @@ class Job {
     }
   }
 
-  /// The lines that have come, those of a rank that failed first.
+  /// The lines that have come: those of the rank that failed first, then in the order of coming.
   void show() {
-    if (culprit_ >= 0) show(processes_[static_cast<size_t>(culprit_)]);
-    for (Process& p : processes_) show(p);
+    std::vector<Process*> order;
+    for (Process& p : processes_) order.push_back(&p);
+    std::ranges::stable_sort(order, {},
+                             [&](const Process* p) { return p->rank == culprit_ ? 0 : p->came; });
+    for (Process* p : order) show(*p);
   }
 
   void show(Process& p) {
-    std::array<char, 4096> buffer;
-    while (p.lines) {
-      const ssize_t n = ::read(p.lines.fd(), buffer.data(), buffer.size());
-      if (n > 0) p.text.append(buffer.data(), static_cast<size_t>(n));
-      if (n == 0) p.lines.close();
-      if (n < 0 && errno != EINTR) break;
-    }
     const size_t end = p.text.rfind('\n');
     if (end == std::string::npos) return;
     write_lines(p, std::string_view(p.text).substr(0, end + 1));
@@ -269,6 +293,7 @@ class Job {
   Signals signals_;
   std::vector<Process> processes_;
   int culprit_ = -1;
+  int64_t news_ = 0;
   Clock::time_point kill_at_;
 };
 

@@ -50,10 +50,11 @@ NcclApi load() {
 }  // namespace
 
 std::string version_trouble(int header, int library) {
-  if (library / 10000 == header / 10000 && library >= header) return "";
+  // 22809 is 2.28.9: the last two digits are fixes only.
+  if (library / 10000 == header / 10000 && library / 100 >= header / 100) return "";
   return fmt::format(
-      "libnccl.so.2 is version {}, but this segue was built for {} or a newer one "
-      "of the same major version",
+      "libnccl.so.2 is version {}, but this segue was built for {} and needs one of the same major "
+      "version that is not older, fixes aside",
       library, header);
 }
 

@@ -33,7 +33,7 @@ class NcclLink final : public Link {
   ~NcclLink() override {
     if (comm_ == nullptr) return;
     constexpr double kPatience = 2;  // for peers that are still busy with the last exchange
-    if (api_.finalize(comm_) != ncclSystemError && finished(after(kPatience)).ok()) {
+    if (queued(api_.finalize(comm_)) && finished(after(kPatience)).ok()) {
       api_.destroy(comm_);
     } else {
       api_.abort(comm_);
@@ -63,7 +63,7 @@ class NcclLink final : public Link {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     const ncclResult_t rc = api_.init_rank(&comm_, group_.size(), id, group_.rank, &config);
-    if (rc != ncclSuccess && rc != ncclInProgress) return trouble(rc);
+    if (!queued(rc)) return trouble(rc);
     return finished(call.deadline);
   }
 
@@ -80,19 +80,19 @@ class NcclLink final : public Link {
     cudaSetDevice(device_.index);
     const auto handle = static_cast<cudaStream_t>(stream.handle());
     ncclResult_t rc = api_.group_start();
-    for (int q = 0; q < group_.size() && rc == ncclSuccess; ++q) {
+    for (int q = 0; q < group_.size() && queued(rc); ++q) {
       const ConstBytes out = send[static_cast<size_t>(q)];
       const Bytes in = receive[static_cast<size_t>(q)];
       // A group of one sends to itself, so that this runs where there is a single GPU.
       if (q == group_.rank && (group_.size() > 1 || out.data() == in.data())) continue;
       if (!out.empty()) rc = api_.send(out.data(), out.size(), ncclInt8, q, comm_, handle);
-      if (!in.empty() && rc == ncclSuccess) {
+      if (!in.empty() && queued(rc)) {
         rc = api_.receive(in.data(), in.size(), ncclInt8, q, comm_, handle);
       }
     }
     const ncclResult_t end = api_.group_end();
-    if (rc == ncclSuccess || rc == ncclInProgress) rc = end;
-    if (rc != ncclSuccess && rc != ncclInProgress) return trouble(rc);
+    if (queued(rc)) rc = end;
+    if (!queued(rc)) return trouble(rc);
     return finished(call.deadline);
   }
 
@@ -123,6 +123,9 @@ class NcclLink final : public Link {
   }
 
  private:
+  /// Calls of a communicator that does not block may not be done on return.
+  static bool queued(ncclResult_t rc) { return rc == ncclSuccess || rc == ncclInProgress; }
+
   /// NCCL has done what it was asked to queue.
   Status finished(Clock::time_point deadline) {
     for (;;) {
@@ -140,7 +143,7 @@ class NcclLink final : public Link {
   Status look_around(Clock::time_point deadline) {
     ncclResult_t state = ncclSuccess;
     if (comm_ != nullptr) api_.get_async_error(comm_, &state);
-    if (state != ncclSuccess && state != ncclInProgress) return trouble(state);
+    if (!queued(state)) return trouble(state);
     if (fate_->sealed()) return fate_->status();
     // A peer that is done with its part may have left already.
     const Status heard = listen(false);

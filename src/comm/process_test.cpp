@@ -315,5 +315,27 @@ TEST(SlowMpiProcesses, MoreRandomSequences) {
   }
 }
 
+// ---- ranks that share a GPU ----
+
+TEST(GpuProcesses, ShareAGpuOverTcp) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  for (const int ranks : {2, 4}) {
+    const Outcome outcome = launch(ranks, {{"SEGUE_TEST_SCENARIO", "gpu"}});
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    if (cuda_device_count() < ranks) {
+      EXPECT_TRUE(contains(outcome.text, "device memory goes through host memory"));
+    }
+  }
+}
+
+TEST(GpuProcesses, ShareAGpuUnderMpirun) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  SKIP_WITHOUT_MPIRUN();
+  for (const int ranks : {2, 4}) {
+    const Outcome outcome = mpirun(ranks, {{"SEGUE_TEST_SCENARIO", "gpu"}});
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+  }
+}
+
 }  // namespace
 }  // namespace segue::comm

@@ -7,7 +7,6 @@
 #include <thread>
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include "comm/collectives_test_util.h"
 #include "comm/frame.h"
@@ -37,7 +36,17 @@ void make_trouble(const std::string& scenario, World& world) {
   }
 }
 
+/// Ranks share the GPUs there are.
+void run_on_gpu(World& world) {
+  const Device device = Device::cuda(world.local_rank() % cuda_device_count());
+  const Stream stream(device);
+  const auto comm = world.open("dense", device);
+  testing::check_random_calls(*comm, 31, 40, 20000, {device, &stream});
+  testing::check_all_reduce<float>(*comm, 32, 5000001, {device, &stream});
+}
+
 void run(World& world, const std::string& scenario) {
+  if (scenario == "gpu") return run_on_gpu(world);
   const auto comm = world.open("dense");
   const auto other = world.open("tables");
   if (scenario == "random") {

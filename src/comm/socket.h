@@ -25,6 +25,8 @@ class Socket {
   int fd() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
   void close() noexcept;
+  /// Stays open for as long as the process lives.
+  void abandon() noexcept { fd_ = -1; }
 
  private:
   int fd_ = -1;

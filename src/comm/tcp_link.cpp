@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -25,6 +26,11 @@ TcpLink::TcpLink(uint64_t id, Group group, std::vector<Socket> sockets, std::sha
       sockets_(std::move(sockets)),
       fate_(std::move(fate)),
       half_sent_(group_.members.size()) {}
+
+TcpLink::~TcpLink() {
+  if (std::uncaught_exceptions() == 0) return;
+  for (Socket& socket : sockets_) socket.abandon();
+}
 
 Status TcpLink::exchange(const Call& call, std::span<const ConstBytes> send,
                          std::span<const Bytes> receive) {

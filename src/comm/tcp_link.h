@@ -15,6 +15,10 @@ class TcpLink final : public Link {
  public:
   TcpLink(uint64_t id, Group group, std::vector<Socket> sockets, std::shared_ptr<Fate> fate);
 
+  /// While an exception unwinds this rank, the connections stay open until the process ends: its
+  /// own message is out before the peers notice.
+  ~TcpLink() override;
+
   Status exchange(const Call& call, std::span<const ConstBytes> send,
                   std::span<const Bytes> receive) override;
   Status listen(bool none_may_be_gone) override;

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# scripts/slurm/segue.sbatch against commands that play Slurm: what it starts, and when it requeues.
+set -euo pipefail
+script=$(cd "$(dirname "$0")/../.." && pwd)/scripts/slurm/segue.sbatch
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
+
+mkdir bin
+cat >bin/srun <<'END'
+#!/usr/bin/env bash
+echo "srun $*" >>calls
+trap 'echo "srun got TERM" >>calls; exit "${ON_TERM:-0}"' TERM
+touch started
+for (( i = 0; i < ${TENTHS:-0}; ++i )); do sleep 0.1; done
+exit "${ON_END:-0}"
+END
+cat >bin/scontrol <<'END'
+#!/usr/bin/env bash
+echo "scontrol $*" >>calls
+END
+chmod +x bin/*
+export PATH=$folder/bin:$PATH SLURM_JOB_ID=77 SLURM_JOB_NUM_NODES=2 SLURM_GPUS_ON_NODE=4 SEGUE=segue
+
+fail() {
+  echo "slurm_test: $1" >&2
+  cat calls out >&2
+  exit 1
+}
+# run EXPECTED-CODE SIGNAL: with a signal it is sent once the step runs.
+run() {
+  local code=0 pid
+  rm -f calls started
+  bash "$script" config.toml runs/a --seed 3 >out 2>&1 &
+  pid=$!
+  if [[ -n $2 ]]; then
+    for (( i = 0; i < 100; ++i )); do [[ -e started ]] && break; sleep 0.05; done
+    kill "-$2" "$pid"
+  fi
+  wait "$pid" || code=$?
+  [[ $code == "$1" ]] || fail "exit code $code instead of $1"
+}
+
+bash -n "$script"
+run 0 ''
+grep -q 'srun --nodes=2 --ntasks-per-node=4 .* segue train config.toml --run runs/a --seed 3' calls || fail "wrong step"
+! grep -q scontrol calls || fail "a job that is done was requeued"
+
+ON_END=9 run 9 ''
+! grep -q scontrol calls || fail "a job that failed was requeued"
+
+TENTHS=100 run 0 USR1
+grep -q 'srun got TERM' calls || fail "the ranks were not asked to stop"
+grep -q 'scontrol requeue 77' calls || fail "a job that saved was not requeued"
+
+TENTHS=100 ON_TERM=6 run 6 USR1
+! grep -q scontrol calls || fail "a job that could not save was requeued"
+
+code=0
+bash "$script" only-one >out 2>&1 || code=$?
+[[ $code == 2 ]] || fail "a missing argument was accepted"
