@@ -15,7 +15,7 @@
 namespace segue::sparse {
 namespace {
 
-constexpr int64_t kIdGrain = 1 << 14;  // ids per chunk of a scan
+constexpr int64_t kIdGrain = 1 << 16;  // ids per chunk of a scan
 
 [[noreturn]] void fail_config(const std::string& message) { fail(ErrorCode::kConfig, message); }
 
@@ -46,6 +46,16 @@ Outside find_outside(std::span<const int64_t> ids, int64_t rows) {
     all.count += part.count;
   }
   return all;
+}
+
+[[noreturn]] void fail_outside(const Lookup& lookup, const TableConfig& table,
+                               const Outside& found) {
+  fail(ErrorCode::kOutOfRange,
+       fmt::format("feature `{}` has id {}, but table `{}` has {} rows (ids 0 to {}); {} of {} "
+                   "ids of this batch are outside. Correct the data, raise `rows` of the table, "
+                   "or set `out_of_range` to \"clamp\" or \"zero\"",
+                   lookup.feature, lookup.ids[static_cast<size_t>(found.first)], table.name,
+                   table.rows, table.rows - 1, found.count, lookup.ids.size()));
 }
 
 /// Copies ids with those outside the table made harmless: moved to the nearest row, or -1.
@@ -146,7 +156,7 @@ void TablesConfig::validate() const {
 }
 
 Tables::Tables(const TablesConfig& config, Device device, DType dtype, uint64_t seed)
-    : config_(config) {
+    : config_(config), dtype_(dtype) {
   config_.validate();
   SEGUE_ASSERT(dtype == DType::kF32 || dtype == DType::kF64, "tables are kept in float or double");
   if (dtype == DType::kF64 &&
@@ -168,6 +178,7 @@ Tables::Tables(const TablesConfig& config, Device device, DType dtype, uint64_t 
     tables_.push_back(std::move(table));
   }
   out_of_range_.assign(tables_.size(), 0);
+  work_.resize(tables_.size());
 }
 
 TableId Tables::id(std::string_view name) const {
@@ -185,67 +196,72 @@ TableId Tables::id(std::string_view name) const {
 }
 
 Ticket Tables::begin(std::span<const Lookup> lookups, Ticket ticket) {
-  // All checks come first: an error leaves the counts as they were.
+  // All checks come first: an error leaves the counts as they were. Lookups and tables are worked
+  // on side by side rather than cut into pieces, because every start of threads costs.
+  std::vector<Outside> outside(lookups.size());
+  base::parallel_for(static_cast<int64_t>(lookups.size()), 1, [&](int64_t l, int64_t) {
+    const Lookup& lookup = lookups[static_cast<size_t>(l)];
+    SEGUE_ASSERT(static_cast<size_t>(lookup.table) < tables_.size(), "lookup in an unknown table");
+    outside[static_cast<size_t>(l)] =
+        find_outside(lookup.ids, tables_[static_cast<size_t>(lookup.table)].config.rows);
+  });
   std::vector<int64_t> counts = out_of_range_;
+  ticket.placed_ids_.clear();
+  ticket.lookups_.resize(lookups.size());
+  ticket.parts_.resize(tables_.size());
   std::vector<int64_t> ids_per_table(tables_.size(), 0);
-  for (const Lookup& lookup : lookups) {
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    const Lookup& lookup = lookups[l];
     const auto t = static_cast<size_t>(lookup.table);
-    SEGUE_ASSERT(t < tables_.size(), "lookup in an unknown table");
-    const TableConfig& table = tables_[t].config;
-    const Outside found = find_outside(lookup.ids, table.rows);
-    if (found.count > 0 && config_.out_of_range == OutOfRange::kError) {
-      fail(
-          ErrorCode::kOutOfRange,
-          fmt::format("feature `{}` has id {}, but table `{}` has {} rows (ids 0 to {}); {} of {} "
-                      "ids of this batch are outside. Correct the data, raise `rows` of the table, "
-                      "or set `out_of_range` to \"clamp\" or \"zero\"",
-                      lookup.feature, lookup.ids[static_cast<size_t>(found.first)], table.name,
-                      table.rows, table.rows - 1, found.count, lookup.ids.size()));
+    if (outside[l].count > 0 && config_.out_of_range == OutOfRange::kError) {
+      fail_outside(lookup, tables_[t].config, outside[l]);
     }
-    counts[t] += found.count;
-    ids_per_table[t] += static_cast<int64_t>(lookup.ids.size());
+    counts[t] += outside[l].count;
+    const auto size = static_cast<int64_t>(lookup.ids.size());
+    ticket.lookups_[l] = {t, ids_per_table[t], size};
+    ids_per_table[t] += size;
   }
   out_of_range_ = std::move(counts);
 
   // Features that share a table share its distinct rows.
-  ticket.placed_ids_.clear();
-  ticket.lookups_.resize(lookups.size());
-  ticket.parts_.resize(tables_.size());
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    ids_.resize(ids_per_table[t]);
-    int64_t at = 0;
+  base::parallel_for(count(), 1, [&](int64_t table, int64_t) {
+    const auto t = static_cast<size_t>(table);
+    HostArray<int64_t>& ids = work_[t].ids;
+    ids.resize(ids_per_table[t]);
     for (size_t l = 0; l < lookups.size(); ++l) {
-      if (static_cast<size_t>(lookups[l].table) != t) continue;
-      const auto size = static_cast<int64_t>(lookups[l].ids.size());
-      copy_ids(lookups[l].ids, tables_[t].config.rows, config_.out_of_range, ids_.data() + at);
-      ticket.lookups_[l] = {t, at, size};
-      at += size;
+      const Ticket::Place& place = ticket.lookups_[l];
+      if (place.table != t) continue;
+      copy_ids(lookups[l].ids, tables_[t].config.rows, config_.out_of_range, ids.data() + place.at);
     }
-    distinct(ids_.span(), /*skip_negative=*/true, scratch_, ticket.parts_[t]);
-  }
+    distinct(ids.span(), /*skip_negative=*/true, work_[t].scratch, ticket.parts_[t]);
+  });
   return ticket;
 }
 
-Tensor Tables::rows(const Exec& exec, const Ticket& ticket, TableId table) const {
-  const Tensor from = weights(table);
-  const Tensor to = exec.arena->tensor(from.dtype, {ticket.distinct_rows(table), config_.dim});
+Tensor Tables::rows(const Exec& exec, const Ticket& ticket, std::span<const TableId> tables) const {
+  int64_t count = 0;
+  for (const TableId table : tables) count += ticket.distinct_rows(table);
+  const Tensor to = exec.arena->tensor(dtype_, {count, config_.dim});
   const Arena::Mark mark(*exec.arena);
-  ops::gather_rows(exec, from, ticket.ids_for(exec, table), to);
+  int64_t first = 0;
+  for (const TableId table : tables) {
+    const int64_t rows = ticket.distinct_rows(table);
+    ops::gather_rows(exec, weights(table), ticket.ids_for(exec, table), to.rows(first, rows));
+    first += rows;
+  }
   round_to_wire(exec, config_.forward_wire, to);
   return to;
 }
 
-void Tables::apply(const Exec& exec, const Ticket& ticket, TableId table,
+void Tables::apply(const Exec& exec, const Ticket& ticket, std::span<const TableId> tables,
                    const Tensor& row_gradients, double lr, int64_t step, const Tensor& enabled) {
-  const Tensor to = weights(table);
-  const int64_t rows = ticket.distinct_rows(table);
-  SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(0) == rows &&
-                   row_gradients.size(1) == config_.dim && row_gradients.dtype == to.dtype,
+  SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(1) == config_.dim &&
+                   row_gradients.dtype == dtype_,
                "one gradient per distinct row, in the type of the table");
   const Arena::Mark mark(*exec.arena);
   Tensor gradients = row_gradients;
   if (config_.backward_wire != Wire::kF32) {  // the caller's gradients stay as they are
-    gradients = exec.arena->tensor(to.dtype, {rows, config_.dim});
+    gradients = exec.arena->tensor(dtype_, {row_gradients.size(0), config_.dim});
     copy(gradients, row_gradients, exec.stream);
     round_to_wire(exec, config_.backward_wire, gradients);
   }
@@ -256,7 +272,14 @@ void Tables::apply(const Exec& exec, const Ticket& ticket, TableId table,
   p.beta1 = config_.beta1;
   p.beta2 = config_.beta2;
   p.t = step;
-  ops::rowwise_update(exec, p, ticket.ids_for(exec, table), gradients, to, state(table), enabled);
+  int64_t first = 0;
+  for (const TableId table : tables) {
+    const int64_t rows = ticket.distinct_rows(table);
+    ops::rowwise_update(exec, p, ticket.ids_for(exec, table), gradients.rows(first, rows),
+                        weights(table), state(table), enabled);
+    first += rows;
+  }
+  SEGUE_ASSERT(first == gradients.size(0), "one gradient per distinct row");
 }
 
 int64_t Tables::bytes() const {

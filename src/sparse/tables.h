@@ -91,14 +91,22 @@ class Tables {
   /// The last two count. An old ticket may be given for its memory.
   Ticket begin(std::span<const Lookup> lookups, Ticket ticket = {});
 
-  /// [distinct, dim] in exec's arena, in float or double as the tables are kept.
-  Tensor rows(const Exec& exec, const Ticket& ticket, TableId table) const;
+  /// [distinct, dim] in exec's arena, in float or double as the tables are kept; of several tables
+  /// one after the other.
+  Tensor rows(const Exec& exec, const Ticket& ticket, std::span<const TableId> tables) const;
+  Tensor rows(const Exec& exec, const Ticket& ticket, TableId table) const {
+    return rows(exec, ticket, std::span(&table, 1));
+  }
 
-  /// One summed gradient per distinct row; updates weights and optimizer state in place.
-  /// `step` counts updates from 1 (Adam's bias correction). Where `enabled` (f64 [1] on exec's
-  /// device; absent: 1) is 0 nothing changes.
+  /// One summed gradient per distinct row, of several tables one after the other; updates weights
+  /// and optimizer state in place. `step` counts updates from 1 (Adam's bias correction). Where
+  /// `enabled` (f64 [1] on exec's device; absent: 1) is 0 nothing changes.
+  void apply(const Exec& exec, const Ticket& ticket, std::span<const TableId> tables,
+             const Tensor& row_gradients, double lr, int64_t step, const Tensor& enabled = {});
   void apply(const Exec& exec, const Ticket& ticket, TableId table, const Tensor& row_gradients,
-             double lr, int64_t step, const Tensor& enabled = {});
+             double lr, int64_t step, const Tensor& enabled = {}) {
+    apply(exec, ticket, std::span(&table, 1), row_gradients, lr, step, enabled);
+  }
 
   /// Ids that fell outside their table so far, per table.
   std::span<const int64_t> out_of_range_counts() const { return out_of_range_; }
@@ -114,10 +122,14 @@ class Tables {
     Tensor weights, state;  // [rows, dim], [rows, state size]
   };
   TablesConfig config_;
+  DType dtype_ = DType::kF32;
   std::vector<Table> tables_;
   std::vector<int64_t> out_of_range_;
-  HostArray<int64_t> ids_;  // of one table, in begin()
-  DedupScratch scratch_;    // likewise
+  struct Work {
+    HostArray<int64_t> ids;
+    DedupScratch scratch;
+  };
+  std::vector<Work> work_;  // per table: memory of begin()
 };
 
 }  // namespace segue::sparse

@@ -42,8 +42,7 @@ RunConfig random_config(uint64_t seed) {
   m.postprocessor = coin() ? model::PostprocessorKind::kL2 : model::PostprocessorKind::kLayerNorm;
   m.attention.contextual_mask = coin();
   m.attention.window = one_of({0, 0, 5, 70});
-  m.attention.score_scale =
-      coin() ? model::ScoreScale::kBatchMax : model::ScoreScale::kMaxSeqLen;
+  m.attention.score_scale = coin() ? model::ScoreScale::kBatchMax : model::ScoreScale::kMaxSeqLen;
   m.identities = {coin(), coin(), coin()};
   m.recompute = {coin(), coin(), coin()};
   if (coin()) m.additional.clear();
