@@ -33,7 +33,7 @@ struct PreparedBatch {
     Part<int32_t> label_row;                        // per label: its token
     Part<int32_t> label_sample, label_token;        // per label: identity of its token
     Part<int64_t> label_time;                       // per label
-    std::vector<Part<int32_t>> label_features;      // per sequence feature: row in its table
+    Part<int32_t> label_features;                   // [labels, sequence features]: table row
     std::vector<Part<float>> label_values;          // per task
     std::vector<Part<double>> label_values_double;  // instead, for models in double
   };
@@ -41,15 +41,19 @@ struct PreparedBatch {
   BatchLayout layout;
   sparse::Ticket ticket;
   std::vector<sparse::TableId> looked_up;  // tables of the ticket, each once
+  /// Per table: where its distinct rows begin when those of `looked_up` lie one after the other. A
+  /// "table row" below is counted so.
+  std::vector<int64_t> first_row;
 
   UploadBlock block;
   std::vector<Part<int64_t>> distinct_ids;  // like looked_up
   /// Branch rows: one per distinct tuple (or per event and candidate), and which table rows they
-  /// are made of, per sequence feature.
+  /// are made of.
   int64_t branch_rows = 0;
-  std::vector<Part<int32_t>> branch_index;
-  Part<int32_t> action_code;                 // codes the action branch runs on
-  std::vector<Part<int32_t>> context_index;  // per contextual slot [samples]
+  Part<int32_t> content_index;     // [branch rows]
+  Part<int32_t> additional_index;  // [branch rows, additional features]
+  Part<int32_t> action_code;       // codes the action branch runs on
+  Part<int32_t> context_index;     // [contextual slots, samples]; -1: absent
   std::vector<Tokens> micro_batches;
 
   std::vector<float> labels;  // [tasks][labels], in sample order

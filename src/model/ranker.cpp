@@ -128,44 +128,30 @@ Tensor zeros_like(const Exec& exec, const Tensor& t, DType dtype) {
 Ranker::Rows Ranker::rows_forward(const Exec& exec, PreparedBatch& batch,
                                   const UploadBlock::Placed& placed, bool training) const {
   Rows rows;
-  rows.table_rows = tables_.rows(exec, batch.ticket);
-  rows.table_gradients.resize(static_cast<size_t>(tables_.count()));
-  for (const sparse::TableId table : batch.looked_up) {
-    const auto t = static_cast<size_t>(table);
-    if (!training) continue;
-    rows.table_gradients[t] = zeros_like(exec, rows.table_rows[t], exec.parameter_dtype());
-  }
-  for (const auto& part : batch.branch_index) rows.branch_index.push_back(placed.tensor(part));
-  for (const auto& part : batch.context_index) rows.context_index.push_back(placed.tensor(part));
+  rows.table_rows = tables_.rows(exec, batch.ticket, batch.looked_up);
+  if (training) rows.table_gradients = zeros_like(exec, rows.table_rows, exec.parameter_dtype());
+  rows.content_index = placed.tensor(batch.content_index);
+  rows.additional_index = placed.tensor(batch.additional_index);
+  rows.context_index = placed.tensor(batch.context_index);
 
   const int64_t embedding_dim = tables_.config().dim;
   const int64_t n = batch.branch_rows;
-  const int64_t samples = batch.layout.samples();
+  const int64_t additional = static_cast<int64_t>(sequence_tables_.size()) - 1;
+  const int64_t contextual = config_.contextual_tokens();
   Preprocessor::Input input;
   input.content = exec.activation({n, embedding_dim});
-  ops::gather_rows(exec, rows.table_rows[static_cast<size_t>(sequence_tables_[0])],
-                   rows.branch_index[0], input.content);
-  const int64_t additional = static_cast<int64_t>(sequence_tables_.size()) - 1;
+  ops::gather_rows(exec, rows.table_rows, rows.content_index, input.content);
   if (additional > 0) {
     input.additional = exec.activation({n, additional * embedding_dim});
-    for (int64_t f = 0; f < additional; ++f) {
-      const size_t feature = static_cast<size_t>(f) + 1;
-      ops::gather_rows(exec, rows.table_rows[static_cast<size_t>(sequence_tables_[feature])],
-                       rows.branch_index[feature],
-                       input.additional.columns(f * embedding_dim, embedding_dim));
-    }
+    ops::gather_rows(exec, rows.table_rows, rows.additional_index,
+                     input.additional.reshape({n * additional, embedding_dim}));
   }
   input.action_code = placed.tensor(batch.action_code);
-  if (config_.contextual_tokens() > 0) {
-    input.context = exec.activation({config_.contextual_tokens(), samples, embedding_dim});
-    int64_t slot = 0;
-    for (size_t c = 0; c < contextual_tables_.size(); ++c) {
-      const Tensor& source = rows.table_rows[static_cast<size_t>(contextual_tables_[c])];
-      for (int64_t k = 0; k < config_.contextual[c].max_length; ++k, ++slot) {
-        ops::gather_rows(exec, source, rows.context_index[static_cast<size_t>(slot)],
-                         input.context.select(slot));
-      }
-    }
+  if (contextual > 0) {
+    const int64_t samples = batch.layout.samples();
+    input.context = exec.activation({contextual, samples, embedding_dim});
+    ops::gather_rows(exec, rows.table_rows, rows.context_index,
+                     input.context.reshape({contextual * samples, embedding_dim}));
   }
   rows.saved = preprocessor_->forward(exec, input);
   if (training) {
@@ -183,22 +169,13 @@ void Ranker::rows_backward(const Exec& exec, Rows& rows) const {
   Arena::Mark scratch(*exec.arena);
   const Preprocessor::InputGradients d = preprocessor_->backward(exec, rows.saved, rows.gradients);
   const int64_t embedding_dim = tables_.config().dim;
-  const auto gradients_of = [&](sparse::TableId table) -> const Tensor& {
-    return rows.table_gradients[static_cast<size_t>(table)];
+  const auto add = [&](const Tensor& gradients, const Tensor& index) {
+    ops::segment_sum(exec, gradients.reshape({index.size(0), embedding_dim}), index,
+                     rows.table_gradients);
   };
-  ops::segment_sum(exec, d.content, rows.branch_index[0], gradients_of(sequence_tables_[0]));
-  for (size_t f = 1; f < sequence_tables_.size(); ++f) {
-    ops::segment_sum(
-        exec, d.additional.columns(static_cast<int64_t>(f - 1) * embedding_dim, embedding_dim),
-        rows.branch_index[f], gradients_of(sequence_tables_[f]));
-  }
-  int64_t slot = 0;
-  for (size_t c = 0; c < contextual_tables_.size(); ++c) {
-    for (int64_t k = 0; k < config_.contextual[c].max_length; ++k, ++slot) {
-      ops::segment_sum(exec, d.context.select(slot), rows.context_index[static_cast<size_t>(slot)],
-                       gradients_of(contextual_tables_[c]));
-    }
-  }
+  add(d.content, rows.content_index);
+  if (d.additional) add(d.additional, rows.additional_index);
+  if (d.context) add(d.context, rows.context_index);
 }
 
 Pass Ranker::run(const Exec& exec, const Batch& batch, const PassOptions& options) {
@@ -230,6 +207,7 @@ Pass Ranker::enqueue(const Exec& exec, PreparedBatch& batch, const PassOptions& 
   pass.model_flops = formula_flops(config_, layout.token_offsets, options.training);
 
   pass.token_offsets = layout.token_offsets;
+  pass.row_gradients.resize(static_cast<size_t>(tables_.count()));
 
   std::optional<base::Stage> stage("rows forward");
   const UploadBlock::Placed placed = batch.block.place(exec);
@@ -264,23 +242,25 @@ Pass Ranker::enqueue(const Exec& exec, PreparedBatch& batch, const PassOptions& 
     stage.emplace("rows backward");
     rows_backward(exec, rows);
     ops::sum_of_squares(exec, parameters_.grads(), pass.results.gradient_squares);
-    for (size_t t = 0; t < rows.table_gradients.size(); ++t) {
-      const Tensor& gradients = rows.table_gradients[t];
-      if (!gradients) continue;
-      ops::sum_of_squares(exec, gradients.reshape({gradients.elements()}),
-                          pass.results.row_gradient_squares.narrow(0, static_cast<int64_t>(t), 1));
+    ops::sum_of_squares(exec, rows.table_gradients.reshape({rows.table_gradients.elements()}),
+                        pass.results.row_gradient_squares);
+    pass.all_row_gradients = rows.table_gradients;
+    for (const sparse::TableId table : batch.looked_up) {
+      const auto t = static_cast<size_t>(table);
+      pass.row_gradients[t] =
+          rows.table_gradients.rows(batch.first_row[t], batch.ticket.distinct_rows(table));
     }
   }
   pass.labels = batch.labels;
   pass.ticket = std::move(batch.ticket);
-  pass.row_gradients = std::move(rows.table_gradients);
+  pass.looked_up = batch.looked_up;
   return pass;
 }
 
 PassResults Ranker::make_results(const Exec& exec, int64_t labels) const {
   const auto tasks = static_cast<int64_t>(config_.tasks.size());
   const DType type = exec.parameter_dtype();
-  const int64_t sums = tasks + 1 + tables_.count();
+  const int64_t sums = tasks + 2;
   const int64_t sum_bytes = sums * size_of(DType::kF64);
   const int64_t value_bytes = labels * tasks * size_of(type);
   PassResults r;
@@ -292,7 +272,7 @@ PassResults Ranker::make_results(const Exec& exec, int64_t labels) const {
   zero(r.sums, exec.stream);
   r.losses = r.sums.narrow(0, 0, tasks);
   r.gradient_squares = r.sums.narrow(0, tasks, 1);
-  r.row_gradient_squares = r.sums.narrow(0, tasks + 1, tables_.count());
+  r.row_gradient_squares = r.sums.narrow(0, tasks + 1, 1);
   r.logits = view(sum_bytes, type, {labels, tasks});
   r.predictions = view(sum_bytes + value_bytes, type, {tasks, labels});
   return r;
@@ -322,9 +302,8 @@ void Ranker::finish(Pass& pass) const {
   const auto losses = values(results.losses, double{});
   pass.task_losses.assign(losses.begin(), losses.end());
   pass.loss = std::accumulate(losses.begin(), losses.end(), 0.0);
-  const auto squares = values(results.row_gradient_squares, double{});
   pass.gradient_squares = values(results.gradient_squares, double{})[0];
-  pass.row_gradient_squares.assign(squares.begin(), squares.end());
+  pass.row_gradient_squares = values(results.row_gradient_squares, double{})[0];
   const size_t tasks = config_.tasks.size();
   const auto labels = static_cast<size_t>(pass.num_labels);
   pass.logits.resize(tasks * labels);

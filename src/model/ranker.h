@@ -43,7 +43,7 @@ struct PassResults {
   Tensor sums;                  // f64: the next three, one after the other
   Tensor losses;                // f64 [tasks]
   Tensor gradient_squares;      // f64 [1]
-  Tensor row_gradient_squares;  // f64 [tables]
+  Tensor row_gradient_squares;  // f64 [1]
   Tensor logits;                // [labels, tasks]
   Tensor predictions;           // [tasks, labels]
 };
@@ -61,12 +61,13 @@ struct Pass {
   double model_flops = 0;              // by formula, forward (x3 with backward); see flops.h
 
   sparse::Ticket ticket;
-  std::vector<Tensor> row_gradients;  // per table [distinct, dim], absent if not looked up
+  std::vector<sparse::TableId> looked_up;  // its tables
+  Tensor all_row_gradients;                // [distinct rows of looked_up, dim], training only
+  std::vector<Tensor> row_gradients;       // the same per table, absent if not looked up
 
-  /// Sums of squares of all dense gradients and of each table's row gradients, training only: not
-  /// finite if and only if something in them is not (or is huge).
-  double gradient_squares = 0;
-  std::vector<double> row_gradient_squares;
+  /// Sums of squares of all dense gradients and of all row gradients, training only: not finite if
+  /// and only if something in them is not (or is huge).
+  double gradient_squares = 0, row_gradient_squares = 0;
 
   PassResults results;  // the numbers above where they were made
 };

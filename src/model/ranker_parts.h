@@ -26,10 +26,11 @@ struct Ranker::Places {
 
 /// Part one: everything that exists once per batch, however many micro-batches follow.
 struct Ranker::Rows {
-  std::vector<Tensor> table_rows;  // per table [distinct, embedding dim]; absent if not looked up
-  std::vector<Tensor> table_gradients;  // the same shape, float
-  std::vector<Tensor> branch_index;     // per sequence feature i32 [branch rows]
-  std::vector<Tensor> context_index;    // per contextual slot i32 [samples]
+  Tensor table_rows;        // [table rows, embedding dim]: distinct rows of all tables
+  Tensor table_gradients;   // the same shape, float
+  Tensor content_index;     // i32 [branch rows], table rows
+  Tensor additional_index;  // i32 [branch rows * additional features]
+  Tensor context_index;     // i32 [contextual slots * samples]
   Preprocessor::Saved saved;
   Preprocessor::RowGradients gradients;
 };
@@ -41,11 +42,11 @@ struct Ranker::Tokens {
   int64_t count = 0;
   int64_t most_targets = 0;
 
-  TargetTokens labelled;               // tokens that are predicted
-  Tensor label_timestamps;             // i64 [labels]
-  std::vector<Tensor> label_values;    // per task [labels]
-  std::vector<Tensor> label_features;  // per sequence feature i32: row in its table
-  int64_t first_label = 0;             // number of the first label in the batch
+  TargetTokens labelled;             // tokens that are predicted
+  Tensor label_timestamps;           // i64 [labels]
+  std::vector<Tensor> label_values;  // per task [labels]
+  Tensor label_features;             // i32 [labels * sequence features]: table rows
+  int64_t first_label = 0;           // number of the first label in the batch
 };
 
 struct Ranker::UserSide {

@@ -1,6 +1,7 @@
 // The host part of a pass: from a batch to the indices that ops read.
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -15,7 +16,8 @@ namespace segue::model {
 
 namespace {
 
-constexpr int64_t kSamplesPerTask = 4;
+constexpr int64_t kSamplesPerTask = 16;
+constexpr int64_t kEventsPerTask = 1 << 16;
 
 int32_t action_code_of(int64_t bits, std::span<const int64_t> weights) {
   int32_t code = 0;
@@ -23,6 +25,11 @@ int32_t action_code_of(int64_t bits, std::span<const int64_t> weights) {
     if ((bits & weights[k]) > 0) code |= int32_t{1} << k;
   }
   return code;
+}
+
+/// A place among the rows of one table among those of all; -1 stays.
+int32_t table_row(int32_t place, int64_t first_row) {
+  return place < 0 ? place : place + static_cast<int32_t>(first_row);
 }
 
 /// An element of an offsets array.
@@ -73,11 +80,16 @@ void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out) {
   out.ticket = tables_.begin(lookups, std::move(out.ticket));
   out.looked_up.clear();
   out.distinct_ids.clear();
+  out.first_row.assign(static_cast<size_t>(tables_.count()), 0);
+  int64_t rows = 0;
   for (const sparse::Lookup& l : lookups) {
     if (std::ranges::find(out.looked_up, l.table) != out.looked_up.end()) continue;
     out.looked_up.push_back(l.table);
     out.distinct_ids.push_back(out.block.add(out.ticket.distinct_ids(l.table)));
+    out.first_row[static_cast<size_t>(l.table)] = rows;
+    rows += out.ticket.distinct_rows(l.table);
   }
+  SEGUE_ASSERT(rows <= std::numeric_limits<int32_t>::max(), "table rows are counted in 32 bits");
 
   // Which table rows every event and candidate is made of.
   const int64_t lookups_each = candidates ? 2 : 1;
@@ -88,19 +100,20 @@ void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out) {
   }
 
   // Contextual slots.
-  out.context_index.clear();
+  const int64_t samples = layout.samples();
+  out.context_index = out.block.add<int32_t>(config_.contextual_tokens() * samples);
+  int32_t* index = out.block.span(out.context_index).data();
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
     const ContextualFeature& feature = config_.contextual[c];
+    const int64_t first_row = out.first_row[static_cast<size_t>(contextual_tables_[c])];
     const std::span<const int32_t> inverse = out.ticket.inverse(lookup++);
     const std::span<const int64_t> offsets = batch.offsets(batch.column(feature.name));
     for (int64_t slot = 0; slot < feature.max_length; ++slot) {
-      out.context_index.push_back(out.block.add<int32_t>(layout.samples()));
-      const std::span<int32_t> index = out.block.span(out.context_index.back());
-      for (int64_t b = 0; b < layout.samples(); ++b) {
+      for (int64_t b = 0; b < samples; ++b) {
         const int64_t place = offsets[static_cast<size_t>(b)] + slot;
         const bool present = place < offsets[static_cast<size_t>(b) + 1] &&
                              layout.history(b) + layout.targets(b) >= feature.min_sequence;
-        index[static_cast<size_t>(b)] = present ? inverse[static_cast<size_t>(place)] : -1;
+        *index++ = present ? table_row(inverse[static_cast<size_t>(place)], first_row) : -1;
       }
     }
   }
@@ -109,20 +122,30 @@ void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out) {
 void Ranker::prepare_branches(PreparedBatch& out) {
   const std::vector<std::span<const int32_t>>& features = places_->feature_index;
   sparse::DistinctTuples& branches = places_->branches;
-  out.branch_index.clear();
-  if (config_.identities.distinct_rows) {
+  const bool distinct = config_.identities.distinct_rows;
+  if (distinct) {
     sparse::distinct_tuples(features, places_->scratch, branches);
     out.branch_rows = branches.count;
-    for (size_t f = 0; f < features.size(); ++f) {
-      out.branch_index.push_back(out.block.add(branches.column(static_cast<int64_t>(f))));
-    }
-    return;
+  } else {
+    out.branch_rows = static_cast<int64_t>(features.front().size());
+    branches.inverse.resize(out.branch_rows);
+    std::iota(branches.inverse.data(), branches.inverse.data() + out.branch_rows, 0);
   }
-  out.branch_rows = static_cast<int64_t>(features.front().size());
-  branches.inverse.resize(out.branch_rows);
-  std::iota(branches.inverse.data(), branches.inverse.data() + out.branch_rows, 0);
-  for (const std::span<const int32_t> index : features) {
-    out.branch_index.push_back(out.block.add(index));
+  const auto additional = static_cast<int64_t>(features.size()) - 1;
+  out.content_index = out.block.add<int32_t>(out.branch_rows);
+  out.additional_index = out.block.add<int32_t>(out.branch_rows * additional);
+  for (int64_t f = 0; f <= additional; ++f) {
+    const auto feature = static_cast<size_t>(f);
+    const std::span<const int32_t> from = distinct ? branches.column(f) : features[feature];
+    const int64_t first_row = out.first_row[static_cast<size_t>(sequence_tables_[feature])];
+    const int64_t step = f == 0 ? 1 : additional;
+    int32_t* const to = f == 0 ? out.block.span(out.content_index).data()
+                               : out.block.span(out.additional_index).data() + f - 1;
+    base::parallel_for(out.branch_rows, kEventsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        to[i * step] = table_row(from[static_cast<size_t>(i)], first_row);
+      }
+    });
   }
 }
 
@@ -142,7 +165,6 @@ void Ranker::prepare_actions(const Batch& batch, PreparedBatch& out) {
     out.action_code = out.block.add<int32_t>(target_code + 1);
     const std::span<int32_t> codes = out.block.span(out.action_code);
     std::iota(codes.begin(), codes.end(), 0);
-    constexpr int64_t kEventsPerTask = 1 << 14;
     base::parallel_for(events, kEventsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t e = begin; e < end; ++e) places.event_action[e] = code_of_event(e);
     });
@@ -193,9 +215,8 @@ PreparedBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatc
     *part = block.add<int32_t>(t.labels);
   }
   t.label_time = block.add<int64_t>(t.labels);
-  for (size_t f = 0; f < places_->feature_index.size(); ++f) {
-    t.label_features.push_back(block.add<int32_t>(t.labels));
-  }
+  t.label_features =
+      block.add<int32_t>(t.labels * static_cast<int64_t>(places_->feature_index.size()));
   const bool in_double = parameters_.values().dtype == DType::kF64;
   for (size_t k = 0; k < config_.tasks.size(); ++k) {
     if (in_double) t.label_values_double.push_back(block.add<double>(t.labels));
@@ -240,6 +261,8 @@ void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro,
   int32_t* const label_sample = block.span(t.label_sample).data();
   int32_t* const label_token = block.span(t.label_token).data();
   int64_t* const label_time = block.span(t.label_time).data();
+  int32_t* const label_features = block.span(t.label_features).data();
+  const size_t features = places.feature_index.size();
   const std::span<const int64_t> label_column =
       batch.column(candidates ? config_.candidate_label : config_.action.history).values.span();
   const std::span<const int64_t> history_times =
@@ -268,9 +291,10 @@ void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro,
       label_sample[to] = sample_index;
       label_token[to] = static_cast<int32_t>(place - first);
       label_time[to] = time;
-      for (size_t f = 0; f < places.feature_index.size(); ++f) {
-        block.span(t.label_features[f])[static_cast<size_t>(to)] =
-            places.feature_index[f][static_cast<size_t>(source)];
+      for (size_t f = 0; f < features; ++f) {
+        label_features[static_cast<size_t>(to) * features + f] =
+            table_row(places.feature_index[f][static_cast<size_t>(source)],
+                      out.first_row[static_cast<size_t>(sequence_tables_[f])]);
       }
       const int64_t bits = label_column[static_cast<size_t>(i)];
       for (size_t k = 0; k < config_.tasks.size(); ++k) {

@@ -56,7 +56,7 @@ Ranker::Tokens Ranker::place_tokens(const PreparedBatch& batch, const PreparedBa
   t.labelled = {placed.tensor(micro.label_row),
                 {placed.tensor(micro.label_sample), placed.tensor(micro.label_token)}};
   t.label_timestamps = placed.tensor(micro.label_time);
-  for (const auto& part : micro.label_features) t.label_features.push_back(placed.tensor(part));
+  t.label_features = placed.tensor(micro.label_features);
   for (const auto& part : micro.label_values) t.label_values.push_back(placed.tensor(part));
   for (const auto& part : micro.label_values_double) t.label_values.push_back(placed.tensor(part));
   return t;
@@ -166,12 +166,8 @@ Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const 
   item.product = item.user;
   if (item_mlp_) {
     item.item_rows = wide.activation({labels, features * embedding_dim});
-    for (int64_t f = 0; f < features; ++f) {
-      ops::gather_rows(
-          wide, rows.table_rows[static_cast<size_t>(sequence_tables_[static_cast<size_t>(f)])],
-          tokens.label_features[static_cast<size_t>(f)],
-          item.item_rows.columns(f * embedding_dim, embedding_dim));
-    }
+    ops::gather_rows(wide, rows.table_rows, tokens.label_features,
+                     item.item_rows.reshape({labels * features, embedding_dim}));
     item.item = item_mlp_->forward(wide, item.item_rows);
     item.product = wide.activation({labels, config_.dim});
     ops::multiply_forward(wide, item.user, item.item.y, item.product);
@@ -211,12 +207,8 @@ Tensor Ranker::item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
     ops::multiply_backward(wide, dproduct, item.user, item.item.y, duser, ditem);
     const Tensor drows = wide.activation({labels, item.item_rows.size(1)});
     item_mlp_->backward(wide, item.item, ditem, drows);
-    const int64_t embedding_dim = tables_.config().dim;
-    for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-      ops::segment_sum(wide, drows.columns(static_cast<int64_t>(f) * embedding_dim, embedding_dim),
-                       tokens.label_features[f],
-                       rows.table_gradients[static_cast<size_t>(sequence_tables_[f])]);
-    }
+    ops::segment_sum(wide, drows.reshape({tokens.label_features.size(0), tables_.config().dim}),
+                     tokens.label_features, rows.table_gradients);
   }
   return rounded_activation(exec, duser);
 }

@@ -18,7 +18,7 @@ using base::parallel_for;
 
 // One chunk of work. The cut depends on the number of ids alone, and every pass is stable, so the
 // result is the same on any number of threads.
-constexpr int64_t kGrain = 1 << 14;
+constexpr int64_t kGrain = 1 << 16;
 constexpr int kDigitBits = 11;  // a histogram of 2048 counters stays in the first-level cache
 constexpr int64_t kDigits = 1 << kDigitBits;
 constexpr int kWordBits = 64;

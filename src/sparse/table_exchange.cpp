@@ -149,23 +149,18 @@ Tensor TableExchange::exchange(const Exec& exec, const Tensor& send, const Messa
   return received;
 }
 
-std::vector<Tensor> TableExchange::rows(const Exec& exec) {
+void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
   const size_t tables = tables_.tables_.size();
   const Wire wire = tables_.config_.forward_wire;
   ticket_.placed_ = ticket_.block_.place(exec);
-  std::vector<Tensor> all(tables);
+  const auto travels = [&](size_t t) { return to[t] && !replicated(t); };
   Messages out, in;
-  for (size_t t = 0; t < tables; ++t) {
-    if (!ticket_.looked_up_[t]) continue;
-    all[t] = exec.arena->tensor(tables_.tables_[t].weights.dtype,
-                                {ticket_.parts_[t].values.size(), tables_.config_.dim});
-  }
   const Arena::Mark mark(*exec.arena);
   for (int q = 0; q < ranks(); ++q) {
     out.bytes.push_back(0);
     in.bytes.push_back(0);
     for (size_t t = 0; t < tables; ++t) {
-      if (replicated(t)) continue;
+      if (!travels(t)) continue;
       const auto peer = static_cast<size_t>(q);
       out.bytes.back() += ticket_.shared_[t].served[peer] * row_bytes(t, own_columns(t), wire);
       const Segment segment = from_owner(t, q);
@@ -173,22 +168,22 @@ std::vector<Tensor> TableExchange::rows(const Exec& exec) {
     }
   }
   const Tensor send = exec.arena->tensor(DType::kU8, {out.total()});
-  auto* to = static_cast<std::byte*>(send.data);
+  auto* at = static_cast<std::byte*>(send.data);
   std::vector<int64_t> first(tables, 0);
   for (size_t q = 0; q < out.bytes.size(); ++q) {
     for (size_t t = 0; t < tables; ++t) {
-      const int64_t count = replicated(t) ? 0 : ticket_.shared_[t].served[q];
+      const int64_t count = !travels(t) ? 0 : ticket_.shared_[t].served[q];
       if (count == 0) continue;
-      serve(exec, t, first[t], count, to);
+      serve(exec, t, first[t], count, at);
       first[t] += count;
-      to += count * row_bytes(t, own_columns(t), wire);
+      at += count * row_bytes(t, own_columns(t), wire);
     }
   }
   const Tensor received = exchange(exec, send, out, in);
   const auto* from = static_cast<const std::byte*>(received.data);
   for (int q = 0; q < ranks(); ++q) {
     for (size_t t = 0; t < tables; ++t) {
-      if (replicated(t)) continue;
+      if (!travels(t)) continue;
       const Segment segment = from_owner(t, q);
       if (segment.count == 0) continue;
       decode(from, wire,
@@ -200,12 +195,11 @@ std::vector<Tensor> TableExchange::rows(const Exec& exec) {
     }
   }
   for (size_t t = 0; t < tables; ++t) {
-    if (!replicated(t) || !all[t]) continue;
+    if (!replicated(t) || !to[t]) continue;
     ops::gather_rows(exec, tables_.tables_[t].weights,
-                     ticket_.ids_for(exec, static_cast<TableId>(t)), all[t]);
-    round_to_wire(exec, wire, all[t]);
+                     ticket_.ids_for(exec, static_cast<TableId>(t)), to[t]);
+    round_to_wire(exec, wire, to[t]);
   }
-  return all;
 }
 
 /// Per table that this rank has a part of: the gradients that came for it, by rank.

@@ -17,7 +17,8 @@ class TableExchange {
   TableExchange(const Tables& tables, Ticket& ticket) : tables_(tables), ticket_(ticket) {}
 
   void ask();
-  std::vector<Tensor> rows(const Exec& exec);
+  /// Per table; absent ones are not asked for.
+  void rows(const Exec& exec, std::span<const Tensor> to);
   void apply(const Exec& exec, std::span<const Tensor> row_gradients, double lr, int64_t step,
              const Tensor& enabled);
 

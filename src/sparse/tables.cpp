@@ -16,7 +16,7 @@
 namespace segue::sparse {
 namespace {
 
-constexpr int64_t kIdGrain = 1 << 14;  // ids per chunk of a scan
+constexpr int64_t kIdGrain = 1 << 16;  // ids per chunk of a scan
 
 [[noreturn]] void fail_config(const std::string& message) { fail(ErrorCode::kConfig, message); }
 
@@ -47,6 +47,16 @@ Outside find_outside(std::span<const int64_t> ids, int64_t rows) {
     all.count += part.count;
   }
   return all;
+}
+
+[[noreturn]] void fail_outside(const Lookup& lookup, const TableConfig& table,
+                               const Outside& found) {
+  fail(ErrorCode::kOutOfRange,
+       fmt::format("feature `{}` has id {}, but table `{}` has {} rows (ids 0 to {}); {} of {} "
+                   "ids of this batch are outside. Correct the data, raise `rows` of the table, "
+                   "or set `out_of_range` to \"clamp\" or \"zero\"",
+                   lookup.feature, lookup.ids[static_cast<size_t>(found.first)], table.name,
+                   table.rows, table.rows - 1, found.count, lookup.ids.size()));
 }
 
 /// Copies ids as they are dealt out, those outside the table made harmless: moved to the nearest
@@ -188,7 +198,7 @@ Tables::Tables(const TablesConfig& config, Device device, DType dtype, uint64_t 
 
 Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups groups, Device device,
                DType dtype, uint64_t seed)
-    : config_(config), plan_(plan), groups_(groups) {
+    : config_(config), plan_(plan), groups_(groups), dtype_(dtype) {
   config_.validate();
   SEGUE_ASSERT(dtype == DType::kF32 || dtype == DType::kF64, "tables are kept in float or double");
   SEGUE_ASSERT(plan_.tables.size() == config_.tables.size(), "a placement for every table");
@@ -212,6 +222,7 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
     add_table(config_.tables[t], plan_.tables[t], device, dtype, seed);
   }
   out_of_range_.assign(tables_.size(), 0);
+  work_.resize(tables_.size());
 }
 
 void Tables::add_table(const TableConfig& config, const TablePlacement& placement, Device device,
@@ -250,86 +261,101 @@ TableId Tables::id(std::string_view name) const {
 }
 
 Ticket Tables::begin(std::span<const Lookup> lookups, Ticket ticket) {
-  // All checks come first: an error leaves the counts as they were.
+  // All checks come first: an error leaves the counts as they were. Lookups and tables are worked
+  // on side by side rather than cut into pieces, because every start of threads costs.
+  std::vector<Outside> outside(lookups.size());
+  base::parallel_for(static_cast<int64_t>(lookups.size()), 1, [&](int64_t l, int64_t) {
+    const Lookup& lookup = lookups[static_cast<size_t>(l)];
+    SEGUE_ASSERT(static_cast<size_t>(lookup.table) < tables_.size(), "lookup in an unknown table");
+    outside[static_cast<size_t>(l)] =
+        find_outside(lookup.ids, tables_[static_cast<size_t>(lookup.table)].config.rows);
+  });
   std::vector<int64_t> counts = out_of_range_;
+  ticket.placed_ids_.clear();
+  ticket.lookups_.resize(lookups.size());
+  ticket.parts_.resize(tables_.size());
   std::vector<int64_t> ids_per_table(tables_.size(), 0);
-  for (const Lookup& lookup : lookups) {
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    const Lookup& lookup = lookups[l];
     const auto t = static_cast<size_t>(lookup.table);
-    SEGUE_ASSERT(t < tables_.size(), "lookup in an unknown table");
-    const TableConfig& table = tables_[t].config;
-    const Outside found = find_outside(lookup.ids, table.rows);
-    if (found.count > 0 && config_.out_of_range == OutOfRange::kError) {
-      fail(
-          ErrorCode::kOutOfRange,
-          fmt::format("feature `{}` has id {}, but table `{}` has {} rows (ids 0 to {}); {} of {} "
-                      "ids of this batch are outside. Correct the data, raise `rows` of the table, "
-                      "or set `out_of_range` to \"clamp\" or \"zero\"",
-                      lookup.feature, lookup.ids[static_cast<size_t>(found.first)], table.name,
-                      table.rows, table.rows - 1, found.count, lookup.ids.size()));
+    if (outside[l].count > 0 && config_.out_of_range == OutOfRange::kError) {
+      fail_outside(lookup, tables_[t].config, outside[l]);
     }
-    counts[t] += found.count;
-    ids_per_table[t] += static_cast<int64_t>(lookup.ids.size());
+    counts[t] += outside[l].count;
+    const auto size = static_cast<int64_t>(lookup.ids.size());
+    ticket.lookups_[l] = {t, ids_per_table[t], size};
+    ids_per_table[t] += size;
   }
   out_of_range_ = std::move(counts);
 
   // Features that share a table share its distinct rows.
-  ticket.placed_ids_.clear();
-  ticket.lookups_.resize(lookups.size());
-  ticket.parts_.resize(tables_.size());
-  ticket.looked_up_.assign(tables_.size(), 0);
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    ids_.resize(ids_per_table[t]);
-    int64_t at = 0;
+  base::parallel_for(count(), 1, [&](int64_t table, int64_t) {
+    const auto t = static_cast<size_t>(table);
+    HostArray<int64_t>& ids = work_[t].ids;
+    ids.resize(ids_per_table[t]);
     for (size_t l = 0; l < lookups.size(); ++l) {
-      if (static_cast<size_t>(lookups[l].table) != t) continue;
-      const auto size = static_cast<int64_t>(lookups[l].ids.size());
-      copy_ids(lookups[l].ids, tables_[t].shard.deal, config_.out_of_range, ids_.data() + at);
-      ticket.lookups_[l] = {t, at, size};
-      ticket.looked_up_[t] = 1;
-      at += size;
+      const Ticket::Place& place = ticket.lookups_[l];
+      if (place.table != t) continue;
+      copy_ids(lookups[l].ids, tables_[t].shard.deal, config_.out_of_range, ids.data() + place.at);
     }
-    distinct(ids_.span(), /*skip_negative=*/true, scratch_, ticket.parts_[t]);
-  }
+    distinct(ids.span(), /*skip_negative=*/true, work_[t].scratch, ticket.parts_[t]);
+  });
   if (!alone()) TableExchange(*this, ticket).ask();
   return ticket;
 }
 
-std::vector<Tensor> Tables::rows(const Exec& exec, Ticket& ticket) const {
-  if (!alone()) return TableExchange(*this, ticket).rows(exec);
-  std::vector<Tensor> all(tables_.size());
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    if (!ticket.looked_up_[t]) continue;
-    const auto table = static_cast<TableId>(t);
-    const Tensor from = weights(table);
-    all[t] = exec.arena->tensor(from.dtype, {ticket.distinct_rows(table), config_.dim});
-    const Arena::Mark mark(*exec.arena);
-    ops::gather_rows(exec, from, ticket.ids_for(exec, table), all[t]);
-    round_to_wire(exec, config_.forward_wire, all[t]);
+std::vector<Tensor> Tables::split(const Tensor& rows, const Ticket& ticket,
+                                  std::span<const TableId> tables) const {
+  std::vector<Tensor> parts(tables_.size());
+  int64_t first = 0;
+  for (const TableId table : tables) {
+    const int64_t count = ticket.distinct_rows(table);
+    parts[static_cast<size_t>(table)] = rows.rows(first, count);
+    first += count;
   }
-  return all;
+  SEGUE_ASSERT(first == rows.size(0), "as many rows as distinct ids");
+  return parts;
 }
 
-void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const Tensor> row_gradients,
-                   double lr, int64_t step, const Tensor& enabled) {
-  SEGUE_ASSERT(row_gradients.size() == tables_.size(), "gradients per table");
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    const Tensor& g = row_gradients[t];
-    SEGUE_ASSERT(!g || (g.rank == 2 && g.size(0) == ticket.distinct_rows(static_cast<TableId>(t)) &&
-                        g.size(1) == config_.dim && g.dtype == tables_[t].weights.dtype),
-                 "one gradient per distinct row, in the type of the table");
+Tensor Tables::rows(const Exec& exec, Ticket& ticket, std::span<const TableId> tables) const {
+  int64_t count = 0;
+  for (const TableId table : tables) count += ticket.distinct_rows(table);
+  const Tensor to = exec.arena->tensor(dtype_, {count, config_.dim});
+  const std::vector<Tensor> parts = split(to, ticket, tables);
+  if (!alone()) {
+    TableExchange(*this, ticket).rows(exec, parts);
+    return to;
   }
-  if (!alone()) return TableExchange(*this, ticket).apply(exec, row_gradients, lr, step, enabled);
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    if (!row_gradients[t]) continue;
-    const Arena::Mark mark(*exec.arena);
-    Tensor gradients = row_gradients[t];
-    if (config_.backward_wire != Wire::kF32) {  // the caller's gradients stay as they are
-      gradients = exec.arena->tensor(gradients.dtype, {gradients.size(0), config_.dim});
-      copy(gradients, row_gradients[t], exec.stream);
-      round_to_wire(exec, config_.backward_wire, gradients);
-    }
-    const auto table = static_cast<TableId>(t);
-    update(exec, table, ticket.ids_for(exec, table), gradients, lr, step, enabled, {});
+  const Arena::Mark mark(*exec.arena);
+  for (const TableId table : tables) {
+    ops::gather_rows(exec, weights(table), ticket.ids_for(exec, table),
+                     parts[static_cast<size_t>(table)]);
+  }
+  round_to_wire(exec, config_.forward_wire, to);
+  return to;
+}
+
+void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const TableId> tables,
+                   const Tensor& row_gradients, double lr, int64_t step, const Tensor& enabled) {
+  SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(1) == config_.dim &&
+                   row_gradients.dtype == dtype_,
+               "one gradient per distinct row, in the type of the table");
+  if (!alone()) {
+    TableExchange(*this, ticket)
+        .apply(exec, split(row_gradients, ticket, tables), lr, step, enabled);
+    return;
+  }
+  const Arena::Mark mark(*exec.arena);
+  Tensor gradients = row_gradients;
+  if (config_.backward_wire != Wire::kF32) {  // the caller's gradients stay as they are
+    gradients = exec.arena->tensor(dtype_, {row_gradients.size(0), config_.dim});
+    copy(gradients, row_gradients, exec.stream);
+    round_to_wire(exec, config_.backward_wire, gradients);
+  }
+  const std::vector<Tensor> parts = split(gradients, ticket, tables);
+  for (const TableId table : tables) {
+    update(exec, table, ticket.ids_for(exec, table), parts[static_cast<size_t>(table)], lr, step,
+           enabled, {});
   }
 }
 

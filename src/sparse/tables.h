@@ -99,8 +99,7 @@ class Ticket {
     int64_t at = 0, size = 0;  // in the inverse of the table
   };
   std::vector<Place> lookups_;
-  std::vector<char> looked_up_;  // per table
-  std::vector<Shared> shared_;   // per table; empty on one rank
+  std::vector<Shared> shared_;  // per table; empty on one rank
   UploadBlock block_;
   UploadBlock::Placed placed_;  // from rows() on
 };
@@ -134,16 +133,23 @@ class Tables {
   /// given for its memory.
   Ticket begin(std::span<const Lookup> lookups, Ticket ticket = {});
 
-  /// Per table [distinct, dim] in exec's arena, in float or double as the tables are kept; absent
-  /// for tables that nothing looked up.
-  std::vector<Tensor> rows(const Exec& exec, Ticket& ticket) const;
+  /// [distinct, dim] in exec's arena, in float or double as the tables are kept; of several tables
+  /// one after the other.
+  Tensor rows(const Exec& exec, Ticket& ticket, std::span<const TableId> tables) const;
+  Tensor rows(const Exec& exec, Ticket& ticket, TableId table) const {
+    return rows(exec, ticket, std::span(&table, 1));
+  }
 
-  /// Per table one summed gradient per distinct row (absent: the table stays); updates weights and
-  /// optimizer state in place. Gradients of one row from several ranks are added in their order.
-  /// `step` counts updates from 1 (Adam's bias correction). Where `enabled` (f64 [1] on exec's
-  /// device; absent: 1) is 0 nothing changes.
-  void apply(const Exec& exec, Ticket& ticket, std::span<const Tensor> row_gradients, double lr,
-             int64_t step, const Tensor& enabled = {});
+  /// One summed gradient per distinct row, of several tables one after the other; updates weights
+  /// and optimizer state in place. Gradients of one row from several ranks are added in their
+  /// order. `step` counts updates from 1 (Adam's bias correction). Where `enabled` (f64 [1] on
+  /// exec's device; absent: 1) is 0 nothing changes.
+  void apply(const Exec& exec, Ticket& ticket, std::span<const TableId> tables,
+             const Tensor& row_gradients, double lr, int64_t step, const Tensor& enabled = {});
+  void apply(const Exec& exec, Ticket& ticket, TableId table, const Tensor& row_gradients,
+             double lr, int64_t step, const Tensor& enabled = {}) {
+    apply(exec, ticket, std::span(&table, 1), row_gradients, lr, step, enabled);
+  }
 
   /// Ids of this rank that fell outside their table so far, per table.
   std::span<const int64_t> out_of_range_counts() const { return out_of_range_; }
@@ -165,6 +171,9 @@ class Tables {
   bool alone() const { return plan_.ranks == 1; }
   void add_table(const TableConfig& config, const TablePlacement& placement, Device device,
                  DType dtype, uint64_t seed);
+  /// Per table its part of `rows`; absent for those not named.
+  std::vector<Tensor> split(const Tensor& rows, const Ticket& ticket,
+                            std::span<const TableId> tables) const;
   void update(const Exec& exec, TableId table, const Tensor& slots, const Tensor& gradients,
               double lr, int64_t step, const Tensor& enabled, const Tensor& mean_squares) const;
 
@@ -172,10 +181,14 @@ class Tables {
   ShardPlan plan_;
   TableGroups groups_;
   int rank_ = 0;
+  DType dtype_ = DType::kF32;
   std::vector<Table> tables_;
   std::vector<int64_t> out_of_range_;
-  HostArray<int64_t> ids_;  // of one table, in begin()
-  DedupScratch scratch_;    // likewise
+  struct Work {
+    HostArray<int64_t> ids;
+    DedupScratch scratch;
+  };
+  std::vector<Work> work_;  // per table: memory of begin()
 };
 
 /// In place, as a trip over the wire would.

@@ -45,11 +45,11 @@ TEST_F(GpuTablesTest, RowsAndUpdatesLikeTheCpu) {
         const std::vector<int64_t> ids = {7, 3, 7, 49, 0};
         const Lookup lookup{TableId{0}, "item", ids};
         Ticket ticket = tables.begin(std::span(&lookup, 1));
-        const Tensor rows = test::rows_of(tables, bed.exec, ticket, TableId{0});
+        const Tensor rows = tables.rows(bed.exec, ticket, TableId{0});
         ops::test::Outputs out = {{"rows", false, bed.values(rows)}};
         for (int64_t step = 1; step <= 3; ++step) {
-          test::apply_one(tables, bed.exec, ticket, TableId{0},
-                          bed.parameter(static_cast<uint64_t>(step), {4, 32}), 0.1, step);
+          tables.apply(bed.exec, ticket, TableId{0},
+                       bed.parameter(static_cast<uint64_t>(step), {4, 32}), 0.1, step);
         }
         out.push_back({"weights", true, bed.values(tables.weights(TableId{0}))});
         if (tables.state(TableId{0}).elements() > 0) {

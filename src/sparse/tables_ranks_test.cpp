@@ -92,14 +92,24 @@ void add_gradients(const Exec& exec, const Asked& asked, const Ticket& ticket, i
   }
 }
 
-std::vector<Tensor> zeros_for(const Exec& exec, const Ticket& ticket) {
-  std::vector<Tensor> sums(4);
-  for (size_t t = 0; t < 3; ++t) {
-    sums[t] = exec.arena->tensor(DType::kF32, {ticket.distinct_rows(static_cast<TableId>(t)), 10});
-    zero(sums[t]);
+constexpr TableId kLookedUp[] = {TableId{0}, TableId{1}, TableId{2}};
+
+/// Gradients of the looked-up tables, side by side, and each of them.
+struct Sums {
+  Tensor all;
+  std::vector<Tensor> of_table;
+  Sums(const Exec& exec, const Ticket& ticket) {
+    int64_t rows = 0;
+    for (const TableId t : kLookedUp) rows += ticket.distinct_rows(t);
+    all = exec.arena->tensor(DType::kF32, {rows, 10});
+    zero(all);
+    rows = 0;
+    for (const TableId t : kLookedUp) {
+      of_table.push_back(all.rows(rows, ticket.distinct_rows(t)));
+      rows += ticket.distinct_rows(t);
+    }
   }
-  return sums;
-}
+};
 
 /// Whole tables (weights, then state) as [table][row][column].
 using Whole = std::vector<std::vector<std::vector<float>>>;
@@ -135,15 +145,33 @@ Whole train_alone(const TablesConfig& config, int ranks) {
       for (const Lookup& l : lookups_of(asked)) lookups.push_back(l);
     }
     Ticket ticket = tables.begin(lookups);
-    std::vector<Tensor> sums = zeros_for(bench.exec, ticket);
+    Sums sums(bench.exec, ticket);
     for (size_t r = 0; r < all.size(); ++r) {
-      add_gradients(bench.exec, all[r], ticket, static_cast<int64_t>(4 * r), step, sums);
+      add_gradients(bench.exec, all[r], ticket, static_cast<int64_t>(4 * r), step, sums.of_table);
     }
-    tables.apply(bench.exec, ticket, sums, 0.1, step);
+    tables.apply(bench.exec, ticket, kLookedUp, sums.all, 0.1, step);
   }
   Whole whole = empty_whole(config);
   put_shards(tables, whole);
   return whole;
+}
+
+/// The rows of the first step are the initial ones, each at the place that `inverse` says.
+void expect_initial(const TablesConfig& config, const Asked& asked, const Ticket& ticket,
+                    const Tensor& got) {
+  const Tables initial(config, Device::cpu(), DType::kF32, 5);
+  const std::vector<Lookup> lookups = lookups_of(asked);
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    int64_t first = 0;
+    for (const TableId t : kLookedUp) {
+      if (t < lookups[l].table) first += ticket.distinct_rows(t);
+    }
+    const std::span<const int32_t> inverse = ticket.inverse(static_cast<int64_t>(l));
+    for (size_t i = 0; i < inverse.size(); ++i) {
+      const float* expected = initial.weights(lookups[l].table).row<float>(lookups[l].ids[i]);
+      ASSERT_TRUE(std::equal(expected, expected + 10, got.row<float>(first + inverse[i])));
+    }
+  }
 }
 
 struct Shared {
@@ -166,12 +194,12 @@ Shared train_together(const TablesConfig& config, const std::vector<Sharding>& s
       Bench bench;
       const Asked asked = asked_by(world.rank(), ranks, step);
       Ticket ticket = tables.begin(lookups_of(asked));
-      const std::vector<Tensor> got = tables.rows(bench.exec, ticket);
-      EXPECT_FALSE(got[3]);
-      EXPECT_EQ(got[0].size(0), ticket.distinct_rows(TableId{0}));
-      std::vector<Tensor> sums = zeros_for(bench.exec, ticket);
-      add_gradients(bench.exec, asked, ticket, 0, step, sums);
-      tables.apply(bench.exec, ticket, sums, 0.1, step);
+      const Tensor got = tables.rows(bench.exec, ticket, kLookedUp);
+      if (step == 1 && config.forward_wire == Wire::kF32)
+        expect_initial(config, asked, ticket, got);
+      Sums sums(bench.exec, ticket);
+      add_gradients(bench.exec, asked, ticket, 0, step, sums.of_table);
+      tables.apply(bench.exec, ticket, kLookedUp, sums.all, 0.1, step);
     }
     const std::lock_guard lock(mutex);
     put_shards(tables, shared.whole);
@@ -306,8 +334,8 @@ TEST(TablesRanksTest, AHotIdDoesNotAddTraffic) {
       Bench bench;
       const Lookup lookup{TableId{0}, "item", ids};
       Ticket ticket = tables.begin(std::span(&lookup, 1));
-      const std::vector<Tensor> rows = tables.rows(bench.exec, ticket);
-      tables.apply(bench.exec, ticket, rows, 0.1, 1);
+      const Tensor rows = tables.rows(bench.exec, ticket, TableId{0});
+      tables.apply(bench.exec, ticket, TableId{0}, rows, 0.1, 1);
       sent[static_cast<size_t>(world.rank())] =
           rows_group->traffic().bytes_sent + ids_group->traffic().bytes_sent;
     });

@@ -144,7 +144,7 @@ TEST(TablesTest, LookupEqualsAPlainGather) {
   EXPECT_LE(ticket.distinct_rows(TableId{0}), 50);
   EXPECT_TRUE(std::ranges::is_sorted(ticket.distinct_ids(TableId{0})));
   for (size_t l = 0; l < std::size(lookups); ++l) {
-    const Tensor rows = rows_of(tables, bench.exec, ticket, lookups[l].table);
+    const Tensor rows = tables.rows(bench.exec, ticket, lookups[l].table);
     EXPECT_EQ(rows.size(0), ticket.distinct_rows(lookups[l].table));
     const Tensor weights = tables.weights(lookups[l].table);
     const auto inverse = ticket.inverse(static_cast<int64_t>(l));
@@ -160,16 +160,13 @@ TEST(TablesTest, EmptyLookups) {
   Bench bench;
   Tables tables(two_tables(), Device::cpu(), DType::kF32, 1);
   const std::vector<std::byte> before = bytes_of(tables.weights(TableId{0}));
-  Ticket nothing = tables.begin({});
-  EXPECT_FALSE(tables.rows(bench.exec, nothing)[0]);
   const std::vector<Lookup> lookups = {{TableId{0}, "item_id", {}}};
   Ticket ticket = tables.begin(lookups);
   EXPECT_EQ(ticket.distinct_rows(TableId{0}), 0);
-  const std::vector<Tensor> rows = tables.rows(bench.exec, ticket);
-  EXPECT_FALSE(rows[1]);
-  EXPECT_EQ(rows[0].size(0), 0);
-  EXPECT_EQ(rows[0].size(1), 6);
-  tables.apply(bench.exec, ticket, rows, 0.1, 1);
+  const Tensor rows = tables.rows(bench.exec, ticket, TableId{0});
+  EXPECT_EQ(rows.size(0), 0);
+  EXPECT_EQ(rows.size(1), 6);
+  tables.apply(bench.exec, ticket, TableId{0}, rows, 0.1, 1);
   EXPECT_EQ(bytes_of(tables.weights(TableId{0})), before);
 }
 
@@ -181,10 +178,10 @@ TEST(TablesTest, RowsTakeNothingFromTheArenaButThemselves) {
   const Ids ids{1, 2, 3};
   const Lookup lookups[] = {{TableId{0}, "item_id", ids}};
   Ticket ticket = tables.begin(lookups);
-  const Tensor rows = rows_of(tables, bench.exec, ticket, TableId{0});
+  const Tensor rows = tables.rows(bench.exec, ticket, TableId{0});
   const int64_t used = bench.arena.used();
   EXPECT_EQ(used, 256);
-  apply_one(tables, bench.exec, ticket, TableId{0}, rows, 0.1, 1);
+  tables.apply(bench.exec, ticket, TableId{0}, rows, 0.1, 1);
   EXPECT_EQ(bench.arena.used(), used);
 }
 
@@ -240,7 +237,7 @@ TEST(TablesTest, ZeroReadsZerosAndIsNeverUpdated) {
   EXPECT_TRUE(std::ranges::equal(ticket.inverse(0), std::vector<int32_t>{-1, 0, -1, 0}));
   EXPECT_EQ(tables.out_of_range_counts()[0], 2);
 
-  const Tensor rows = rows_of(tables, bench.exec, ticket, TableId{0});
+  const Tensor rows = tables.rows(bench.exec, ticket, TableId{0});
   const Tensor expanded = bench.exec.statistic({4, 6});
   ops::gather_rows(bench.exec, rows, view(ticket.inverse(0)), expanded);
   for (const int64_t zero_row : {0, 2}) {
@@ -249,7 +246,7 @@ TEST(TablesTest, ZeroReadsZerosAndIsNeverUpdated) {
   const std::vector<double> before = values_of(tables.weights(TableId{0}));
   const Tensor gradients = bench.exec.statistic({1, 6});
   std::ranges::fill(gradients.span<float>(), 1.0f);
-  apply_one(tables, bench.exec, ticket, TableId{0}, gradients, 1, 1);
+  tables.apply(bench.exec, ticket, TableId{0}, gradients, 1, 1);
   const std::vector<double> after = values_of(tables.weights(TableId{0}));
   for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i] != after[i], i / 6 == 7);
 }
@@ -271,7 +268,7 @@ TEST(TablesTest, WiresRoundRowsAndGradients) {
     Tables tables(config, Device::cpu(), DType::kF32, 1);
     Ticket ticket = tables.begin(lookups);
     const std::vector<double> before = values_of(tables.weights(TableId{0}));
-    const Tensor rows = rows_of(tables, bench.exec, ticket, TableId{0});
+    const Tensor rows = tables.rows(bench.exec, ticket, TableId{0});
     for (int64_t i = 0; i < 2; ++i) {
       for (int64_t c = 0; c < 6; ++c) {
         const float weight = tables.weights(TableId{0}).row<float>(ids[static_cast<size_t>(i)])[c];
@@ -282,7 +279,7 @@ TEST(TablesTest, WiresRoundRowsAndGradients) {
     const Tensor gradients = bench.exec.statistic({2, 6});
     const float exact = wire == Wire::kF16 ? 2.9e-8f : 0.1f;  // 2.9e-8 is nothing in half precision
     std::ranges::fill(gradients.span<float>(), exact);
-    apply_one(tables, bench.exec, ticket, TableId{0}, gradients, 1, 1);
+    tables.apply(bench.exec, ticket, TableId{0}, gradients, 1, 1);
     EXPECT_EQ(gradients.span<float>()[0], exact);  // the caller's numbers stay
     for (int64_t c = 0; c < 6; ++c) {
       EXPECT_EQ(tables.weights(TableId{0}).row<float>(9)[c],

@@ -54,17 +54,6 @@ inline std::vector<std::byte> bytes_of(const Tensor& t) {
   return {data, data + t.bytes()};
 }
 
-/// Rows and update of one table; the others stay.
-inline Tensor rows_of(Tables& tables, const Exec& exec, Ticket& ticket, TableId table) {
-  return tables.rows(exec, ticket)[static_cast<size_t>(table)];
-}
-inline void apply_one(Tables& tables, const Exec& exec, Ticket& ticket, TableId table,
-                      const Tensor& gradients, double lr, int64_t step) {
-  std::vector<Tensor> all(static_cast<size_t>(tables.count()));
-  all[static_cast<size_t>(table)] = gradients;
-  tables.apply(exec, ticket, all, lr, step);
-}
-
 /// Runs `call` and returns the message of the Error it must throw.
 template <class Call>
 std::string error_of(ErrorCode code, Call&& call) {

@@ -134,7 +134,7 @@ void train(Tables& tables, Precision precision, See&& see, Finish&& finish) {
       ops::segment_sum(bench.exec, gradients, view(ticket.inverse(static_cast<int64_t>(l))), sums);
     }
     const double lr = 0.05 / static_cast<double>(step);
-    apply_one(tables, bench.exec, ticket, TableId{0}, sums, lr, step);
+    tables.apply(bench.exec, ticket, TableId{0}, sums, lr, step);
     finish(lr, step);
   }
 }

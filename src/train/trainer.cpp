@@ -212,7 +212,8 @@ void Trainer::update(const Exec& exec, model::Pass& pass, const StepStats& stats
   const Tensor finite = arena_.tensor(DType::kF64, {1});
   ops::all_finite(exec, pass.results.sums, finite);
   std::optional<base::Stage> stage("update tables");
-  tables_.apply(exec, pass.ticket, pass.row_gradients, stats.rates.sparse, stats.step, finite);
+  tables_.apply(exec, pass.ticket, pass.looked_up, pass.all_row_gradients, stats.rates.sparse,
+                stats.step, finite);
   stage.reset();
   stage.emplace("update dense");
   model::update_dense(exec, config_.optimizer, steps_done_, ranker_.parameters(),
@@ -241,10 +242,15 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
     }
     fail_numeric(step, "the norm of the dense gradient");
   }
-  for (size_t t = 0; t < pass.row_gradients.size(); ++t) {
-    if (!std::isfinite(pass.row_gradient_squares[t])) {
-      fail_numeric(step, fmt::format("the gradient of table `{}`", config_.sparse.tables[t].name));
+  if (!std::isfinite(pass.row_gradient_squares)) {
+    for (size_t t = 0; t < pass.row_gradients.size(); ++t) {
+      const Tensor& gradients = pass.row_gradients[t];
+      if (gradients && !finite(gradients)) {
+        fail_numeric(step,
+                     fmt::format("the gradient of table `{}`", config_.sparse.tables[t].name));
+      }
     }
+    fail_numeric(step, "the norm of the gradients of all tables");
   }
 }
 

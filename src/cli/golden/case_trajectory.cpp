@@ -189,8 +189,8 @@ class Trajectory {
 
   void update_tables(std::vector<model::Pass>& passes, double lr, int64_t step) {
     if (ranks_ == 1) {
-      model_.tables().apply(workspace_.exec, passes[0].ticket, passes[0].row_gradients, lr,
-                            step + 1);
+      model_.tables().apply(workspace_.exec, passes[0].ticket, passes[0].looked_up,
+                            passes[0].all_row_gradients, lr, step + 1);
       return;
     }
     for (const sparse::TableConfig& table : model_.table_configs()) {
@@ -213,15 +213,14 @@ class Trajectory {
     }
     if (lookups.empty()) return;
     sparse::Ticket all = tables.begin(lookups);
-    std::vector<Tensor> sums(static_cast<size_t>(tables.count()));
-    Tensor& sum = sums[static_cast<size_t>(table)];
-    sum = workspace_.zeros(exec.parameter_dtype(), {all.distinct_rows(table), tables.config().dim});
+    const Tensor sum =
+        workspace_.zeros(exec.parameter_dtype(), {all.distinct_rows(table), tables.config().dim});
     for (size_t i = 0; i < owners.size(); ++i) {
       ops::segment_sum(exec, owners[i]->row_gradients[static_cast<size_t>(table)],
                        workspace_.index(all.inverse(static_cast<int64_t>(i))), sum,
                        1.0 / static_cast<double>(ranks_));
     }
-    tables.apply(exec, all, sums, lr, step + 1);
+    tables.apply(exec, all, table, sum, lr, step + 1);
   }
 
   Workspace& workspace_;
