@@ -187,7 +187,7 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
       const Segment segment = from_owner(t, q);
       if (segment.count == 0) continue;
       decode(from, wire,
-             all[t]
+             to[t]
                  .rows(segment.first, segment.count)
                  .columns(segment.columns.begin, segment.columns.width()),
              exec.stream);

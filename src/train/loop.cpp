@@ -25,6 +25,7 @@
 #include "train/run_folder.h"
 #include "train/run_log.h"
 #include "train/run_state.h"
+#include "train/scaling_model.h"
 #include "train/schedule.h"
 #include "train/source.h"
 #include "train/stop_signals.h"
@@ -47,35 +48,6 @@ Device device_for(const RunConfig& config, const comm::World& world) {
   const bool chosen = config.train.device != "auto" && config.train.device != "cuda";
   if (device.is_cpu() || chosen) return device;
   return Device::cuda(world.local_rank() % cuda_device_count());
-}
-
-/// Samples as the balancer sees them.
-balance::SampleShape sample_shape(const model::ModelConfig& m) {
-  balance::SampleShape shape;
-  shape.history = m.item.history;
-  if (m.labels == model::LabelKind::kCandidates) shape.candidate = m.item.candidate;
-  shape.contextual_tokens = m.contextual_tokens();
-  shape.tokens_per_event = m.tokens_per_event();
-  shape.contextual_mask = m.attention.contextual_mask;
-  shape.window = m.attention.window;
-  shape.min_full = m.attention.min_full;
-  shape.target_group = m.attention.target_group;
-  shape.heads = m.heads;
-  shape.head_dim = m.qk_dim;
-  return shape;
-}
-
-/// Work of a token and of an attention pair, forward and backward, in the model's own FLOPs at a
-/// rate that does not matter: only their ratio does. Attention kernels reach about 0.7 of the rate
-/// of the products.
-balance::CostWeights flop_weights(const model::ModelConfig& m) {
-  constexpr double kPicosecondsPerFlop = 1.0 / 600, kAttentionRate = 0.7;
-  const auto layers = static_cast<double>(m.layers), width = static_cast<double>(m.dim);
-  const auto qk = static_cast<double>(m.heads * m.qk_dim);
-  const auto v = static_cast<double>(m.heads * m.v_dim);
-  const double per_token = 3 * layers * (2 * width * (2 * qk + 2 * v) + 2 * 3 * v * width);
-  const double per_pair = 3.5 * layers * 2 * (qk + v) / kAttentionRate;
-  return {per_token * kPicosecondsPerFlop, per_pair * kPicosecondsPerFlop};
 }
 
 /// What cannot fit would make the system kill the process half-way, or fail late on a GPU.
@@ -222,7 +194,8 @@ class Loop {
     if (!ranks_.first()) open();
     if (ranks_.alone() || !config_.balance.on) return;
     balancer_ = std::make_unique<balance::Balancer>(
-        config_.balance, sample_shape(config_.model), flop_weights(config_.model), *ranks_.balance,
+        config_.balance, sample_shape(config_.model),
+        cost_weights(config_.model, SimulationConfig{}), *ranks_.balance,
         device_.is_cuda() ? HostMemory::kPinned : HostMemory::kPageable);
   }
 

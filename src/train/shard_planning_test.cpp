@@ -50,7 +50,7 @@ TEST(ShardPlanningTest, DemandsComeFromTheFeatures) {
 TEST(ShardPlanningTest, OneRankAddsUpToItsMemoryPlan) {
   const RunConfig c = tiny_config();
   const sparse::PlannedTables planned = plan_shards(c, {});
-  EXPECT_EQ(planned.ranks[0].device(), memory_plan(c).total());
+  EXPECT_EQ(planned.ranks[0].device(), memory_plan(c, planned_device(c)).total());
 }
 
 TEST(ShardPlanningTest, BenchmarkFitsEightLargeGpus) {

@@ -31,11 +31,9 @@ namespace {
 }
 
 sparse::PlannedTables planned_tables(const RunConfig& config, const Ranks& ranks) {
-  Cluster cluster;
-  cluster.ranks = ranks.size();
-  cluster.ranks_per_machine = ranks.local_size();
-  cluster.device_bytes = config.parallel.device_gib * static_cast<double>(1 << 30);
-  return plan_shards(config, cluster);
+  // The first rank's count: all ranks must make the same plan.
+  const int per_machine = std::stoi(ranks.from_first(std::to_string(ranks.local_size())));
+  return plan_shards(config, cluster_of(config, ranks.size(), per_machine));
 }
 
 sparse::ShardPlan shard_plan(const RunConfig& config, const Ranks& ranks) {
