@@ -22,7 +22,9 @@ int64_t sum(std::span<const int64_t> values) {
 /// `count` rows of a message.
 Tensor message_rows(const std::byte* at, Wire wire, const Tensor& like, int64_t count,
                     int64_t columns) {
-  return {const_cast<std::byte*>(at), comm::wire_dtype(wire, like.dtype), like.device,
+  return {const_cast<std::byte*>(at),
+          comm::wire_dtype(wire, like.dtype),
+          like.device,
           {count, columns}};
 }
 
@@ -135,8 +137,7 @@ void TableExchange::serve(const Exec& exec, size_t t, int64_t first, int64_t cou
   for (int64_t done = 0; done < count; done += kEncodeRows) {
     const int64_t n = std::min(kEncodeRows, count - done);
     ops::gather_rows(exec, from, slots.narrow(0, first + done, n), some.rows(0, n));
-    encode(some.rows(0, n), wire, to + done * row_bytes(t, columns, wire),
-                 exec.stream);
+    encode(some.rows(0, n), wire, to + done * row_bytes(t, columns, wire), exec.stream);
   }
 }
 
@@ -191,10 +192,10 @@ std::vector<Tensor> TableExchange::rows(const Exec& exec) {
       const Segment segment = from_owner(t, q);
       if (segment.count == 0) continue;
       decode(from, wire,
-                   all[t]
-                       .rows(segment.first, segment.count)
-                       .columns(segment.columns.begin, segment.columns.width()),
-                   exec.stream);
+             all[t]
+                 .rows(segment.first, segment.count)
+                 .columns(segment.columns.begin, segment.columns.width()),
+             exec.stream);
       from += segment.count * row_bytes(t, segment.columns.width(), wire);
     }
   }
@@ -316,9 +317,9 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
       const Segment segment = from_owner(t, q);
       if (segment.count == 0) continue;
       encode(row_gradients[t]
-                       .rows(segment.first, segment.count)
-                       .columns(segment.columns.begin, segment.columns.width()),
-                   wire, to, exec.stream);
+                 .rows(segment.first, segment.count)
+                 .columns(segment.columns.begin, segment.columns.width()),
+             wire, to, exec.stream);
       to += segment.count * row_bytes(t, segment.columns.width(), wire);
     }
   }
