@@ -50,8 +50,11 @@ std::vector<int> parse_ranks(const std::string& text) {
   return ranks;
 }
 
-train::Cluster cluster_of(const PlanRanks& a, int ranks) {
-  return {ranks, a.ranks_per_machine, static_cast<double>(a.hbm), static_cast<double>(a.host)};
+train::Cluster cluster_of(const train::RunConfig& config, const PlanRanks& a, int ranks) {
+  train::Cluster c = train::cluster_of(config, ranks, a.ranks_per_machine);
+  if (a.hbm > 0) c.device_bytes = static_cast<double>(a.hbm);
+  c.host_bytes = static_cast<double>(a.host);
+  return c;
 }
 
 Fact gib(double bytes) { return Fact::real(bytes / kGib, 2); }
@@ -109,7 +112,7 @@ void print_plan(const train::RunConfig& config, const PlanRanks& a, bool json) {
     fail(ErrorCode::kInvalidArgument,
          "a plan is for one number of ranks; several are for --simulate");
   }
-  const train::Cluster cluster = cluster_of(a, ranks.front());
+  const train::Cluster cluster = cluster_of(config, a, ranks.front());
   const sparse::PlannerInput in = train::planner_input(config, cluster);
   const sparse::PlannedTables planned = sparse::plan_tables(in);  // as train::plan_shards does
   FactSheet sheet;
@@ -140,7 +143,7 @@ void print_simulation(const train::RunConfig& config, const train::SimulationCon
                 "step ms as they come", "efficiency", "uneven balanced", "step ms balanced",
                 "samples/s balanced", "efficiency balanced", "missing GiB"});
   for (const int r : ranks) {
-    const train::ScalingPoint p = train::simulate(config, cluster_of(a, r), rates);
+    const train::ScalingPoint p = train::simulate(config, cluster_of(config, a, r), rates);
     table.rows.push_back(
         {std::to_string(r),
          {Fact(p.samples), Fact::real(p.compute_ms, 2), Fact::real(p.exchange_ms, 2),
@@ -152,7 +155,8 @@ void print_simulation(const train::RunConfig& config, const train::SimulationCon
   }
   FactTable& lines = sheet.table("assumptions");
   int number = 0;
-  for (const std::string& line : train::assumptions(config, cluster_of(a, ranks.back()), rates)) {
+  for (const std::string& line :
+       train::assumptions(config, cluster_of(config, a, ranks.back()), rates)) {
     lines.rows.push_back({std::to_string(++number), {line}});
   }
   print(json ? sheet.json() : sheet.text());
@@ -172,7 +176,9 @@ void add_plan_ranks(CLI::App& command, PlanRanks& a) {
   command.add_option("--ranks-per-machine", a.ranks_per_machine, "ranks that share a machine")
       ->check(CLI::Range(1, kMostRanks))
       ->capture_default_str();
-  command.add_option("--hbm", a.hbm, "device memory of a rank, such as 80GiB; default: no limit")
+  command
+      .add_option("--hbm", a.hbm,
+                  "device memory of a rank, such as 80GiB; default: parallel.device_gib")
       ->transform(CLI::AsSizeValue(false));
   command.add_option("--host", a.host, "host memory of a rank that tables may take; default: none")
       ->transform(CLI::AsSizeValue(false));

@@ -470,4 +470,13 @@ std::string_view to_string(Sharding sharding) {
   return kNames[static_cast<size_t>(sharding)];
 }
 
+std::string to_text(const ShardPlan& plan) {
+  std::string text = fmt::format("{} ranks", plan.ranks);
+  for (const TablePlacement& p : plan.tables) {
+    text += fmt::format("; {}{} {}", to_string(p.sharding), p.tier == Tier::kHost ? " host" : "",
+                        fmt::join(p.ranks, ","));
+  }
+  return text;
+}
+
 }  // namespace segue::sparse

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ops/optimizer.h"
@@ -80,5 +81,9 @@ PlannedTables plan_tables(const PlannerInput& input);
 double expected_distinct(double lookups, int64_t rows, double exponent);
 
 std::string_view to_string(Sharding sharding);
+
+/// Where every table lies as one line without reasons, for ranks to compare: equal plans have equal
+/// texts.
+std::string to_text(const ShardPlan& plan);
 
 }  // namespace segue::sparse

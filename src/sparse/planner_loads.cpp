@@ -56,12 +56,13 @@ void add_exchange(const PlannerInput& input, size_t table, const TablePlacement&
   const double backward = d.distinct * row_bytes(d, input.backward_wire_bytes);
   const double sums = d.distinct * row_bytes(d, input.value_bytes);
   if (placement.sharding == Sharding::kReplicated) {  // gradients go to everyone
+    const double each = others * (d.distinct * kIdBytes + backward);
     for (RankLoad& r : loads.ranks) {
-      r.sent += others * backward;
-      r.received += others * backward;
-      r.exchange += ranks * backward + sums;
+      r.sent += each;
+      r.received += each;
+      r.exchange += ranks * (backward + sums);
     }
-    loads.tables[table].sent += ranks * others * backward;
+    loads.tables[table].sent += ranks * each;
     return;
   }
   const bool columns = placement.sharding == Sharding::kColumn;

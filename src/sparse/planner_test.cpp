@@ -290,6 +290,16 @@ TEST(PlannerTest, ColdTablesGoToTheHost) {
       contains(base::error_of([&] { plan_tables(in); })->what(), "`item_id` asks for host"));
 }
 
+TEST(PlannerTest, EqualPlansHaveEqualTexts) {
+  ShardPlan plan;
+  plan.ranks = 4;
+  plan.tables.resize(2);
+  plan.tables[1] = {Sharding::kRow, Tier::kHost, {0, 1, 2, 3}, "because"};
+  EXPECT_EQ(to_text(plan), "4 ranks; table 0; row host 0,1,2,3");
+  EXPECT_EQ(to_text(plan_tables(benchmark(8, 139)).plan),
+            to_text(plan_tables(benchmark(8, 139)).plan));
+}
+
 TEST(PlannerTest, NoRanksIsAnError) {
   PlannerInput in = benchmark(0, 80);
   EXPECT_EQ(base::error_of([&] { plan_tables(in); })->code(), ErrorCode::kInvalidArgument);

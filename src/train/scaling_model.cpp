@@ -258,6 +258,11 @@ balance::CostWeights cost_weights(const model::ModelConfig& m, const SimulationC
 ScalingPoint simulate(const RunConfig& config, const Cluster& cluster,
                       const SimulationConfig& rates) {
   rates.validate();
+  if (config.parallel.tensor_parallel > 1) {
+    fail(ErrorCode::kUnsupported, fmt::format("the prediction knows no shared attention: it needs "
+                                              "parallel.tensor_parallel = 1, not {}",
+                                              config.parallel.tensor_parallel));
+  }
   RunConfig run = config;
   if (rates.samples_per_rank > 0) run.data.batch_size = rates.samples_per_rank * cluster.ranks;
   ScalingPoint point;

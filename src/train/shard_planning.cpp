@@ -42,6 +42,11 @@ std::vector<sparse::PlannerInput::Fixed> fixed_parts(const RunConfig& config, in
 
 }  // namespace
 
+Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine) {
+  constexpr double kGib = 1 << 30;
+  return {ranks, ranks_per_machine, config.parallel.device_gib * kGib, 0};
+}
+
 int64_t samples_per_rank(const RunConfig& config, int ranks) {
   return (config.data.batch_size + ranks - 1) / std::max(1, ranks);
 }

@@ -15,6 +15,9 @@ struct Cluster {
   double host_bytes = 0;    // of one rank that tables may take; 0: none
 };
 
+/// With the memory that parallel.device_gib gives to a rank.
+Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine);
+
 /// How the tables of a run are shared by its ranks: what `segue plan --ranks` prints and what the
 /// trainer does. A function of its arguments alone; ranks that call it with the same ones agree.
 sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluster);

@@ -53,6 +53,14 @@ TEST(ShardPlanningTest, OneRankAddsUpToItsMemoryPlan) {
   EXPECT_EQ(planned.ranks[0].device(), memory_plan(c, planned_device(c)).total());
 }
 
+TEST(ShardPlanningTest, MemoryOfARankComesFromTheConfig) {
+  RunConfig c = tiny_config();
+  EXPECT_EQ(cluster_of(c, 4, 2).device_bytes, 0);
+  c.parallel.device_gib = 0.25;
+  EXPECT_EQ(cluster_of(c, 4, 2).device_bytes, kGib / 4);
+  EXPECT_FALSE(plan_shards(c, cluster_of(c, 4, 2)).fits());  // the arena alone has 0.5 GiB
+}
+
 TEST(ShardPlanningTest, BenchmarkFitsEightLargeGpus) {
   const RunConfig c = small_benchmark();
   const sparse::PlannedTables planned =
@@ -146,6 +154,9 @@ TEST(ScalingModelTest, ReadsRatesOfBenches) {
 
 TEST(ScalingModelTest, ImpossibleRatesAreErrors) {
   SimulationConfig rates;
+  RunConfig shared = tiny_config();
+  shared.parallel.tensor_parallel = 2;
+  EXPECT_EQ(base::error_of([&] { simulate(shared, {}, rates); })->code(), ErrorCode::kUnsupported);
   rates.network_gb_s = 0;
   EXPECT_TRUE(contains(base::error_of([&] { rates.validate(); })->what(), "simulate.network_gb_s"));
   rates = {};
