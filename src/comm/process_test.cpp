@@ -184,8 +184,8 @@ TEST(Launch, RanksThatDoNotEndAreKilledAfterTheGraceTime) {
 }
 
 TEST(Launch, SignalsReachEveryRank) {
-  const pid_t child = ::fork();
   const std::string path = base::temp_path("log");
+  const pid_t child = ::fork();
   if (child == 0) {
     const int fd = ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND, 0600);
     LaunchOptions options{2,
