@@ -3,6 +3,7 @@
 #include "comm/mpi_link.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <list>
@@ -43,6 +44,40 @@ class Patience {
  private:
   int rounds_ = 0;
 };
+
+struct LastWord {
+  MPI_Comm comm = MPI_COMM_NULL;
+  int size = 0, rank = 0;
+  std::string reason;
+};
+
+// How this process ends; nothing here influences a result.
+std::mutex g_mutex;
+std::vector<LastWord> g_last_words;  // guarded by g_mutex until the process exits
+std::list<std::string> g_reasons;    // guarded; never freed: MPI may read them to the very end
+std::atomic<bool> g_linger{false};
+
+/// To all others of a communicator, without waiting for those that are gone.
+void tell(const LastWord& word) {
+  const std::string* reason = nullptr;
+  {
+    const std::lock_guard lock(g_mutex);
+    reason = &g_reasons.emplace_back(cut_reason(word.reason));
+  }
+  std::vector<MPI_Request> requests;
+  for (int q = 0; q < word.size; ++q) {
+    if (q == word.rank) continue;
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Isend(reason->data(), static_cast<int>(reason->size()), MPI_BYTE, q, kReasonTag, word.comm,
+              &request);
+    requests.push_back(request);
+  }
+  const auto enough = Clock::now() + std::chrono::milliseconds(300);
+  for (int done = 0; done == 0 && Clock::now() < enough;) {
+    MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
 
 }  // namespace
 
@@ -221,9 +256,12 @@ MpiLink::MpiLink(uint64_t id, Group group, MPI_Comm comm, std::shared_ptr<Fate> 
     : id_(id), group_(std::move(group)), comm_(comm), fate_(std::move(fate)) {}
 
 MpiLink::~MpiLink() {
-  if (std::uncaught_exceptions() == 0) return;
-  fate_->seal(group_.peer(group_.rank) + " gave up: it stopped with an error of its own");
-  break_off(fate_->reason());
+  if (std::uncaught_exceptions() == 0 || told_) return;
+  const std::string reason =
+      fate_->sealed() ? fate_->reason()
+                      : group_.peer(group_.rank) + " gave up: it stopped with an error of its own";
+  const std::lock_guard lock(g_mutex);
+  g_last_words.push_back({comm_, group_.size(), group_.rank, reason});
 }
 
 Status MpiLink::exchange(const Call& call, std::span<const ConstBytes> send,
@@ -249,30 +287,17 @@ void MpiLink::break_off(const std::string& text) noexcept {
   if (told_) return;
   told_ = true;
   try {
-    // Never freed: MPI may read it for as long as the process lives, which is not long any more.
-    static std::mutex mutex;
-    static std::list<std::string> reasons;
-    const std::string* reason = nullptr;
-    {
-      const std::lock_guard lock(mutex);
-      reason = &reasons.emplace_back(cut_reason(text));
-    }
-    std::vector<MPI_Request> requests;
-    for (int q = 0; q < group_.size(); ++q) {
-      if (q == group_.rank) continue;
-      MPI_Request request = MPI_REQUEST_NULL;
-      MPI_Isend(reason->data(), static_cast<int>(reason->size()), MPI_BYTE, q, kReasonTag, comm_,
-                &request);
-      requests.push_back(request);
-    }
-    // A peer that is gone takes nothing: the others get theirs at once.
-    const auto enough = Clock::now() + std::chrono::milliseconds(300);
-    for (int done = 0; done == 0 && Clock::now() < enough;) {
-      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+    tell({comm_, group_.size(), group_.rank, text});
   } catch (const std::bad_alloc&) {  // they will run into their timeout
   }
+}
+
+void linger_at_exit() { g_linger = true; }
+
+void speak_last() {
+  for (const LastWord& word : g_last_words) tell(word);
+  constexpr auto kOthersSpeak = std::chrono::seconds(2);
+  if (g_linger || !g_last_words.empty()) std::this_thread::sleep_for(kOthersSpeak);
 }
 
 }  // namespace segue::comm

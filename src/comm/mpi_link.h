@@ -13,7 +13,8 @@ namespace segue::comm {
 class MpiLink final : public Link {
  public:
   MpiLink(uint64_t id, Group group, MPI_Comm comm, std::shared_ptr<Fate> fate);
-  /// While an exception unwinds this rank, its peers are told: MPI does not show them that it left.
+  /// While an exception unwinds this rank, what its peers must know is kept for speak_last():
+  /// MPI does not show them that it left.
   ~MpiLink() override;
 
   Status exchange(const Call& call, std::span<const ConstBytes> send,
@@ -30,5 +31,12 @@ class MpiLink final : public Link {
   std::shared_ptr<Fate> fate_;
   bool told_ = false;
 };
+
+/// Runs when the process exits, after its own message is out: tells the peers of links that an
+/// exception took away. A rank of a broken world then lingers, because mpirun kills all ranks when
+/// the first one has failed, and they shall have said why.
+void speak_last();
+/// The world of this process is broken.
+void linger_at_exit();
 
 }  // namespace segue::comm

@@ -24,18 +24,22 @@ class MpiWorld final : public ProcessWorld {
 
   /// MPI_Finalize waits for all ranks, however long: only ranks that have just met may enter it.
   ~MpiWorld() override {
-    if (std::uncaught_exceptions() > 0) give_up("it stopped with an error");
-    Status status = fate()->sealed() ? fate()->status() : control()->barrier();
-    const bool said = fate()->sealed() && status.message() == fate()->reason();
+    const bool broken = std::uncaught_exceptions() > 0 || fate()->sealed();
+    const Status status = broken ? Status() : control()->barrier();
     close_control();
+    if (broken) {
+      linger_at_exit();  // what broke it is reported by whoever caught it
+      return;
+    }
     if (status.ok()) {
       MPI_Finalize();
-    } else if (!said) {
-      // This rank was done; that another is not must still show in how the process ends.
-      base::log_error("at the end of the run: " + status.message());
-      std::fflush(nullptr);
-      std::_Exit(1);
+      return;
     }
+    // This rank was done; that another is not must still show in how the process ends.
+    base::log_error("at the end of the run: " + status.message());
+    std::fflush(nullptr);
+    speak_last();
+    std::_Exit(1);
   }
 
  private:
@@ -65,6 +69,7 @@ std::unique_ptr<World> join_mpi(const CommConfig& config) {
   SEGUE_ASSERT(ready == 0, "one MPI world per process");
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
+  std::atexit(speak_last);
   if (provided < MPI_THREAD_MULTIPLE) {
     fail(ErrorCode::kUnsupported,
          "this MPI cannot be called from several threads (MPI_THREAD_MULTIPLE); set "

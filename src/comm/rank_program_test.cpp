@@ -84,7 +84,7 @@ TEST(DISABLED_RankProgram, Run) {
     code = error.code() == ErrorCode::kPeer ? kPeerExitCode : kOwnExitCode;
     std::cerr << "exit code " + std::to_string(code) + "\nfailed: " + error.what() + "\n";
   }
-  if (code != 0) std::_Exit(code);
+  if (code != 0) std::exit(code);
 }
 
 }  // namespace
