@@ -3,14 +3,17 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/rng.h"
 #include "base/test_util.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_writer.h"
+#include "train/memory_plan.h"
 #include "train/test_util.h"
 
 namespace segue::train {
@@ -37,7 +40,8 @@ RunConfig random_config(uint64_t seed) {
   m.layers = one_of({1, 2, 3});
   m.hidden = one_of({16, 40});
   m.layer = coin() ? model::LayerKind::kConcat : model::LayerKind::kGated;
-  m.output_norm = coin() ? model::OutputNorm::kLayer : model::OutputNorm::kGroup;
+  const bool groups = coin() && m.heads > 1;
+  m.output_norm = groups ? model::OutputNorm::kGroup : model::OutputNorm::kLayer;
   m.tokens = coin() ? model::TokenKind::kMerged : model::TokenKind::kInterleaved;
   m.postprocessor = coin() ? model::PostprocessorKind::kL2 : model::PostprocessorKind::kLayerNorm;
   m.attention.contextual_mask = coin();
@@ -74,15 +78,92 @@ TEST_F(GpuStepTest, RandomModelsFollowTheCpu) {
   }
 }
 
+// ---- repeated work gives equal bits ----
+
+/// The published model beside small tables, with sequences of many tiles.
+RunConfig published_config() {
+  RunConfig c;
+  model::Preset preset = model::preset("yambda-5b");
+  c.model = std::move(preset.model);
+  c.sparse = std::move(preset.tables);
+  c.optimizer = preset.optimizer;
+  c.optimizer.warmup_steps = 0;
+  c.optimizer.lr = 1e-4;
+  c.optimizer.sparse_lr = 1e-3;
+  for (sparse::TableConfig& t : c.sparse.tables) t.rows = 20'000;
+  c.data.batch_size = 64;
+  c.data.random.lengths.high = 800;
+  c.train.precision = Precision::kBf16;
+  return c;
+}
+
+std::vector<std::byte> bytes_of(const Tensor& t, const Stream& stream) {
+  std::vector<std::byte> bytes(static_cast<size_t>(t.bytes()));
+  copy_bytes(bytes.data(), Device::cpu(), t.data, t.device, bytes.size(), &stream);
+  stream.synchronize();
+  return bytes;
+}
+
+TEST_F(GpuStepTest, RepeatedPassesOfThePublishedModelGiveEqualBits) {
+  for (const bool identities : {true, false}) {
+    RunConfig c = published_config();
+    c.model.identities = {identities, identities, identities};
+    sparse::Tables tables(c.sparse, Device::cuda(), DType::kF32, 1);
+    model::Ranker ranker(c.model, tables, Device::cuda(), DType::kF32, 1);
+    Arena arena(Device::cuda(), arena_bytes(c, Device::cuda()));
+    const Stream stream(Device::cuda());
+    Exec exec;
+    exec.arena = &arena;
+    exec.stream = &stream;
+    exec.device = Device::cuda();
+    exec.precision = c.train.precision;
+    exec.dropout_key = base::philox_key(1, 1);
+    Batch batch;
+    random_batches(c).fill(1, batch);
+    std::vector<std::vector<std::byte>> first;
+    for (int round = 0; round < 12; ++round) {
+      const Arena::Mark mark(arena);
+      ranker.parameters().zero_grads(&stream);
+      const model::Pass pass = ranker.run(exec, batch, {.micro_batch_tokens = 1 << 20});
+      std::vector<std::pair<std::string, Tensor>> all{{"losses", pass.results.losses},
+                                                      {"logits", pass.results.logits},
+                                                      {"rows", pass.all_row_gradients}};
+      for (const model::Parameter& p : ranker.parameters().all()) all.emplace_back(p.name, p.grad);
+      for (size_t i = 0; i < all.size(); ++i) {
+        std::vector<std::byte> bytes = bytes_of(all[i].second, stream);
+        if (round == 0) {
+          first.push_back(std::move(bytes));
+        } else {
+          ASSERT_TRUE(bytes == first[i])
+              << "round " << round << ", identities " << identities << ": " << all[i].first;
+        }
+      }
+    }
+  }
+}
+
+TEST_F(GpuStepTest, RepeatedRunsOfThePublishedModelGiveEqualBits) {
+  const RunConfig c = published_config();
+  const auto run = [&] {
+    Trainer trainer(c, Device::cuda());
+    const data::RandomBatches data = random_batches(c);
+    Batch batch;
+    std::vector<double> losses;
+    for (int64_t step = 1; step <= 50; ++step) {
+      data.fill(step, batch);
+      losses.push_back(trainer.step(batch).loss);
+    }
+    return losses;
+  };
+  const std::vector<double> first = run(), second = run();
+  for (size_t i = 0; i < first.size(); ++i) ASSERT_EQ(first[i], second[i]) << "step " << i + 1;
+}
+
 /// Everything that a trainer saves, on the host.
 std::vector<std::vector<std::byte>> state_of(Trainer& trainer) {
   std::vector<std::vector<std::byte>> all;
   for (const CheckpointArray& array : trainer.arrays()) {
-    std::vector<std::byte> bytes(static_cast<size_t>(array.value.bytes()));
-    copy_bytes(bytes.data(), Device::cpu(), array.value.data, array.value.device, bytes.size(),
-               trainer.stream());
-    trainer.stream()->synchronize();
-    all.push_back(std::move(bytes));
+    all.push_back(bytes_of(array.value, *trainer.stream()));
   }
   return all;
 }
