@@ -42,8 +42,10 @@ Measured run_step(comm::World& world, const TablesConfig& config, const ShardPla
     lookups.push_back({static_cast<TableId>(t), config.tables[t].name, asked[t]});
   }
   Ticket ticket = tables.begin(lookups);
-  const std::vector<Tensor> got = tables.rows(bench.exec, ticket);
-  tables.apply(bench.exec, ticket, got, 0.1, 1);  // any gradients do
+  std::vector<TableId> all;
+  for (const Lookup& lookup : lookups) all.push_back(lookup.table);
+  const Tensor got = tables.rows(bench.exec, ticket, all);
+  tables.apply(bench.exec, ticket, all, got, 0.1, 1);  // any gradients do
   return {static_cast<double>(tables.bytes()),
           static_cast<double>(ids->traffic().bytes_sent + rows->traffic().bytes_sent)};
 }
