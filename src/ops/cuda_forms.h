@@ -24,6 +24,9 @@ namespace cuda {
 
 void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
           const Tensor& c, const GemmExtra& extra);
+/// False if this batch must be done product by product.
+bool gemm_each(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
+               const Tensor& c, bool accumulate);
 void column_sum(const Exec& exec, const Tensor& x, const Tensor& out);
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
