@@ -38,8 +38,15 @@ ops::NormParams StuLayer::input_norm() const {
           .round_weights = true};
 }
 
+ops::Dropout StuLayer::gate_dropout(const ops::RowIdentity& rows, bool training) const {
+  return {.p = training ? static_cast<float>(config_.dropout) : 0.f,
+          .site = config_.dropout_site,
+          .rows = rows};
+}
+
 ops::GateParams StuLayer::gate_params(const Tensor& u, const Tensor& a,
-                                      const ops::RowIdentity& rows, bool training) const {
+                                      const ops::RowIdentity& rows, bool training,
+                                      const Tensor& keep) const {
   ops::GateParams p;
   p.u = u;
   p.a = a;
@@ -49,9 +56,8 @@ ops::GateParams StuLayer::gate_params(const Tensor& u, const Tensor& a,
             .groups = config_.output_norm == OutputNorm::kGroup ? config_.heads : 1,
             .round_weights = true};
   p.concat = config_.kind == LayerKind::kConcat;
-  p.dropout = {.p = training ? static_cast<float>(config_.dropout) : 0.f,
-               .site = config_.dropout_site,
-               .rows = rows};
+  p.dropout = gate_dropout(rows, training);
+  p.keep = keep;
   return p;
 }
 
@@ -102,6 +108,11 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
       s.stats_out = ops::make_norm_stats(
           exec, tokens, config_.output_norm == OutputNorm::kGroup ? config_.heads : 1);
       s.a = exec.activation({tokens, w});
+      if (const int64_t bytes =
+              ops::gate_keep_bytes(exec, gate_dropout(seq.rows, seq.training), gate_columns());
+          bytes > 0) {
+        s.keep = exec.arena->tensor(DType::kU8, {tokens, bytes});
+      }
     }
     if (kept == (seq.training && !drop.normed_input)) s.h = exec.activation({tokens, config_.dim});
     if (kept == (seq.training && !drop.uvqk)) {
@@ -109,7 +120,7 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
       if (gated) s.act = exec.activation({tokens, uvqk - w});
     }
     if (kept == (seq.training && !drop.gate)) {
-      s.y = exec.activation({tokens, gated ? w : 3 * w});
+      s.y = exec.activation({tokens, gate_columns()});
     }
   };
   allocate(true);
@@ -120,8 +131,9 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
   project(exec, s);
   attention::hstu_attention_forward(exec, attention_params(seq, s),
                                     s.a.split_columns(config_.heads));
-  ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, seq.training), s.y,
-                    s.stats_out);
+  ops::gate_forward(exec,
+                    gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, seq.training, s.keep),
+                    s.y, s.stats_out);
   ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out, {.residual = x});
 
   if (drop.normed_input) s.h = {};
@@ -144,9 +156,9 @@ void StuLayer::rebuild(const Exec& exec, const Sequences& seq, Saved& s) const {
     project(exec, s);
   }
   if (!s.y) {
-    s.y = exec.activation({tokens, gated ? w : 3 * w});
-    ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true), s.y,
-                      s.stats_out);
+    s.y = exec.activation({tokens, gate_columns()});
+    ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true, s.keep),
+                      s.y, s.stats_out);
   }
 }
 
@@ -167,7 +179,7 @@ void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& sav
     ops::gemm(exec, Trans::kNo, dx_out, Trans::kYes, output_weight_->value, dy);
     ops::gemm(exec, Trans::kYes, s.y, Trans::kNo, dx_out, output_weight_->grad,
               {.accumulate = true});
-    ops::gate_backward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true),
+    ops::gate_backward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true, s.keep),
                        s.stats_out, dy, columns(dz, u_block()), da, output_norm_weight_->grad,
                        output_norm_bias_->grad);
   }

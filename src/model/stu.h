@@ -62,6 +62,7 @@ class StuLayer {
     Tensor uvqk;  // raw, packed
     Tensor act;   // gated: silu of the V, Q, K columns
     Tensor y;     // input of the output projection
+    Tensor keep;  // what dropout kept of y, where backward reads it (ops::gate_keep_bytes)
   };
   Saved forward(const Exec& exec, const Sequences& seq, const Tensor& x) const;
   /// dx overwritten (may alias dx_out), parameter gradients += .
@@ -101,14 +102,14 @@ class StuLayer {
             config_.heads * config_.qk_dim};
   }
   static Tensor columns(const Tensor& t, Block b) { return t.columns(b.begin, b.width); }
-  static Tensor head_columns(const Tensor& t, Block b, int64_t head, int64_t heads) {
-    const int64_t width = b.width / heads;
-    return t.columns(b.begin + head * width, width);
-  }
 
   ops::NormParams input_norm() const;
   ops::GateParams gate_params(const Tensor& u, const Tensor& a, const ops::RowIdentity& rows,
-                              bool training) const;
+                              bool training, const Tensor& keep = {}) const;
+  ops::Dropout gate_dropout(const ops::RowIdentity& rows, bool training) const;
+  int64_t gate_columns() const {
+    return (config_.kind == LayerKind::kConcat ? 3 : 1) * config_.value_width();
+  }
   attention::HstuAttentionParams attention_params(const Sequences& seq, const Saved& s) const;
   void rebuild(const Exec& exec, const Sequences& seq, Saved& saved) const;
   void project(const Exec& exec, const Saved& saved) const;  // h -> uvqk (and act)

@@ -17,7 +17,12 @@ struct GateParams {
   NormParams norm;  // over the w columns of a
   bool concat = true;
   Dropout dropout;
+  Tensor keep;  // bytes [rows, gate_keep_bytes], written by forward; absent: backward draws again
 };
+
+/// Forward may leave what dropout decided for backward, a bit for each column of y: on a GPU
+/// reading them is cheaper than drawing again. 0: of no use on this device or without dropout.
+int64_t gate_keep_bytes(const Exec& exec, const Dropout& dropout, int64_t y_columns);
 
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats);
 

@@ -121,6 +121,10 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
   });
 }
 
+int64_t gate_keep_bytes(const Exec& exec, const Dropout& dropout, int64_t y_columns) {
+  return exec.device.is_cuda() && dropout.p > 0 ? (y_columns + 7) / 8 : 0;
+}
+
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) return cuda::silu_forward(exec, x, y);

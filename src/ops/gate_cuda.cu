@@ -9,8 +9,8 @@ constexpr int kBackwardBlocksEach = 2;
 
 template <class T, class L, bool kConcat>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
-    gate_forward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
-                        Matrix<const T> a, Matrix<T> y) {
+    gate_forward_kernel(NormArgs norm, DropoutArgs dropout, KeepBits keep, int64_t rows,
+                        Matrix<const T> u, Matrix<const T> a, Matrix<T> y) {
   extern __shared__ __align__(16) float parameters[];
   norm.template stage<L::kW>(parameters);
   const int width = norm.columns;
@@ -32,6 +32,14 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
     a_row.unpack(next_a, width);
     prefetch(r + kWarpsPerBlock);
     T* to = y.row(r);
+    const auto drop = [&](int column, float(&v)[L::kW]) {
+      if (!dropout.active) return;
+      const uint32_t bits = dropout.keep_bits(random, column);
+      if (keep.data != nullptr && column % 8 == 0) {
+        *keep.at(r, column) = static_cast<uint8_t>(bits);
+      }
+      dropout.apply_bits(bits, column, v);
+    };
     for (int group = 0; group < norm.groups; ++group) {
       const NormSpan s = measure_group(norm, r, group, a_row);
       L::for_each(width, [&](int i, int c) {
@@ -46,16 +54,16 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
           u_row[j] = value;
         }
         if constexpr (kConcat) {
-          dropout.apply(random, c, u_row);
+          drop(c, u_row);
           store(to + c, u_row);
-          dropout.apply(random, 2 * width + c, gated);
+          drop(2 * width + c, gated);
           store(to + 2 * width + c, gated);
           float plain[L::kW];
           for (int j = 0; j < L::kW; ++j) plain[j] = a_row.v[i][j];
-          dropout.apply(random, width + c, plain);
+          drop(width + c, plain);
           store(to + width + c, plain);
         } else {
-          dropout.apply(random, c, gated);
+          drop(c, gated);
           store(to + c, gated);
         }
       });
@@ -63,11 +71,12 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
   }
 }
 
-template <class T, class L, bool kConcat>
+template <class T, class L, bool kConcat, bool kKept>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach : 1)
-    gate_backward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
-                         Matrix<const T> a, Matrix<const T> dy, Matrix<T> du, Matrix<T> da,
-                         float* partials) {
+    gate_backward_kernel(NormArgs norm, DropoutArgs dropout, KeepBits keep, int64_t rows,
+                         Matrix<const T> u, Matrix<const T> a, Matrix<const T> dy, Matrix<T> du,
+                         Matrix<T> da, float* partials) {
+  constexpr int kParts = kConcat ? 3 : 1;
   extern __shared__ __align__(16) float shared[];
   float* parameters = shared;
   norm.template stage<L::kW>(parameters);
@@ -87,6 +96,18 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
       raw_plain.load_row(from + width, width);
     }
     const DropoutArgs::Row random = dropout.row(r);
+    // Of this lane's columns in each part of y; asked for together with the rows.
+    uint8_t kept[kParts][L::kIters];
+    if (kKept) {
+      L::for_each(width, [&](int i, int c) {
+        for (int part = 0; part < kParts; ++part) kept[part][i] = *keep.at(r, part * width + c);
+      });
+    }
+    const auto drop = [&](int part, int i, int c, float(&v)[L::kW]) {
+      if (!dropout.active) return;
+      const int column = part * width + c;
+      dropout.apply_bits(kKept ? kept[part][i] : dropout.keep_bits(random, column), column, v);
+    };
     const NormSpan first = saved_group(norm, r, 0);
     T *du_to = du.row(r), *da_to = da.row(r);
     L dn;
@@ -96,10 +117,10 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
         if (!s.has(c)) return;
         float w[L::kW], b[L::kW], value[L::kW], raw[L::kW], direct[L::kW] = {};
         raw_gated.unpack(i, dn.v[i]);
-        dropout.apply(random, (kConcat ? 2 * width : 0) + c, dn.v[i]);
+        drop(kParts - 1, i, c, dn.v[i]);
         if constexpr (kConcat) {
           raw_direct.unpack(i, direct);
-          dropout.apply(random, c, direct);
+          drop(0, i, c, direct);
         }
         raw_u.unpack(i, raw);
         raw_a.unpack(i, value);
@@ -123,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
                         if constexpr (kConcat) {
                           float plain[L::kW];
                           raw_plain.unpack(i, plain);
-                          dropout.apply(random, width + c, plain);
+                          drop(1, i, c, plain);
                           for (int j = 0; j < L::kW; ++j) gradient[j] += plain[j];
                         }
                         store(da_to + c, gradient);
@@ -157,6 +178,8 @@ void check_matrix(const Tensor& t, int64_t rows, int64_t columns, DType dtype) {
 
 void check_gate(const GateParams& p, const Tensor& y) {
   const int64_t rows = p.a.size(0), width = p.a.size(1);
+  SEGUE_ASSERT(!p.keep || (p.keep.size(0) == rows && p.keep.size(1) * 8 >= y.size(1)),
+               "gate: a bit for each column of y");
   check_matrix(p.u, rows, width, p.a.dtype);
   check_matrix(y, rows, p.concat ? 3 * width : width, p.a.dtype);
 }
@@ -196,7 +219,7 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
   const auto launch = [&](auto zero_value, auto kernel) {
     using T = decltype(zero_value);
     kernel<<<row_blocks(rows), kThreads, norm.parameter_bytes(), stream>>>(
-        norm, dropout, rows, input_of<T>(p.u), input_of<T>(p.a), matrix_of<T>(y));
+        norm, dropout, KeepBits(p.keep), rows, input_of<T>(p.u), input_of<T>(p.a), matrix_of<T>(y));
     check_launch();
   };
   const bool vectorize = can_vectorize(width, {p.u, p.a, y}) && norm.can_vectorize_groups();
@@ -230,8 +253,8 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
     using T = decltype(zero_value);
     allow_shared_memory(kernel, norm.backward_bytes());
     kernel<<<blocks, kThreads, norm.backward_bytes(), stream>>>(
-        norm, dropout, rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy), matrix_of<T>(du),
-        matrix_of<T>(da), device_ptr<float>(partials));
+        norm, dropout, KeepBits(p.keep), rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy),
+        matrix_of<T>(du), matrix_of<T>(da), device_ptr<float>(partials));
     check_launch();
   };
   const bool vectorize =
@@ -240,10 +263,13 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
     dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
+      const bool kept = dropout.active && p.keep;
       if (p.concat) {
-        launch(zero_value, gate_backward_kernel<T, L, true>);
+        launch(zero_value, kept ? gate_backward_kernel<T, L, true, true>
+                                : gate_backward_kernel<T, L, true, false>);
       } else {
-        launch(zero_value, gate_backward_kernel<T, L, false>);
+        launch(zero_value, kept ? gate_backward_kernel<T, L, false, true>
+                                : gate_backward_kernel<T, L, false, false>);
       }
     });
   });
