@@ -420,8 +420,11 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
 }  // namespace
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
-  if (p.q.size(2) == 128) return launch<__nv_bfloat16, 128>(exec, p, o);
-  launch<__nv_bfloat16, 64>(exec, p, o);
+  dispatch_element(p.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, o);
+    launch<T, 64>(exec, p, o);
+  });
 }
 
 }  // namespace segue::attention::hopper
