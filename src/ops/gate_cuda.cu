@@ -7,7 +7,7 @@ namespace {
 // Blocks on a multiprocessor: what the registers of a row with five operands allow.
 constexpr int kBackwardBlocksEach = 2;
 
-template <class T, class L, bool kConcat>
+template <class T, class L, bool kConcat, bool kKeep>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
     gate_forward_kernel(NormArgs norm, DropoutArgs dropout, KeepBits keep, int64_t rows,
                         Matrix<const T> u, Matrix<const T> a, Matrix<T> y) {
@@ -34,8 +34,10 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
     T* to = y.row(r);
     const auto drop = [&](int column, float(&v)[L::kW]) {
       if (!dropout.active) return;
-      const uint32_t bits = dropout.keep_bits(random, column);
-      if (keep.data != nullptr && column % 8 == 0) {
+      uint32_t bits = dropout.keep_bits(random, column);
+      // One draw after the other: all at once they need more registers than there are.
+      if (kKeep) asm volatile("" : "+r"(bits));
+      if (kKeep && (L::kW == 8 || column % 8 == 0)) {
         *keep.at(r, column) = static_cast<uint8_t>(bits);
       }
       dropout.apply_bits(bits, column, v);
@@ -227,10 +229,13 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
     dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
+      const bool keeps = dropout.active && p.keep;
       if (p.concat) {
-        launch(zero_value, gate_forward_kernel<T, L, true>);
+        launch(zero_value, keeps ? gate_forward_kernel<T, L, true, true>
+                                 : gate_forward_kernel<T, L, true, false>);
       } else {
-        launch(zero_value, gate_forward_kernel<T, L, false>);
+        launch(zero_value, keeps ? gate_forward_kernel<T, L, false, true>
+                                 : gate_forward_kernel<T, L, false, false>);
       }
     });
   });

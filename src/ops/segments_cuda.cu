@@ -46,6 +46,25 @@ struct TargetArgs {
   Rows rows[kMaxTargets];
 };
 
+/// `load` and `store` for the widths of pieces that they have no form for.
+template <int kW, class T>
+__device__ void load_vector(const T* from, float (&to)[kW]) {
+  if constexpr (kW == 4 && sizeof(T) == 4) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else {
+    load(from, to);
+  }
+}
+template <int kW, class T>
+__device__ void store_vector(T* to, const float (&from)[kW]) {
+  if constexpr (kW == 4 && sizeof(T) == 4) {
+    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+  } else {
+    store(to, from);
+  }
+}
+
 /// Row of `destination` [column .. column + kW) += scale * values; no thread shares an element.
 template <int kW>
 __device__ void add_to_target(const TargetArgs& targets, uint32_t destination, int64_t column,
@@ -57,9 +76,9 @@ __device__ void add_to_target(const TargetArgs& targets, uint32_t destination, i
   const int64_t row = destination - (at == 0 ? 0 : targets.rows[at - 1].end);
   float now[kW];
   const auto add = [&](auto* to) {
-    load(to, now);
+    load_vector(to, now);
     for (int j = 0; j < kW; ++j) now[j] += __fmul_rn(values[j], t.scale);
-    store(to, now);
+    store_vector(to, now);
   };
   if (t.is_bf16) {
     add(static_cast<bf16*>(t.data) + row * t.stride + column);
@@ -154,7 +173,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   flush(end < s.n && s.keys[end] == key);
 }
 
-constexpr int kSpanColumns = 4 * kWarp;  // at a time
 constexpr int kShortSpan = 2 * kWarpsPerBlock;
 
 /// How many chunks the group that ends chunk `chunk`, and began there, goes on into. The same in
@@ -182,36 +200,45 @@ __device__ const float* span_row(const float* partials, int64_t chunk, int64_t i
 
 /// Finishes groups that go beyond the chunk where they begin. A warp adds the few partial sums of
 /// one; where there are many, all warps of the block add pieces of them, then the pieces in order.
+template <int kV>
 __global__ void __launch_bounds__(kThreads)
     sum_spans_kernel(SortedItems s, int chunk_length, int columns, TargetArgs targets,
                      const float* partials) {
-  __shared__ float pieces[kWarpsPerBlock][kSpanColumns];
+  constexpr int kVectors = 4, kStep = kWarp * kV, kColumns = kVectors * kStep;  // at a time
+  using Sum = float[kVectors][kV];
+  __shared__ __align__(16) float pieces[kWarpsPerBlock][kColumns];
   __shared__ int64_t spans[kWarpsPerBlock];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock;
   const auto key_of = [&](int64_t chunk) { return s.keys[(chunk + 1) * chunk_length - 1]; };
-  const auto sum_part = [&](int64_t chunk, int base, int64_t from, int64_t until, float(&sum)[4]) {
+  const auto for_columns = [&](int base, auto&& f) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int c = base + i * kStep + lane * kV;
+      if (c < columns) f(i, c);
+    }
+  };
+  const auto sum_part = [&](int64_t chunk, int base, int64_t from, int64_t until, Sum& sum) {
 #pragma unroll 4
     for (int64_t i = from; i < until; ++i) {
-      const float* row = span_row(partials, chunk, i, columns) + base;
-      for (int j = 0; j < 4; ++j) {
-        if (base + j * kWarp + lane < columns) sum[j] += row[j * kWarp + lane];
-      }
+      const float* row = span_row(partials, chunk, i, columns);
+      for_columns(base, [&](int v, int c) {
+        float value[kV];
+        load_vector(row + c, value);
+        for (int j = 0; j < kV; ++j) sum[v][j] += value[j];
+      });
     }
   };
 
   const int64_t own = span_of(s, first + warp, chunk_length);
   if (lane == 0) spans[warp] = own;
   if (own > 0 && own < kShortSpan) {
-    for (int base = 0; base < columns; base += kSpanColumns) {
-      float sum[4] = {};
+    for (int base = 0; base < columns; base += kColumns) {
+      Sum sum = {};
       sum_part(first + warp, base, 0, own + 1, sum);
-      for (int j = 0; j < 4; ++j) {
-        const float one[1] = {sum[j]};
-        const int c = base + j * kWarp + lane;
-        if (c < columns) add_to_target(targets, key_of(first + warp), c, one);
-      }
+      for_columns(base,
+                  [&](int v, int c) { add_to_target(targets, key_of(first + warp), c, sum[v]); });
     }
   }
   __syncthreads();
@@ -220,13 +247,15 @@ __global__ void __launch_bounds__(kThreads)
     if (count <= kShortSpan) continue;
     const int64_t each = (count + kWarpsPerBlock - 1) / kWarpsPerBlock;
     const int64_t from = warp * each, until = from + each < count ? from + each : count;
-    for (int base = 0; base < columns; base += kSpanColumns) {
-      float sum[4] = {};
+    for (int base = 0; base < columns; base += kColumns) {
+      Sum sum = {};
       sum_part(first + w, base, from, until, sum);
-      for (int j = 0; j < 4; ++j) pieces[warp][j * kWarp + lane] = sum[j];
+      for_columns(base, [&](int v, int c) {
+        for (int j = 0; j < kV; ++j) pieces[warp][c - base + j] = sum[v][j];
+      });
       __syncthreads();
-      const int c = static_cast<int>(threadIdx.x);
-      if (c < kSpanColumns && base + c < columns) {
+      for (int c = static_cast<int>(threadIdx.x); c < min(kColumns, columns - base);
+           c += kThreads) {
         float total[1] = {0.f};
         for (int piece = 0; piece < kWarpsPerBlock; ++piece) total[0] += pieces[piece][c];
         add_to_target(targets, key_of(first + w), base + c, total);
@@ -324,8 +353,9 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
       launch(sum_chunks_kernel<T, 1>);
     }
   });
-  sum_spans_kernel<<<blocks, kThreads, 0, stream>>>(sorted, chunk_length, static_cast<int>(columns),
-                                                    targets, device_ptr<float>(partials));
+  const auto finish = vectorize ? sum_spans_kernel<4> : sum_spans_kernel<1>;
+  finish<<<blocks, kThreads, 0, stream>>>(sorted, chunk_length, static_cast<int>(columns), targets,
+                                          device_ptr<float>(partials));
   check_launch();
 }
 
