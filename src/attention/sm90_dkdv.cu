@@ -105,6 +105,7 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
   RingPosition<Shape::kStages> at;
   RingPosition<2> buffer;
   const auto release = [&](uint64_t* barrier) {
+    __syncwarp();  // what other lanes read is read
     if (leader) barrier_arrive(barrier);
   };
   for (;;) {

@@ -98,6 +98,7 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
   RingPosition<Shape::kStages> at;
   int q_parity = 0;
   const auto release = [&](uint64_t* barrier) {
+    __syncwarp();  // what other lanes read is read
     if (leader) barrier_arrive(barrier);
   };
   for (;;) {

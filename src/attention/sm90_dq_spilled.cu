@@ -107,6 +107,7 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
         products_wait<0>();
         pin(dq);
       }
+      __syncwarp();  // what other lanes read is read
       if (lane == 0) barrier_arrive(&sh.empty[at.stage]);
     }
     T* to = static_cast<T*>(args.dq) + (t.first_row + first) * args.row_stride +

@@ -133,6 +133,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   bool pending_half = false;  // and only its first half counts
   int done = -1;              // slot of the tile whose o is complete with that block
   const auto release = [&](uint64_t* barrier) {
+    __syncwarp();  // what other lanes read is read
     if (leader) barrier_arrive(barrier);
   };
   const auto take_turn = [&] {

@@ -96,14 +96,16 @@ class OpsBench {
     p.dropout.rows = rows_;
     const Tensor dweight = w_.zero_parameter({width_}), dbias = w_.zero_parameter({width_});
     const ops::NormStats stats = ops::make_norm_stats(w_.exec, tokens_);
-    if (const int64_t bytes = ops::gate_keep_bytes(w_.exec, p.dropout, 3 * width_); bytes > 0) {
-      p.keep = w_.exec.arena->tensor(DType::kU8, {tokens_, bytes});
-    }
     const auto backward = [&] {
       ops::gate_backward(w_.exec, p, stats, dy, duvqk.columns(0, width_), da, dweight, dbias);
     };
     add("gate forward", 5 * width_, [&] { ops::gate_forward(w_.exec, p, y, stats); });
     add("gate backward", 7 * width_, backward);
+    if (const int64_t bytes = ops::gate_keep_bytes(w_.exec, p); bytes > 0) {
+      p.keep = w_.exec.arena->tensor(DType::kU8, {tokens_, bytes});
+      add("gate forward, bits kept", 5 * width_, [&] { ops::gate_forward(w_.exec, p, y, stats); });
+      add("gate backward, bits kept", 7 * width_, backward);
+    }
     const Tensor sum = w_.zero_parameter({4 * width_});
     add("column_sum", 4 * width_, [&] { ops::column_sum(w_.exec, duvqk, sum); });
   }

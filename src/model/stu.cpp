@@ -38,12 +38,6 @@ ops::NormParams StuLayer::input_norm() const {
           .round_weights = true};
 }
 
-ops::Dropout StuLayer::gate_dropout(const ops::RowIdentity& rows, bool training) const {
-  return {.p = training ? static_cast<float>(config_.dropout) : 0.f,
-          .site = config_.dropout_site,
-          .rows = rows};
-}
-
 ops::GateParams StuLayer::gate_params(const Tensor& u, const Tensor& a,
                                       const ops::RowIdentity& rows, bool training,
                                       const Tensor& keep) const {
@@ -56,7 +50,9 @@ ops::GateParams StuLayer::gate_params(const Tensor& u, const Tensor& a,
             .groups = config_.output_norm == OutputNorm::kGroup ? config_.heads : 1,
             .round_weights = true};
   p.concat = config_.kind == LayerKind::kConcat;
-  p.dropout = gate_dropout(rows, training);
+  p.dropout = {.p = training ? static_cast<float>(config_.dropout) : 0.f,
+               .site = config_.dropout_site,
+               .rows = rows};
   p.keep = keep;
   return p;
 }
@@ -108,11 +104,9 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
       s.stats_out = ops::make_norm_stats(
           exec, tokens, config_.output_norm == OutputNorm::kGroup ? config_.heads : 1);
       s.a = exec.activation({tokens, w});
-      if (const int64_t bytes =
-              ops::gate_keep_bytes(exec, gate_dropout(seq.rows, seq.training), gate_columns());
-          bytes > 0) {
-        s.keep = exec.arena->tensor(DType::kU8, {tokens, bytes});
-      }
+      const int64_t bytes =
+          ops::gate_keep_bytes(exec, gate_params({}, s.a, seq.rows, seq.training));
+      if (bytes > 0) s.keep = exec.arena->tensor(DType::kU8, {tokens, bytes});
     }
     if (kept == (seq.training && !drop.normed_input)) s.h = exec.activation({tokens, config_.dim});
     if (kept == (seq.training && !drop.uvqk)) {

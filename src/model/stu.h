@@ -106,7 +106,6 @@ class StuLayer {
   ops::NormParams input_norm() const;
   ops::GateParams gate_params(const Tensor& u, const Tensor& a, const ops::RowIdentity& rows,
                               bool training, const Tensor& keep = {}) const;
-  ops::Dropout gate_dropout(const ops::RowIdentity& rows, bool training) const;
   int64_t gate_columns() const {
     return (config_.kind == LayerKind::kConcat ? 3 : 1) * config_.value_width();
   }

@@ -21,8 +21,9 @@ struct GateParams {
 };
 
 /// Forward may leave what dropout decided for backward, a bit for each column of y: on a GPU
-/// reading them is cheaper than drawing again. 0: of no use on this device or without dropout.
-int64_t gate_keep_bytes(const Exec& exec, const Dropout& dropout, int64_t y_columns);
+/// reading them is cheaper than drawing again. Their order is the kernels' affair; rows must be
+/// aligned to 16 bytes. 0: of no use for this device, width or dropout. `p` needs no tensors but a.
+int64_t gate_keep_bytes(const Exec& exec, const GateParams& p);
 
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats);
 

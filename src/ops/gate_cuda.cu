@@ -7,10 +7,54 @@ namespace {
 // Blocks on a multiprocessor: what the registers of a row with five operands allow.
 constexpr int kBackwardBlocksEach = 2;
 
+/// Bits of dropout that forward leaves for backward: a byte for each group of 8 columns, in words
+/// of one lane each, so that a warp writes and reads 128 bytes at once. Rows in pieces of 8 columns
+/// only.
+template <class L, int kParts>
+struct KeptRow {
+  static constexpr int kGroups = kParts * L::kIters;  // of a lane
+  static constexpr int kWords = (kGroups + 3) / 4;
+  uint32_t words[kWords] = {};
+
+  __device__ static int64_t place(int64_t row, int word) {
+    return (row * kWords + word) * kWarp + threadIdx.x % kWarp;
+  }
+  __device__ void put(int part, int i, uint32_t bits) {
+    const int group = part * L::kIters + i;
+    words[group / 4] |= bits << group % 4 * 8;
+  }
+  __device__ uint32_t get(int part, int i) const {
+    const int group = part * L::kIters + i;
+    return words[group / 4] >> group % 4 * 8;  // what follows the 8 bits is not looked at
+  }
+  __device__ void store(uint32_t* keep, int64_t row) const {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) keep[place(row, k)] = words[k];
+  }
+  __device__ void load(const uint32_t* keep, int64_t row) {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) words[k] = keep[place(row, k)];
+  }
+};
+
+/// Of a row, for the lanes that dispatch_lanes chooses.
+int64_t keep_bytes(int64_t width, int64_t parts) {
+  int64_t groups = 1;
+  while (groups * 8 * kWarp < width) groups *= 2;
+  return divide_up(parts * groups, 4) * 4 * kWarp;
+}
+
+/// Null unless dropout is on and somebody keeps its bits.
+uint32_t* keep_of(const GateParams& p) {
+  if (!p.keep || p.dropout.p <= 0) return nullptr;
+  return static_cast<uint32_t*>(p.keep.data);
+}
+
 template <class T, class L, bool kConcat, bool kKeep>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
-    gate_forward_kernel(NormArgs norm, DropoutArgs dropout, KeepBits keep, int64_t rows,
+    gate_forward_kernel(NormArgs norm, DropoutArgs dropout, uint32_t* keep, int64_t rows,
                         Matrix<const T> u, Matrix<const T> a, Matrix<T> y) {
+  constexpr int kParts = kConcat ? 3 : 1;
   extern __shared__ __align__(16) float parameters[];
   norm.template stage<L::kW>(parameters);
   const int width = norm.columns;
@@ -32,14 +76,12 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
     a_row.unpack(next_a, width);
     prefetch(r + kWarpsPerBlock);
     T* to = y.row(r);
-    const auto drop = [&](int column, float(&v)[L::kW]) {
+    KeptRow<L, kParts> kept;
+    const auto drop = [&](int part, int i, int c, float(&v)[L::kW]) {
       if (!dropout.active) return;
-      uint32_t bits = dropout.keep_bits(random, column);
-      // One draw after the other: all at once they need more registers than there are.
-      if (kKeep) asm volatile("" : "+r"(bits));
-      if (kKeep && (L::kW == 8 || column % 8 == 0)) {
-        *keep.at(r, column) = static_cast<uint8_t>(bits);
-      }
+      const int column = part * width + c;
+      const uint32_t bits = dropout.keep_bits(random, column);
+      if constexpr (kKeep) kept.put(part, i, bits);
       dropout.apply_bits(bits, column, v);
     };
     for (int group = 0; group < norm.groups; ++group) {
@@ -56,26 +98,27 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
           u_row[j] = value;
         }
         if constexpr (kConcat) {
-          drop(c, u_row);
+          drop(0, i, c, u_row);
           store(to + c, u_row);
-          drop(2 * width + c, gated);
+          drop(2, i, c, gated);
           store(to + 2 * width + c, gated);
           float plain[L::kW];
           for (int j = 0; j < L::kW; ++j) plain[j] = a_row.v[i][j];
-          drop(width + c, plain);
+          drop(1, i, c, plain);
           store(to + width + c, plain);
         } else {
-          drop(c, gated);
+          drop(0, i, c, gated);
           store(to + c, gated);
         }
       });
     }
+    if constexpr (kKeep) kept.store(keep, r);
   }
 }
 
 template <class T, class L, bool kConcat, bool kKept>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach : 1)
-    gate_backward_kernel(NormArgs norm, DropoutArgs dropout, KeepBits keep, int64_t rows,
+    gate_backward_kernel(NormArgs norm, DropoutArgs dropout, const uint32_t* keep, int64_t rows,
                          Matrix<const T> u, Matrix<const T> a, Matrix<const T> dy, Matrix<T> du,
                          Matrix<T> da, float* partials) {
   constexpr int kParts = kConcat ? 3 : 1;
@@ -98,17 +141,12 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
       raw_plain.load_row(from + width, width);
     }
     const DropoutArgs::Row random = dropout.row(r);
-    // Of this lane's columns in each part of y; asked for together with the rows.
-    uint8_t kept[kParts][L::kIters];
-    if (kKept) {
-      L::for_each(width, [&](int i, int c) {
-        for (int part = 0; part < kParts; ++part) kept[part][i] = *keep.at(r, part * width + c);
-      });
-    }
+    KeptRow<L, kParts> kept;
+    if constexpr (kKept) kept.load(keep, r);
     const auto drop = [&](int part, int i, int c, float(&v)[L::kW]) {
       if (!dropout.active) return;
       const int column = part * width + c;
-      dropout.apply_bits(kKept ? kept[part][i] : dropout.keep_bits(random, column), column, v);
+      dropout.apply_bits(kKept ? kept.get(part, i) : dropout.keep_bits(random, column), column, v);
     };
     const NormSpan first = saved_group(norm, r, 0);
     T *du_to = du.row(r), *da_to = da.row(r);
@@ -180,10 +218,17 @@ void check_matrix(const Tensor& t, int64_t rows, int64_t columns, DType dtype) {
 
 void check_gate(const GateParams& p, const Tensor& y) {
   const int64_t rows = p.a.size(0), width = p.a.size(1);
-  SEGUE_ASSERT(!p.keep || (p.keep.size(0) == rows && p.keep.size(1) * 8 >= y.size(1)),
-               "gate: a bit for each column of y");
   check_matrix(p.u, rows, width, p.a.dtype);
   check_matrix(y, rows, p.concat ? 3 * width : width, p.a.dtype);
+}
+
+/// Both directions must cut rows alike.
+void check_keep(const GateParams& p, int64_t rows, int64_t width, bool vectorize) {
+  if (keep_of(p) == nullptr) return;
+  SEGUE_ASSERT(vectorize, "gate: bits are kept of aligned rows only");
+  SEGUE_ASSERT(p.keep.is_contiguous() && p.keep.size(0) == rows &&
+                   p.keep.size(1) == keep_bytes(width, p.concat ? 3 : 1),
+               "gate: bits [rows, gate_keep_bytes]");
 }
 
 template <bool kBackward>
@@ -211,6 +256,11 @@ void silu_op(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& 
 
 }  // namespace
 
+int64_t gate_keep_bytes(const NormParams& norm, int64_t width, bool concat) {
+  if (width % (8 * norm.groups) != 0) return 0;
+  return keep_bytes(width, concat ? 3 : 1);
+}
+
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats) {
   check_gate(p, y);
   const int64_t rows = p.a.size(0), width = p.a.size(1);
@@ -221,22 +271,23 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
   const auto launch = [&](auto zero_value, auto kernel) {
     using T = decltype(zero_value);
     kernel<<<row_blocks(rows), kThreads, norm.parameter_bytes(), stream>>>(
-        norm, dropout, KeepBits(p.keep), rows, input_of<T>(p.u), input_of<T>(p.a), matrix_of<T>(y));
+        norm, dropout, keep_of(p), rows, input_of<T>(p.u), input_of<T>(p.a), matrix_of<T>(y));
     check_launch();
   };
   const bool vectorize = can_vectorize(width, {p.u, p.a, y}) && norm.can_vectorize_groups();
+  check_keep(p, rows, width, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
     dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
-      const bool keeps = dropout.active && p.keep;
-      if (p.concat) {
-        launch(zero_value, keeps ? gate_forward_kernel<T, L, true, true>
-                                 : gate_forward_kernel<T, L, true, false>);
-      } else {
-        launch(zero_value, keeps ? gate_forward_kernel<T, L, false, true>
-                                 : gate_forward_kernel<T, L, false, false>);
+      if constexpr (L::kW == 8) {
+        if (keep_of(p) != nullptr) {
+          return launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, true>
+                                             : gate_forward_kernel<T, L, false, true>);
+        }
       }
+      launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, false>
+                                  : gate_forward_kernel<T, L, false, false>);
     });
   });
 }
@@ -258,24 +309,25 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
     using T = decltype(zero_value);
     allow_shared_memory(kernel, norm.backward_bytes());
     kernel<<<blocks, kThreads, norm.backward_bytes(), stream>>>(
-        norm, dropout, KeepBits(p.keep), rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy),
+        norm, dropout, keep_of(p), rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy),
         matrix_of<T>(du), matrix_of<T>(da), device_ptr<float>(partials));
     check_launch();
   };
   const bool vectorize =
       can_vectorize(width, {p.u, p.a, dy, du, da}) && norm.can_vectorize_groups();
+  check_keep(p, rows, width, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
     dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
-      const bool kept = dropout.active && p.keep;
-      if (p.concat) {
-        launch(zero_value, kept ? gate_backward_kernel<T, L, true, true>
-                                : gate_backward_kernel<T, L, true, false>);
-      } else {
-        launch(zero_value, kept ? gate_backward_kernel<T, L, false, true>
-                                : gate_backward_kernel<T, L, false, false>);
+      if constexpr (L::kW == 8) {
+        if (keep_of(p) != nullptr) {
+          return launch(zero_value, p.concat ? gate_backward_kernel<T, L, true, true>
+                                             : gate_backward_kernel<T, L, false, true>);
+        }
       }
+      launch(zero_value, p.concat ? gate_backward_kernel<T, L, true, false>
+                                  : gate_backward_kernel<T, L, false, false>);
     });
   });
   fold_norm_gradients(stream, norm, partials, dweight, dbias);

@@ -121,7 +121,7 @@ Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout, bool 
   p.dropout.site = 5;
   p.dropout.rows = {bed.ints(sample), bed.ints(token)};
   const Tensor y = bed.activation(2, {s.rows, y_columns});
-  if (const int64_t bytes = gate_keep_bytes(bed.exec, p.dropout, y_columns); keep && bytes > 0) {
+  if (const int64_t bytes = gate_keep_bytes(bed.exec, p); keep && bytes > 0) {
     p.keep = bed.exec.arena->tensor(DType::kU8, {s.rows, bytes});
   }
   const NormStats stats = make_norm_stats(bed.exec, s.rows, s.groups);
