@@ -6,6 +6,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "tensor/tensor.h"
+
 /// The Hopper instructions our kernels use, one thin function each: barriers in shared memory, bulk
 /// tensor copies, warpgroup matrix products, and matrix moves between registers and shared memory.
 /// Every tile in shared memory is made of panels of 64 columns (128 bytes), swizzled in 128 bytes
@@ -231,6 +233,13 @@ template <class T>
 inline constexpr bool kIsHalf = false;
 template <>
 inline constexpr bool kIsHalf<__half> = true;
+
+/// Calls f with a value of the element type of 16-bit tensors.
+template <class F>
+void dispatch_element(DType dtype, F&& f) {
+  if (dtype == DType::kF16) return f(__half{});
+  f(__nv_bfloat16{});
+}
 
 /// d[64 x kN] = or += a[64 x 16] b[16 x kN], a in registers.
 template <class T, bool kTransposed, bool kAdd>

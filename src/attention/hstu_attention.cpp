@@ -11,7 +11,9 @@ void check_operand(const Exec& exec, const HstuAttentionParams& p, const Tensor&
   SEGUE_ASSERT(t.rank == 3 && t.stride(2) == 1, "attention: [rows, heads, dim] with dense heads");
   SEGUE_ASSERT(t.size(0) >= p.offsets.back(), "attention: a tensor ends before the last sequence");
   SEGUE_ASSERT(t.size(1) == p.q.size(1) && t.size(2) == dim, "attention: shapes differ");
-  SEGUE_ASSERT(t.dtype == exec.dtype(), "attention: wrong type");
+  // A GPU's 16-bit mode is bf16; these kernels take IEEE half as well.
+  const bool half = exec.dtype() == DType::kBf16 && t.dtype == DType::kF16;
+  SEGUE_ASSERT(t.dtype == p.q.dtype && (t.dtype == exec.dtype() || half), "attention: wrong type");
 }
 
 void check(const Exec& exec, const HstuAttentionParams& p) {

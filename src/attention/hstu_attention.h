@@ -21,6 +21,9 @@ struct HstuAttentionParams {
   double scale = 1;  // 1 / configured length, or 1 / longest sequence of the whole batch
 };
 
+/// On a GPU all tensors of a call in mode kBf16 may be f16 instead of bf16; then p, ds and results
+/// are rounded to f16, and gradients beyond its range are the caller's affair.
+///
 /// o [rows, heads, v_dim], overwritten. Mode kBf16: the scaled score silu(...) * scale and o are
 /// rounded. Rows that belong to no sequence are left alone, here and in backward.
 void hstu_attention_forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);

@@ -156,7 +156,7 @@ bool supports(const HstuAttentionParams& p) {
 }
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
-  ops::cuda::dispatch_type(p.q.dtype, [&](auto zero_value) {
+  ops::cuda::dispatch_storage(p.q.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     forward_kernel<T><<<grid_of(p), kThreads, 0, ops::cuda::stream_of(exec)>>>(
         arguments<T>(exec, p), heads_of<T>(o));
@@ -166,7 +166,7 @@ void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
 
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv) {
-  ops::cuda::dispatch_type(p.q.dtype, [&](auto zero_value) {
+  ops::cuda::dispatch_storage(p.q.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     const Args<T> a = arguments<T>(exec, p);
     const cudaStream_t stream = ops::cuda::stream_of(exec);

@@ -1,6 +1,9 @@
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
@@ -22,16 +25,25 @@ namespace {
 
 constexpr int kRows = 64, kColumns = 32, kThreads = 128;
 
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, __half>;
+
+template <class T>
 struct Operand {
-  const __nv_bfloat16* data;
+  const T* data;
   int64_t row, head;
+
+  Operand() = default;
+  explicit Operand(const Tensor& t)
+      : data(static_cast<const T*>(t.data)), row(t.stride(0)), head(t.stride(1)) {}
 };
+template <class T>
 struct Args {
   const SequenceEntry* table;
   int sequences;
   KernelMask mask;
-  Operand r1, r2, c1, c2;
-  __nv_bfloat16* out;
+  Operand<T> r1, r2, c1, c2;
+  T* out;
   int64_t out_row, out_head;
   float half_alpha, out_scale;
 };
@@ -49,16 +61,28 @@ __device__ void load_4_transposed(uint32_t (&r)[4], const void* p) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address(p)));
 }
+#define SEGUE_MMA(TYPE)                                                     \
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE       \
+               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])             \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
+template <class T>
 __device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
-      "{%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  if constexpr (kIsHalf<T>) {
+    SEGUE_MMA("f16");
+  } else {
+    SEGUE_MMA("bf16");
+  }
 }
+#undef SEGUE_MMA
+template <class T>
 __device__ uint32_t pack(float low, float high) {
   uint32_t r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  if constexpr (kIsHalf<T>) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  } else {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  }
   return r;
 }
 __device__ float tanh_fast(float x) {
@@ -68,12 +92,12 @@ __device__ float tanh_fast(float x) {
 }
 
 /// Rows padded by 16 bytes, so that ldmatrix meets no bank twice.
-template <int kDim, int kCount>
+template <class T, int kDim, int kCount>
 struct Panel {
-  __nv_bfloat16 x[kCount][kDim + 8];
+  T x[kCount][kDim + 8];
 
   /// Rows from `first` on; those from `end` on become zero.
-  __device__ void load(const Operand& from, int64_t base, int head, int first, int end) {
+  __device__ void load(const Operand<T>& from, int64_t base, int head, int first, int end) {
     constexpr int kChunks = kDim / 8;
     for (int i = static_cast<int>(threadIdx.x); i < kCount * kChunks; i += kThreads) {
       const int row = i / kChunks;
@@ -89,9 +113,9 @@ struct Panel {
 };
 
 /// d[16 x kColumns] of this warp = r[16 x kDim] c[kColumns x kDim]^T.
-template <int kDim>
-__device__ void scores(float (&d)[kColumns / 8][4], const Panel<kDim, kRows>& r,
-                       const Panel<kDim, kColumns>& c) {
+template <class T, int kDim>
+__device__ void scores(float (&d)[kColumns / 8][4], const Panel<T, kDim, kRows>& r,
+                       const Panel<T, kDim, kColumns>& c) {
   const int lane = threadIdx.x & 31;
   const int row = static_cast<int>(threadIdx.x / 32) * 16 + (lane & 15);
 #pragma unroll
@@ -104,23 +128,23 @@ __device__ void scores(float (&d)[kColumns / 8][4], const Panel<kDim, kRows>& r,
     for (int n = 0; n < kColumns; n += 16) {
       uint32_t b[4];
       load_4(b, &c.x[n + (lane & 7) + (lane >> 4) * 8][k + (lane >> 3 & 1) * 8]);
-      multiply_add(d[n / 8], a, b[0], b[1]);
-      multiply_add(d[n / 8 + 1], a, b[2], b[3]);
+      multiply_add<T>(d[n / 8], a, b[0], b[1]);
+      multiply_add<T>(d[n / 8 + 1], a, b[2], b[3]);
     }
   }
 }
 
-template <int kDim>
+template <class T, int kDim>
 struct Shared {
-  Panel<kDim, kRows> r1, r2;
-  Panel<kDim, kColumns> c1, c2;
+  Panel<T, kDim, kRows> r1, r2;
+  Panel<T, kDim, kColumns> c1, c2;
 };
 
 /// kGradient: w = ds, x = c1; else w = p, x = c2. kKeysStay: rows are keys, columns queries.
-template <int kDim, bool kGradient, bool kKeysStay>
-__global__ void __launch_bounds__(kThreads) attention_kernel(const Args args) {
+template <class T, int kDim, bool kGradient, bool kKeysStay>
+__global__ void __launch_bounds__(kThreads) attention_kernel(const Args<T> args) {
   extern __shared__ uint4 raw[];
-  auto& sh = *reinterpret_cast<Shared<kDim>*>(raw);
+  auto& sh = *reinterpret_cast<Shared<T, kDim>*>(raw);
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int head = static_cast<int>(blockIdx.y);
@@ -147,9 +171,9 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(const Args args) {
       sh.c2.load(args.c2, seq.first_row, head, column, end);
       __syncthreads();
       float s[kColumns / 8][4];
-      scores<kDim>(s, sh.r1, sh.c1);
+      scores<T, kDim>(s, sh.r1, sh.c1);
       float dp[kColumns / 8][4];
-      if constexpr (kGradient) scores<kDim>(dp, sh.r2, sh.c2);
+      if constexpr (kGradient) scores<T, kDim>(dp, sh.r2, sh.c2);
 #pragma unroll
       for (int g = 0; g < kColumns / 8; ++g) {
 #pragma unroll
@@ -169,15 +193,15 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(const Args args) {
       const auto& x = kGradient ? sh.c1 : sh.c2;
 #pragma unroll
       for (int k = 0; k < kColumns / 16; ++k) {
-        const uint32_t a[4] = {pack(s[2 * k][0], s[2 * k][1]), pack(s[2 * k][2], s[2 * k][3]),
-                               pack(s[2 * k + 1][0], s[2 * k + 1][1]),
-                               pack(s[2 * k + 1][2], s[2 * k + 1][3])};
+        const uint32_t a[4] = {pack<T>(s[2 * k][0], s[2 * k][1]), pack<T>(s[2 * k][2], s[2 * k][3]),
+                               pack<T>(s[2 * k + 1][0], s[2 * k + 1][1]),
+                               pack<T>(s[2 * k + 1][2], s[2 * k + 1][3])};
 #pragma unroll
         for (int n = 0; n < kDim; n += 16) {
           uint32_t v[4];
           load_4_transposed(v, &x.x[16 * k + (lane & 15)][n + (lane >> 4) * 8]);
-          multiply_add(out[n / 8], a, v[0], v[1]);
-          multiply_add(out[n / 8 + 1], a, v[2], v[3]);
+          multiply_add<T>(out[n / 8], a, v[0], v[1]);
+          multiply_add<T>(out[n / 8 + 1], a, v[2], v[3]);
         }
       }
     }
@@ -185,20 +209,20 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(const Args args) {
     for (int half = 0; half < 2; ++half) {
       const int r = first + warp * 16 + half * 8 + (lane >> 2);
       if (r >= seq.n) continue;
-      __nv_bfloat16* to = args.out + (seq.first_row + r) * args.out_row + head * args.out_head;
+      T* to = args.out + (seq.first_row + r) * args.out_row + head * args.out_head;
 #pragma unroll
       for (int g = 0; g < kDim / 8; ++g) {
         *reinterpret_cast<uint32_t*>(to + g * 8 + (lane & 3) * 2) =
-            pack(args.out_scale * out[g][2 * half], args.out_scale * out[g][2 * half + 1]);
+            pack<T>(args.out_scale * out[g][2 * half], args.out_scale * out[g][2 * half + 1]);
       }
     }
   }
 }
 
-template <int kDim, bool kGradient, bool kKeysStay>
-void launch(const Exec& exec, const HstuAttentionParams& p, const Args& args, int64_t longest) {
-  constexpr int kBytes = sizeof(Shared<kDim>);
-  const auto kernel = attention_kernel<kDim, kGradient, kKeysStay>;
+template <class T, int kDim, bool kGradient, bool kKeysStay>
+void launch(const Exec& exec, const HstuAttentionParams& p, const Args<T>& args, int64_t longest) {
+  constexpr int kBytes = sizeof(Shared<T, kDim>);
+  const auto kernel = attention_kernel<T, kDim, kGradient, kKeysStay>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const dim3 grid(static_cast<unsigned>((longest + kRows - 1) / kRows),
                   static_cast<unsigned>(p.q.size(1)),
@@ -208,15 +232,15 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Args& args, in
   count_launches(1);
 }
 
-template <bool kGradient, bool kKeysStay>
-void run(const Exec& exec, const HstuAttentionParams& p, Args args, const Tensor& out,
+template <class T, bool kGradient, bool kKeysStay>
+void run(const Exec& exec, const HstuAttentionParams& p, Args<T> args, const Tensor& out,
          double scale) {
   const CudaPlan plan(exec, p);
   const WorkList work = plan.work(0, 0);
   args.table = work.table;
   args.sequences = work.sequences;
   args.mask = kernel_mask(p.mask);
-  args.out = static_cast<__nv_bfloat16*>(out.data);
+  args.out = static_cast<T*>(out.data);
   args.out_row = out.stride(0);
   args.out_head = out.stride(1);
   args.half_alpha = static_cast<float>(p.alpha / 2);
@@ -227,18 +251,20 @@ void run(const Exec& exec, const HstuAttentionParams& p, Args args, const Tensor
   }
   switch (p.q.size(2)) {
     case 32:
-      return launch<32, kGradient, kKeysStay>(exec, p, args, longest);
+      return launch<T, 32, kGradient, kKeysStay>(exec, p, args, longest);
     case 64:
-      return launch<64, kGradient, kKeysStay>(exec, p, args, longest);
+      return launch<T, 64, kGradient, kKeysStay>(exec, p, args, longest);
     case 128:
-      return launch<128, kGradient, kKeysStay>(exec, p, args, longest);
+      return launch<T, 128, kGradient, kKeysStay>(exec, p, args, longest);
     default:
-      return launch<256, kGradient, kKeysStay>(exec, p, args, longest);
+      return launch<T, 256, kGradient, kKeysStay>(exec, p, args, longest);
   }
 }
 
-Operand operand(const Tensor& t) {
-  return {static_cast<const __nv_bfloat16*>(t.data), t.stride(0), t.stride(1)};
+template <class F>
+void dispatch_element(DType dtype, F&& f) {
+  if (dtype == DType::kF16) return f(__half{});
+  f(__nv_bfloat16{});
 }
 
 bool aligned(const Tensor& t) {
@@ -250,32 +276,38 @@ bool aligned(const Tensor& t) {
 
 bool supports(const HstuAttentionParams& p) {
   const int64_t dim = p.q.size(2);
-  return p.q.dtype == DType::kBf16 && p.v.size(2) == dim &&
+  return size_of(p.q.dtype) == 2 && p.v.size(2) == dim &&
          (dim == 32 || dim == 64 || dim == 128 || dim == 256) && aligned(p.q) && aligned(p.k) &&
          aligned(p.v);
 }
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
-  Args args{};
-  args.r1 = operand(p.q);
-  args.c1 = operand(p.k);
-  args.c2 = operand(p.v);
-  run<false, false>(exec, p, args, o, p.scale);
+  dispatch_element(p.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    Args<T> args{};
+    args.r1 = Operand<T>(p.q);
+    args.c1 = Operand<T>(p.k);
+    args.c2 = Operand<T>(p.v);
+    run<T, false, false>(exec, p, args, o, p.scale);
+  });
 }
 
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv) {
   const double gradient_scale = p.scale * p.alpha / 2;
-  Args args{};
-  args.r1 = operand(p.q);
-  args.r2 = operand(grad_o);
-  args.c1 = operand(p.k);
-  args.c2 = operand(p.v);
-  run<true, false>(exec, p, args, dq, gradient_scale);
-  std::swap(args.r1, args.c1);
-  std::swap(args.r2, args.c2);
-  run<true, true>(exec, p, args, dk, gradient_scale);
-  run<false, true>(exec, p, args, dv, p.scale);
+  dispatch_element(p.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    Args<T> args{};
+    args.r1 = Operand<T>(p.q);
+    args.r2 = Operand<T>(grad_o);
+    args.c1 = Operand<T>(p.k);
+    args.c2 = Operand<T>(p.v);
+    run<T, true, false>(exec, p, args, dq, gradient_scale);
+    std::swap(args.r1, args.c1);
+    std::swap(args.r2, args.c2);
+    run<T, true, true>(exec, p, args, dk, gradient_scale);
+    run<T, false, true>(exec, p, args, dv, p.scale);
+  });
 }
 
 }  // namespace segue::attention::portable

@@ -2,8 +2,8 @@
 
 #include "attention/hstu_attention.h"
 
-/// Kernels for every GPU since sm_80: bf16, heads of 32, 64, 128 or 256 columns for both queries
-/// and values, rows aligned to 16 bytes. Deterministic, no scratch, not tuned.
+/// Kernels for every GPU since sm_80: bf16 or f16, heads of 32, 64, 128 or 256 columns for both
+/// queries and values, rows aligned to 16 bytes. Deterministic, no scratch, not tuned.
 namespace segue::attention::portable {
 
 bool supports(const HstuAttentionParams& p);

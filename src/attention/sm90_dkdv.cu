@@ -105,6 +105,7 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
   RingPosition<Shape::kStages> at;
   RingPosition<2> buffer;
   const auto release = [&](uint64_t* barrier) {
+    __syncwarp();  // what other lanes read is read
     if (leader) barrier_arrive(barrier);
   };
   for (;;) {
@@ -294,12 +295,13 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
 void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
                    const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk,
                    void* spill) {
-  const auto run =
-      p.q.size(2) == 128
-          ? (spill != nullptr ? launch<__nv_bfloat16, 128, true>
-                              : launch<__nv_bfloat16, 128, false>)
-          : (spill != nullptr ? launch<__nv_bfloat16, 64, true> : launch<__nv_bfloat16, 64, false>);
-  run(exec, p, grad_o, dk, dv, plan, chunk, spill);
+  dispatch_element(p.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const auto run = p.q.size(2) == 128
+                         ? (spill != nullptr ? launch<T, 128, true> : launch<T, 128, false>)
+                         : (spill != nullptr ? launch<T, 64, true> : launch<T, 64, false>);
+    run(exec, p, grad_o, dk, dv, plan, chunk, spill);
+  });
 }
 
 }  // namespace segue::attention::hopper

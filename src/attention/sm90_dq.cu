@@ -98,6 +98,7 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
   RingPosition<Shape::kStages> at;
   int q_parity = 0;
   const auto release = [&](uint64_t* barrier) {
+    __syncwarp();  // what other lanes read is read
     if (leader) barrier_arrive(barrier);
   };
   for (;;) {
@@ -288,8 +289,11 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
 
 void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
                  const Tensor& dq, const CudaPlan& plan) {
-  if (p.q.size(2) == 128) return launch<__nv_bfloat16, 128>(exec, p, grad_o, dq, plan);
-  launch<__nv_bfloat16, 64>(exec, p, grad_o, dq, plan);
+  dispatch_element(p.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, grad_o, dq, plan);
+    launch<T, 64>(exec, p, grad_o, dq, plan);
+  });
 }
 
 }  // namespace segue::attention::hopper

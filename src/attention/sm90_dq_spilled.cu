@@ -107,6 +107,7 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
         products_wait<0>();
         pin(dq);
       }
+      __syncwarp();  // what other lanes read is read
       if (lane == 0) barrier_arrive(&sh.empty[at.stage]);
     }
     T* to = static_cast<T*>(args.dq) + (t.first_row + first) * args.row_stride +
@@ -175,8 +176,11 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, co
 
 void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq,
                          const CudaPlan& plan, int chunk, const void* spill) {
-  if (p.q.size(2) == 128) return launch<__nv_bfloat16, 128>(exec, p, dq, plan, chunk, spill);
-  launch<__nv_bfloat16, 64>(exec, p, dq, plan, chunk, spill);
+  dispatch_element(p.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, dq, plan, chunk, spill);
+    launch<T, 64>(exec, p, dq, plan, chunk, spill);
+  });
 }
 
 }  // namespace segue::attention::hopper

@@ -133,6 +133,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   bool pending_half = false;  // and only its first half counts
   int done = -1;              // slot of the tile whose o is complete with that block
   const auto release = [&](uint64_t* barrier) {
+    __syncwarp();  // what other lanes read is read
     if (leader) barrier_arrive(barrier);
   };
   const auto take_turn = [&] {
@@ -420,8 +421,11 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
 }  // namespace
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
-  if (p.q.size(2) == 128) return launch<__nv_bfloat16, 128>(exec, p, o);
-  launch<__nv_bfloat16, 64>(exec, p, o);
+  dispatch_element(p.q.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, o);
+    launch<T, 64>(exec, p, o);
+  });
 }
 
 }  // namespace segue::attention::hopper

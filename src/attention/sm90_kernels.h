@@ -5,8 +5,8 @@
 #include "attention/cuda_plan.h"
 #include "attention/hstu_attention.h"
 
-/// The kernels for Hopper (sm_90a) and what their launches share. bf16, heads of 64 or 128 for both
-/// queries and values, 16-byte aligned rows.
+/// The kernels for Hopper (sm_90a) and what their launches share. bf16 or f16, heads of 64 or 128
+/// for both queries and values, 16-byte aligned rows.
 namespace segue::attention::hopper {
 
 /// Whether these kernels can do it; if not, the portable ones must.

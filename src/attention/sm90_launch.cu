@@ -40,13 +40,14 @@ bool aligned(const Tensor& t) {
 
 bool supports(const Exec& exec, const HstuAttentionParams& p) {
   const int64_t dim = p.q.size(2);
-  if (p.q.dtype != DType::kBf16 || (dim != 64 && dim != 128) || p.v.size(2) != dim) return false;
+  if (size_of(p.q.dtype) != 2 || (dim != 64 && dim != 128) || p.v.size(2) != dim) return false;
   if (!aligned(p.q) || !aligned(p.k) || !aligned(p.v)) return false;
   int major = 0;
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, exec.device.index));
   return major == 9;
 }
 
+// Copies move bits: which of the 16-bit types they belong to is all the same.
 CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows) {
   const auto dim = static_cast<cuuint64_t>(t.size(2));
   const auto heads = static_cast<cuuint64_t>(t.size(1));

@@ -1,54 +1,269 @@
+#include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <map>
+#include <optional>
+#include <string_view>
+
+#include <fmt/format.h>
 
 #include "attention/hstu_attention.h"
+#include "attention/jagged40.h"
+#include "base/error.h"
+#include "bench/attention_parts.h"
 #include "bench/bench.h"
 #include "bench/workspace.h"
 
 namespace segue::bench {
+namespace {
+
+constexpr const char* kMaskHelp =
+    "masks are `causal`, or parts joined by +: contextN, windowN, fullN";
+
+/// "context8+window512+full64": a prefix of 8, a window of 512, none for the last 64 of history.
+attention::HstuMask parse_mask(const std::string& text) {
+  attention::HstuMask mask;
+  std::string_view rest = text;
+  while (!rest.empty() && rest != "causal") {
+    const std::string_view part = rest.substr(0, rest.find('+'));
+    rest.remove_prefix(std::min(rest.size(), part.size() + 1));
+    const size_t digits = std::min(part.find_first_of("0123456789"), part.size());
+    const std::string_view name = part.substr(0, digits), number = part.substr(digits);
+    int64_t value = 0;
+    const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+    int64_t* field = name == "context"  ? &mask.contextual_len
+                     : name == "window" ? &mask.window
+                     : name == "full"   ? &mask.min_full
+                                        : nullptr;
+    if (field == nullptr || error != std::errc() || end != number.data() + number.size()) {
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format("bench attention: there is no mask `{}`; {}", text, kMaskHelp));
+    }
+    *field = value;
+  }
+  return mask;
+}
+
+/// One cell: sequences of one length, or (length 0) the batch jagged40.
+struct Cell {
+  int64_t sequences = 256, length = 0, head_dim = 128;
+  std::string mask = "causal";
+  DType dtype = DType::kBf16;  // of a GPU
+
+  std::string lengths() const {
+    return length == 0 ? "jagged40" : fmt::format("{}x{}", sequences, length);
+  }
+  std::string name() const {
+    return fmt::format("d{} {} {} {}", head_dim, lengths(), mask, to_string(dtype));
+  }
+  std::vector<int64_t> offsets() const {
+    LayerShape shape;
+    shape.sequences = sequences;
+    shape.length = length;
+    shape.lengths = length == 0 ? Lengths::kJagged40 : Lengths::kEqual;
+    return shape.offsets();
+  }
+};
+
+/// The shapes that implementations are compared by, then other heads, masks and types.
+std::vector<Cell> known_cells() {
+  return {{},
+          {32, 4096},
+          {64, 2048},
+          {128, 1024},
+          {256, 512},
+          {256, 0, 64},
+          {256, 0, 128, "context8"},
+          {32, 4096, 64},
+          {256, 0, 128, "window512"},
+          {256, 0, 32},
+          {256, 0, 256},
+          {256, 0, 128, "causal", DType::kF16}};
+}
+
+std::vector<Cell> grid_cells(const AttentionGrid& grid, Device device) {
+  const auto or_default = [](const auto& given, auto standard) {
+    return given.empty() ? standard : given;
+  };
+  const bool on_gpu = device.is_cuda();
+  using Sizes = std::vector<int64_t>;
+  const Sizes sequences = or_default(grid.sequences, on_gpu ? Sizes{8, 32, 128} : Sizes{4});
+  const Sizes lengths =
+      or_default(grid.lengths, on_gpu ? Sizes{256, 512, 1024, 2048, 4096} : Sizes{128, 512});
+  const Sizes dims = or_default(grid.head_dims, Sizes{32, 64, 128, 256});
+  const std::vector<std::string> masks =
+      or_default(grid.masks, std::vector<std::string>{"causal", "context8", "window512"});
+  std::vector<Cell> cells;
+  for (const std::string& mask : masks) {
+    for (const int64_t dim : dims) {
+      // With lengths of its own a grid is what was asked for and nothing else.
+      if (on_gpu && grid.lengths.empty()) cells.push_back({256, 0, dim, mask});
+      for (const int64_t n : lengths) {
+        for (const int64_t count : sequences) cells.push_back({count, n, dim, mask});
+      }
+    }
+  }
+  return cells;
+}
+
+std::vector<Cell> cells_of(const Settings& settings, Device device) {
+  const AttentionGrid& grid = settings.grid;
+  if (grid.given()) return grid_cells(grid, device);
+  if (device.is_cpu()) {
+    const LayerShape& s = settings.layer;
+    return {{s.sequences, s.lengths == Lengths::kJagged40 ? 0 : s.length, s.head_dim}};
+  }
+  std::vector<Cell> cells;
+  for (const Cell& cell : known_cells()) {
+    if (cell.name().find(grid.only) != std::string::npos) cells.push_back(cell);
+  }
+  if (cells.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("bench attention: no shape has `{}` in its name", grid.only));
+  }
+  return cells;
+}
+
+struct CellRates {
+  double forward = 0, backward = 0;  // FLOP/s
+};
+
+class AttentionBench {
+ public:
+  AttentionBench(const Settings& settings, Report& report)
+      : settings_(settings), report_(report), w_(report.device()) {}
+
+  CellRates run(const Cell& cell) {
+    const Arena::Mark mark(*w_.exec.arena);
+    const Exec& exec = w_.exec;
+    const DType dtype = exec.device.is_cuda() ? cell.dtype : exec.dtype();
+    const int64_t heads = settings_.layer.heads, width = heads * cell.head_dim;
+    const std::vector<int64_t> offsets = offsets_of(cell);
+    const std::vector<int64_t> targets(offsets.size() - 1, 1);
+    const int64_t tokens = offsets.back();
+
+    // Views of packed buffers, as a layer passes them.
+    const Tensor uvqk = w_.random_of(dtype, {tokens, 4 * width}, "uvqk");
+    const Tensor duvqk = exec.arena->tensor(dtype, {tokens, 4 * width});
+    const Tensor o = exec.arena->tensor(dtype, {tokens, width}).split_columns(heads);
+    const Tensor grad_o = w_.random_of(dtype, {tokens, width}, "grad_o").split_columns(heads);
+    const auto part = [&](const Tensor& packed, int64_t i) {
+      return packed.columns(i * width, width).split_columns(heads);
+    };
+    attention::HstuAttentionParams p;
+    p.v = part(uvqk, 1);
+    p.q = part(uvqk, 2);
+    p.k = part(uvqk, 3);
+    p.offsets = offsets;
+    p.num_targets = targets;
+    p.mask = parse_mask(cell.mask);
+    p.alpha = 1 / std::sqrt(static_cast<double>(cell.head_dim));
+    p.scale = 1.0 / 4096;
+    const Tensor dq = part(duvqk, 2), dk = part(duvqk, 3), dv = part(duvqk, 1);
+
+    Result r = described(cell, dtype, offsets);
+    const double forward = flops(p, cell, width);
+    CellRates rates;
+    r.name = "attention forward";
+    r.flop = forward;
+    r.bytes = 4.0 * static_cast<double>(o.bytes());  // q, k, v in, o out
+    r.timing =
+        measure(exec, settings_.repeats, [&] { attention::hstu_attention_forward(exec, p, o); });
+    rates.forward = r.flop / r.timing.median();
+    report_.add(r);
+    r.name = "attention backward";
+    r.flop = 2.5 * forward;  // scores once more, then dv, dp, dq, dk
+    r.bytes = 7.0 * static_cast<double>(o.bytes());
+    r.timing = measure(exec, settings_.repeats,
+                       [&] { attention::hstu_attention_backward(exec, p, grad_o, dq, dk, dv); });
+    rates.backward = r.flop / r.timing.median();
+    report_.add(r);
+    if (settings_.grid.parts) {
+      r.flop = forward;
+      measure_attention_parts(exec, settings_.repeats, p, {grad_o, dq, dk, dv}, r, report_);
+    }
+    return rates;
+  }
+
+ private:
+  std::vector<int64_t> offsets_of(const Cell& cell) const {
+    // On the CPU a single cell is the shape of the layer, spread lengths included.
+    if (report_.device().is_cpu() && !settings_.grid.given()) return settings_.layer.offsets();
+    return cell.offsets();
+  }
+
+  /// Half of every score matrix counts, whatever the mask: what others count. Windows do much less;
+  /// theirs are counted by pairs.
+  static double flops(const attention::HstuAttentionParams& p, const Cell& cell, int64_t width) {
+    double pairs = 0;
+    for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
+      const auto n = static_cast<double>(p.offsets[b + 1] - p.offsets[b]);
+      pairs += n * n / 2;
+    }
+    if (parse_mask(cell.mask).window > 0) {
+      pairs = static_cast<double>(attention::attention_pairs(p.offsets, p.num_targets, p.mask));
+    }
+    return 4.0 * static_cast<double>(width) * pairs;
+  }
+
+  Result described(const Cell& cell, DType dtype, std::span<const int64_t> offsets) const {
+    Result r;
+    r.labels = {{"lengths", cell.lengths()}, {"mask", cell.mask}, {"type", to_string(dtype)}};
+    r.shape = {{"sequences", static_cast<int64_t>(offsets.size()) - 1},
+               {"length", cell.length},
+               {"heads", settings_.layer.heads},
+               {"head_dim", cell.head_dim},
+               {"tokens", offsets.back()}};
+    return r;
+  }
+
+  const Settings& settings_;
+  Report& report_;
+  Workspace w_;
+};
+
+/// TFLOP/s forward / backward by length (down) and number of sequences (across), one table for each
+/// mask and head size.
+void note_tables(const std::vector<Cell>& cells, const std::vector<CellRates>& rates,
+                 Report& report) {
+  std::map<std::pair<std::string, int64_t>, std::map<int64_t, std::map<int64_t, CellRates>>> tables;
+  for (size_t i = 0; i < cells.size(); ++i) {
+    if (cells[i].length == 0) continue;
+    tables[{cells[i].mask, cells[i].head_dim}][cells[i].length][cells[i].sequences] = rates[i];
+  }
+  for (const auto& [key, rows] : tables) {
+    report.note(fmt::format("\n{}, heads of {}: TFLOP/s forward / backward, % of gemm", key.first,
+                            key.second));
+    std::string head = fmt::format("{:>8}", "length");
+    for (const auto& [count, _] : rows.begin()->second) head += fmt::format("{:>22} x", count);
+    report.note(head);
+    for (const auto& [length, row] : rows) {
+      std::string line = fmt::format("{:>8}", length);
+      for (const auto& [_, cell] : row) {
+        line += fmt::format("{:>9.4g} / {:<6.4g}{:>3.0f} {:>3.0f}", cell.forward / 1e12,
+                            cell.backward / 1e12, 100 * cell.forward / report.gemm_rate(),
+                            100 * cell.backward / report.gemm_rate());
+      }
+      report.note(line);
+    }
+  }
+}
+
+}  // namespace
 
 void bench_attention(const Settings& settings, Report& report) {
-  report.add(measure_gemm_rate(settings, report));
-  const LayerShape& s = settings.layer;
-  const std::vector<int64_t> offsets = s.offsets();
-  const int64_t tokens = offsets.back();
-  const int64_t width = s.heads * s.head_dim;
-
-  // Views of packed buffers, as a layer passes them.
-  Workspace w;
-  const Tensor uvqk = w.random({tokens, 4 * width}, "uvqk");
-  const Tensor duvqk = w.zeros({tokens, 4 * width});
-  const Tensor o = w.zeros({tokens, width});
-  const Tensor grad_o = w.random({tokens, width}, "grad_o");
-  const auto part = [&](const Tensor& packed, int64_t i) {
-    return packed.columns(i * width, width).split_columns(s.heads);
-  };
-  attention::HstuAttentionParams p;
-  p.v = part(uvqk, 1);
-  p.q = part(uvqk, 2);
-  p.k = part(uvqk, 3);
-  p.offsets = offsets;
-  p.alpha = 1 / std::sqrt(static_cast<double>(s.head_dim));
-  p.scale = 1 / static_cast<double>(s.length);
-
-  Result r;
-  r.shape = {
-      {"heads", s.heads}, {"head_dim", s.head_dim}, {"sequences", s.sequences}, {"tokens", tokens}};
-  const double forward =
-      4.0 * static_cast<double>(width) *
-      static_cast<double>(attention::attention_pairs(offsets, p.num_targets, p.mask));
-  r.name = "attention forward";
-  r.flop = forward;
-  r.timing = measure(settings.repeats, [&] {
-    attention::hstu_attention_forward(w.exec, p, o.split_columns(s.heads));
-  });
-  report.add(r);
-  r.name = "attention backward";
-  r.flop = 2.5 * forward;  // scores once more, then dv, dp, dq, dk
-  r.timing = measure(settings.repeats, [&] {
-    attention::hstu_attention_backward(w.exec, p, grad_o.split_columns(s.heads), part(duvqk, 2),
-                                       part(duvqk, 3), part(duvqk, 1));
-  });
-  report.add(r);
+  const std::vector<Cell> cells = cells_of(settings, report.device());
+  for (const Cell& cell : cells) parse_mask(cell.mask);  // a wrong one is an error before any work
+  add_ceilings(settings, report);
+  AttentionBench bench(settings, report);
+  std::vector<CellRates> rates;
+  for (const Cell& cell : cells) {
+    if (cell.sequences < 1 || cell.length < 0 || cell.head_dim < 1) {
+      fail(ErrorCode::kInvalidArgument, "bench attention: sizes of a grid must be at least 1");
+    }
+    rates.push_back(bench.run(cell));
+  }
+  if (settings.grid.given()) note_tables(cells, rates, report);
 }
 
 }  // namespace segue::bench

@@ -1,9 +1,12 @@
 #include "bench/bench.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include <fmt/format.h>
 
+#include "attention/jagged40.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -11,12 +14,15 @@
 #include "base/parallel.h"
 #include "base/time.h"
 #include "base/version_generated.h"
+#include "bench/lap_timer.h"
 #include "ops/gemm.h"
+#include "train/run_config.h"
 
 namespace segue::bench {
 namespace {
 
 constexpr double kGiga = 1e9;
+constexpr int64_t kFlushBytes = int64_t{256} << 20;  // several times a second-level cache
 
 /// The processor's own name; "unknown" where the system does not tell.
 std::string cpu_name() {
@@ -31,8 +37,16 @@ std::string cpu_name() {
 
 std::string shape_text(const Result& r) {
   std::string text;
+  for (const auto& [name, value] : r.labels) text += fmt::format(" {}={}", name, value);
   for (const auto& [name, size] : r.shape) text += fmt::format(" {}={}", name, size);
   return text;
+}
+
+/// Work per second in the unit that people say: 412.3 G..., or 4.12 T...
+std::string rate_text(double per_second, const char* unit) {
+  constexpr double kTera = 1e12;
+  return per_second < kTera ? fmt::format("{:>8.1f} G{}/s", per_second / kGiga, unit)
+                            : fmt::format("{:>8.3g} T{}/s", per_second / kTera, unit);
 }
 
 std::string milliseconds(double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); }
@@ -64,14 +78,37 @@ Timing measure(const Repeats& repeats, const std::function<void()>& run) {
   return timing;
 }
 
+Timing measure(const Exec& exec, const Repeats& repeats, const std::function<void()>& run) {
+  const bool on_gpu = exec.device.is_cuda();
+  const Arena::Mark mark(*exec.arena);
+  Tensor flush;
+  if (on_gpu) {
+    flush = exec.arena->tensor(DType::kU8, {kFlushBytes});
+    exec.stream->synchronize();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  LapTimer timer(exec);
+  Timing timing;
+  for (int64_t i = 0; i < repeats.warm_up + repeats.timed; ++i) {
+    if (on_gpu) zero(flush, exec.stream);
+    timer.mark();
+    run();
+    timer.mark();
+    const std::vector<double> laps = timer.laps();
+    if (i >= repeats.warm_up) timing.seconds.push_back(laps.front());
+  }
+  return timing;
+}
+
 void Report::add(const Result& result) {
   if (json_) {
     sink_(json(result));
     return;
   }
   if (!header_done_) {
-    sink_(fmt::format("segue {} ({}), {}, {} threads, gemm {}", SEGUE_VERSION, SEGUE_GIT_COMMIT,
-                      cpu_name(), base::num_threads(), ops::gemm_backend()));
+    sink_(fmt::format("segue {} ({}), {}{}, {} threads, gemm {}", SEGUE_VERSION, SEGUE_GIT_COMMIT,
+                      device_.is_cuda() ? describe(device_) + ", " : "", cpu_name(),
+                      base::num_threads(), device_.is_cuda() ? "cuBLASLt" : ops::gemm_backend()));
     header_done_ = true;
   }
   sink_(human(result));
@@ -87,14 +124,15 @@ std::string Report::human(const Result& r) const {
                                  50 * r.timing.spread());
   if (r.flop > 0) {
     const double rate = r.flop / seconds;
-    line += fmt::format("  {:>8.1f} GFLOP {:>8.1f} GFLOP/s", r.flop / kGiga, rate / kGiga);
+    line += fmt::format("  {:>8.1f} GFLOP {}", r.flop / kGiga, rate_text(rate, "FLOP"));
     if (gemm_rate_ > 0) line += fmt::format(" {:>4.0f}% of gemm", 100 * rate / gemm_rate_);
   }
   if (r.bytes > 0) {
     const double rate = r.bytes / seconds;
-    line += fmt::format("  {:>8.3f} GB {:>8.1f} GB/s", r.bytes / kGiga, rate / kGiga);
+    line += fmt::format("  {:>8.3f} GB {}", r.bytes / kGiga, rate_text(rate, "B"));
     if (copy_rate_ > 0) line += fmt::format(" {:>4.0f}% of copy", 100 * rate / copy_rate_);
   }
+  if (r.items > 0) line += fmt::format("  {:>8.1f} M {}/s", r.items / seconds / 1e6, r.item_name);
   return line + " " + shape_text(r);
 }
 
@@ -103,7 +141,9 @@ std::string Report::json(const Result& r) const {
   base::JsonLine shape;
   for (const auto& [name, size] : r.shape) shape.add(name, size);
   base::JsonLine line;
-  line.add("name", r.name).add("shape", shape);
+  line.add("name", r.name);
+  for (const auto& [name, value] : r.labels) line.add(name, value);
+  line.add("shape", shape);
   line.add("median_s", seconds).add("fastest_s", r.timing.fastest());
   line.add("slowest_s", r.timing.slowest()).add("spread", r.timing.spread());
   line.add("repeats", static_cast<int64_t>(r.timing.seconds.size()));
@@ -121,8 +161,11 @@ std::string Report::json(const Result& r) const {
       line.add("share_of_copy", r.bytes / seconds / copy_rate_);
     }
   }
-  line.add("device", "cpu").add("cpu", cpu_name());
-  line.add("threads", static_cast<int64_t>(base::num_threads())).add("gemm", ops::gemm_backend());
+  if (r.items > 0) line.add(r.item_name + "_per_s", r.items / seconds);
+  line.add("device", to_string(device_));
+  if (device_.is_cuda()) line.add("gpu", cuda_facts(device_.index).name);
+  line.add("cpu", cpu_name()).add("threads", static_cast<int64_t>(base::num_threads()));
+  line.add("gemm", device_.is_cuda() ? "cuBLASLt" : ops::gemm_backend());
   line.add("version", SEGUE_VERSION).add("commit", SEGUE_GIT_COMMIT);
   line.add("time", base::iso_time_now());
   return line.text();
@@ -139,40 +182,49 @@ void LayerShape::validate() const {
 
 std::vector<int64_t> LayerShape::offsets() const {
   std::vector<int64_t> offsets = {0};
+  if (lengths == Lengths::kJagged40) {
+    for (const int64_t n : attention::jagged40_lengths()) offsets.push_back(offsets.back() + n);
+    return offsets;
+  }
   for (int64_t b = 0; b < sequences; ++b) {
     // Evenly spread, but not sorted: neighbours differ as they do in real batches.
     const int64_t place = (b * 7 + 3) % sequences;
-    const int64_t n =
-        jagged ? 1 + place * (2 * length - 2) / std::max<int64_t>(1, sequences - 1) : length;
-    offsets.push_back(offsets.back() + n);
+    const int64_t spread = 1 + place * (2 * length - 2) / std::max<int64_t>(1, sequences - 1);
+    offsets.push_back(offsets.back() + (lengths == Lengths::kSpread ? spread : length));
   }
   return offsets;
 }
 
 const std::vector<Bench>& benches() {
   static const std::vector<Bench> kBenches = {
-      {"gemm", "matrix products: 2048^3, and the shapes of a layer", bench_gemm},
+      {"gemm", "matrix products: a large cube, and the shapes of a layer", bench_gemm},
       {"layer", "one STU layer, forward and backward, against the gemm rate", bench_layer},
-      {"attention", "HSTU attention alone, forward and backward", bench_attention},
-      {"ops", "ops that move memory: norm, gate, gather, segment sum, assemble, Adam", bench_ops},
-      {"stack", "STU layers without the identities; on a GPU, if there is one, on jagged40",
-       bench_stack},
+      {"attention", "HSTU attention alone, forward and backward, one shape or a grid",
+       bench_attention},
+      {"ops", "every op that moves memory, against a plain copy", bench_ops},
+      {"embedding", "distinct ids, gather of rows, sum of gradients, update", bench_embedding},
+      {"stack", "STU layers without the identities", bench_stack},
       {"step", "whole training steps of a config, with and without the identities", bench_step},
       {"loader", "samples gathered from an event store, and batches through the loader",
-       bench_loader},
+       bench_loader, false},
   };
   return kBenches;
 }
 
-void run_bench(const std::string& name, const Settings& settings, Report& report) {
+void run_bench(const std::string& name, Settings settings, Report& report) {
   if (settings.repeats.timed < 1) {
     fail(ErrorCode::kInvalidArgument, "a bench needs at least one timed run");
   }
   settings.layer.validate();
   std::vector<std::string> names;
   for (const Bench& bench : benches()) {
-    if (name == bench.name) return bench.run(settings, report);
     names.emplace_back(bench.name);
+    if (name != bench.name) continue;
+    if (bench.on_gpu) report.set_device(train::choose_device(settings.device));
+    if (settings.layer.lengths == Lengths::kAuto) {
+      settings.layer.lengths = report.device().is_cuda() ? Lengths::kJagged40 : Lengths::kEqual;
+    }
+    return bench.run(settings, report);
   }
   const std::string nearest = base::nearest_name(name, names);
   fail(ErrorCode::kInvalidArgument,

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "tensor/exec.h"
+
 namespace segue::bench {
 
 /// How long something takes: runs that only warm up, then runs that count.
@@ -23,15 +25,24 @@ struct Repeats {
   int64_t warm_up = 1;
   int64_t timed = 5;
 };
+/// Work that is done when `run` returns, by the clock.
 Timing measure(const Repeats& repeats, const std::function<void()>& run);
+/// Work that is queued on exec's stream, by events on a GPU. There every run begins with a cold
+/// second-level cache, and the first one after a short rest: a card that has just worked hard is
+/// slower for a while.
+Timing measure(const Exec& exec, const Repeats& repeats, const std::function<void()>& run);
 
-/// One measured thing. `flop` or `bytes` is what one run does or moves by formula; 0: not counted.
+/// One measured thing. `flop`, `bytes` and `items` are what one run does, moves or handles by
+/// formula; 0: not counted.
 struct Result {
   std::string name;
+  std::vector<std::pair<std::string, std::string>> labels;  // what a size cannot say: mask, type
   std::vector<std::pair<std::string, int64_t>> shape;
   Timing timing;
   double flop = 0;
   double bytes = 0;
+  double items = 0;
+  std::string item_name = "rows";
 };
 
 /// Receives finished lines of output.
@@ -42,6 +53,10 @@ using Sink = std::function<void(const std::string& line)>;
 class Report {
  public:
   Report(Sink sink, bool json) : sink_(std::move(sink)), json_(json) {}
+
+  /// Where the results that follow are measured.
+  void set_device(Device device) { device_ = device; }
+  Device device() const { return device_; }
 
   /// What the machine can do, measured in this run: results are given as shares of it.
   void set_gemm_rate(double flop_per_s) { gemm_rate_ = flop_per_s; }
@@ -58,29 +73,48 @@ class Report {
   Sink sink_;
   bool json_ = false;
   bool header_done_ = false;
+  Device device_;
   double gemm_rate_ = 0, copy_rate_ = 0;
 };
+
+/// Lengths of sequences. kAuto: jagged40 on a GPU, equal ones on the CPU.
+enum class Lengths : uint8_t { kAuto, kEqual, kSpread, kJagged40 };
 
 /// The shape of one STU layer and the sequences it sees.
 struct LayerShape {
   int64_t dim = 512, heads = 4, head_dim = 128;
   int64_t sequences = 32, length = 512;
-  bool jagged = false;  // lengths spread evenly over 1 .. 2 * length - 1 instead of all equal
+  Lengths lengths = Lengths::kAuto;  // kSpread: evenly over 1 .. 2 * length - 1
   double dropout = 0.1;
 
   void validate() const;                 // Error(kInvalidArgument)
   std::vector<int64_t> offsets() const;  // [sequences + 1]
 };
 
+/// What the bench `attention` runs over: the shapes that kernels are compared by, or, if any of the
+/// lists is given, every combination of them.
+struct AttentionGrid {
+  std::vector<int64_t> sequences, lengths, head_dims;
+  std::vector<std::string> masks;  // "causal", "context8", "window512", "window512+full64", ...
+  std::string only;                // of the shapes compared by: those whose name contains this
+  bool parts = false;              // the kernels of backward one by one, too (Hopper)
+
+  bool given() const {
+    return !sequences.empty() || !lengths.empty() || !head_dims.empty() || !masks.empty();
+  }
+};
+
 struct Settings {
   Repeats repeats;
+  std::string device = "auto";  // auto, cpu or cuda:N
   LayerShape layer;
-  int64_t yardstick = 2048;  // rows and columns of the product that rates are shares of
+  AttentionGrid grid;
+  int64_t yardstick = 0;   // rows and columns of the product that rates are shares of; 0: by device
+  int64_t table_rows = 0;  // of the bench `embedding`; 0: by device
   std::string config = "configs/random.toml";  // of the bench `step`
   std::vector<std::string> sets;
   std::string preset;                              // of the bench `step`, in place of a config
-  std::string device = "auto";                     // of the bench `stack`
-  int64_t layers = 3;                              // likewise
+  int64_t layers = 3;                              // of the bench `stack`
   int64_t store_users = 400, store_events = 6000;  // of the bench `loader`; events of each user
 };
 
@@ -88,27 +122,31 @@ struct Bench {
   const char* name;
   const char* help;
   void (*run)(const Settings& settings, Report& report);
+  bool on_gpu = true;
 };
 const std::vector<Bench>& benches();
 
-/// Error(kInvalidArgument) with the nearest name for an unknown bench.
-void run_bench(const std::string& name, const Settings& settings, Report& report);
+/// Chooses the device, then runs. Error(kInvalidArgument) with the nearest name for an unknown
+/// bench.
+void run_bench(const std::string& name, Settings settings, Report& report);
 
 // The benches; each file has one.
 void bench_gemm(const Settings& settings, Report& report);
 void bench_layer(const Settings& settings, Report& report);
 void bench_attention(const Settings& settings, Report& report);
 void bench_ops(const Settings& settings, Report& report);
+void bench_embedding(const Settings& settings, Report& report);
 void bench_stack(const Settings& settings, Report& report);
 void bench_step(const Settings& settings, Report& report);
 void bench_loader(const Settings& settings, Report& report);
 
-/// The yardstick: a float product of size^3.
+/// The yardstick: a product of size^3 in the type of activations, float or bf16.
 class GemmYardstick {
  public:
-  explicit GemmYardstick(int64_t size);
+  GemmYardstick(const Settings& settings, Device device);
   ~GemmYardstick();
   void run();
+  const Exec& exec() const;
   Result result(Timing timing) const;
 
  private:
@@ -116,7 +154,10 @@ class GemmYardstick {
   std::unique_ptr<Product> product_;
 };
 
-/// Measures the yardstick and tells the report its rate.
+/// Each measures one ceiling and tells the report its rate.
 Result measure_gemm_rate(const Settings& settings, Report& report);
+Result measure_copy_rate(const Settings& settings, Report& report);
+/// Both, reported.
+void add_ceilings(const Settings& settings, Report& report);
 
 }  // namespace segue::bench

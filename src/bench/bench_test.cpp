@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
+#include "bench/lap_timer.h"
 
 namespace segue::bench {
 namespace {
@@ -10,17 +11,20 @@ namespace {
 Settings small() {
   Settings s;
   s.repeats = {0, 2};
-  s.layer = {32, 2, 16, 4, 8, true, 0.1};
+  s.device = "cpu";
+  s.layer = {32, 2, 16, 4, 8, Lengths::kSpread, 0.1};
   s.yardstick = 64;
+  s.table_rows = 100;
   s.store_users = 20;
   s.store_events = 600;
   return s;
 }
 
-std::vector<std::string> lines_of(const std::string& name, bool json) {
+std::vector<std::string> lines_of(const std::string& name, bool json,
+                                  const Settings& settings = small()) {
   std::vector<std::string> lines;
   Report report([&](const std::string& line) { lines.push_back(line); }, json);
-  run_bench(name, small(), report);
+  run_bench(name, settings, report);
   return lines;
 }
 
@@ -54,12 +58,84 @@ TEST(BenchTest, EveryBenchRunsAndGivesJson) {
   }
 }
 
+TEST(BenchTest, LapTimerCutsWorkIntoParts) {
+  Arena arena(Device::cpu(), 1 << 20);
+  Exec exec;
+  exec.arena = &arena;
+  LapTimer timer(exec);
+  for (int i = 0; i < 3; ++i) timer.mark();
+  const std::vector<double> laps = timer.laps();
+  ASSERT_EQ(laps.size(), 2u);
+  EXPECT_GE(laps[0], 0);
+  EXPECT_TRUE(timer.laps().empty());
+}
+
+TEST(BenchTest, AttentionRunsOverEveryCellOfAGrid) {
+  Settings s = small();
+  s.grid.sequences = {1, 3};
+  s.grid.lengths = {4, 9};
+  s.grid.head_dims = {8, 16};
+  s.grid.masks = {"causal", "context2+window3+full1"};
+  const std::vector<std::string> lines = lines_of("attention", true, s);
+  EXPECT_EQ(lines.size(), 2u + 2 * 16);  // ceilings, then forward and backward of each
+  int found = 0;
+  for (const std::string& line : lines) {
+    found += base::contains(line, "\"lengths\": \"3x9\", \"mask\": \"context2+window3+full1\"") &&
+             base::contains(line, "\"head_dim\": 8") && base::contains(line, "share_of_gemm");
+  }
+  EXPECT_EQ(found, 2);
+  s.grid.masks = {"window"};
+  const auto bad = base::error_of([&] { lines_of("attention", true, s); });
+  ASSERT_TRUE(bad);
+  EXPECT_TRUE(base::contains(bad->what(), "no mask `window`"));
+}
+
+TEST(BenchTest, EmbeddingCountsRowsAndBytes) {
+  const std::vector<std::string> lines = lines_of("embedding", true);
+  ASSERT_EQ(lines.size(), 6u);
+  EXPECT_TRUE(base::contains(lines[2], "\"ids_per_s\": "));
+  for (size_t i = 3; i < lines.size(); ++i) {
+    EXPECT_TRUE(base::contains(lines[i], "\"rows_per_s\": "));
+    EXPECT_TRUE(base::contains(lines[i], "\"share_of_copy\": "));
+  }
+}
+
+TEST(BenchTest, Jagged40IsBuiltIn) {
+  LayerShape s;
+  s.lengths = Lengths::kJagged40;
+  EXPECT_EQ(s.offsets().size(), 257u);
+  EXPECT_EQ(s.offsets().back(), 423792);
+}
+
+class GpuBenchTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "there is no GPU";
+  }
+};
+
+TEST_F(GpuBenchTest, BenchesRunOnAGpu) {
+  Settings s = small();
+  s.device = "cuda";
+  s.layer = {64, 2, 64, 4, 40, Lengths::kSpread, 0.1};
+  s.yardstick = 256;
+  for (const char* name : {"gemm", "layer", "ops", "embedding", "stack"}) {
+    for (const std::string& line : lines_of(name, true, s)) {
+      EXPECT_TRUE(base::contains(line, "\"device\": \"cuda:0\"")) << name;
+    }
+  }
+  s.grid.sequences = {2};
+  s.grid.lengths = {70};
+  s.grid.parts = true;
+  EXPECT_GE(lines_of("attention", true, s).size(), 2u + 2 * 12);
+}
+
 TEST(BenchTest, LayerReportsItsShareOfTheGemmRate) {
   const std::vector<std::string> lines = lines_of("layer", false);
-  ASSERT_EQ(lines.size(), 6u);  // machine, gemm, layer, forward, backward, ratio
+  ASSERT_EQ(lines.size(), 7u);  // machine, gemm, copy, layer, forward, backward, ratio
   EXPECT_TRUE(base::contains(lines[0], "threads"));
-  EXPECT_TRUE(base::contains(lines[2], "% of gemm"));
-  EXPECT_TRUE(base::contains(lines[5], " %"));
+  EXPECT_TRUE(base::contains(lines[3], "% of gemm"));
+  EXPECT_TRUE(base::contains(lines[6], " %"));
 }
 
 TEST(BenchTest, DefaultLayerIsTheReferenceLayer) {
@@ -70,7 +146,7 @@ TEST(BenchTest, DefaultLayerIsTheReferenceLayer) {
 
 TEST(BenchTest, JaggedLengthsKeepTheMean) {
   LayerShape s;
-  s.jagged = true;
+  s.lengths = Lengths::kSpread;
   const std::vector<int64_t> offsets = s.offsets();
   EXPECT_NEAR(static_cast<double>(offsets.back()), 16384, 32);
   int64_t longest = 0, shortest = offsets.back();

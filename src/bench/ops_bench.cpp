@@ -1,20 +1,18 @@
 #include <algorithm>
-#include <cstring>
 
-#include "base/parallel.h"
 #include "base/rng.h"
 #include "bench/bench.h"
 #include "bench/workspace.h"
 #include "ops/assemble.h"
 #include "ops/gate.h"
+#include "ops/gemm.h"
+#include "ops/loss.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
 #include "ops/rows.h"
 
 namespace segue::bench {
 namespace {
-
-constexpr double kFloat = sizeof(float);
 
 /// Times ops and counts the bytes that they cannot avoid moving: each large operand once. Small
 /// tables that stay in the cache count nothing.
@@ -24,151 +22,200 @@ class OpsBench {
       : repeats_(settings.repeats),
         shape_(settings.layer),
         report_(report),
+        w_(report.device()),
         offsets_(shape_.offsets()),
         tokens_(offsets_.back()),
         width_(shape_.heads * shape_.head_dim),
         rows_(w_.row_identity(offsets_)) {}
 
   void run() {
-    copy_rate();
     norm();
     gate();
+    elementwise();
     gather_and_sum();
     assemble();
+    loss();
     adam();
   }
 
  private:
-  /// `columns`: floats per token that one run reads or writes.
+  /// `columns`: elements of an activation per token that one run reads or writes.
   template <class Run>
   void add(const char* name, int64_t columns, Run run) {
+    add_bytes(name, columns * size_of(w_.exec.dtype()), run);
+  }
+  template <class Run>
+  void add_bytes(const char* name, int64_t bytes_per_token, Run run) {
     Result r;
     r.name = name;
     r.shape = {{"tokens", tokens_}, {"dim", shape_.dim}, {"width", width_}};
-    r.bytes = kFloat * static_cast<double>(tokens_) * static_cast<double>(columns);
-    r.timing = measure(repeats_, run);
+    r.bytes = static_cast<double>(tokens_) * static_cast<double>(bytes_per_token);
+    r.timing = measure(w_.exec, repeats_, run);
     report_.add(r);
   }
-
-  void copy_rate() {
-    Arena::Mark mark(*w_.exec.arena);
-    const Tensor from = w_.random({tokens_, 4 * width_}, "from");
-    const Tensor to = w_.zeros({tokens_, 4 * width_});
-    Result r;
-    r.name = "copy";
-    r.shape = {{"tokens", tokens_}, {"columns", 4 * width_}};
-    r.bytes = 2.0 * static_cast<double>(from.bytes());
-    constexpr int64_t kGrain = 1 << 20;
-    r.timing = measure(repeats_, [&] {
-      base::parallel_for(from.bytes(), kGrain, [&](int64_t begin, int64_t end) {
-        std::memcpy(static_cast<char*>(to.data) + begin, static_cast<char*>(from.data) + begin,
-                    static_cast<size_t>(end - begin));
-      });
-    });
-    report_.set_copy_rate(r.bytes / r.timing.median());
-    report_.add(r);
+  Tensor activation(int64_t columns, const char* name) {
+    return w_.random({tokens_, columns}, name);
   }
 
   void norm() {
     Arena::Mark mark(*w_.exec.arena);
     const int64_t dim = shape_.dim;
-    const Tensor x = w_.random({tokens_, dim}, "x"), dy = w_.random({tokens_, dim}, "dy");
+    const Tensor x = activation(dim, "x"), dy = activation(dim, "dy");
     const Tensor y = w_.zeros({tokens_, dim}), dx = w_.zeros({tokens_, dim});
     ops::NormParams p;
-    p.weight = w_.random({dim}, "weight");
-    p.bias = w_.random({dim}, "bias");
-    const Tensor dweight = w_.zeros({dim}), dbias = w_.zeros({dim});
+    p.weight = w_.parameter({dim}, "weight");
+    p.bias = w_.parameter({dim}, "bias");
+    const Tensor dweight = w_.zero_parameter({dim}), dbias = w_.zero_parameter({dim});
     const ops::NormStats stats = ops::make_norm_stats(w_.exec, tokens_);
+    constexpr double kEps = 1e-6;
     add("norm forward", 2 * dim, [&] { ops::norm_forward(w_.exec, p, x, y, stats); });
     add("norm backward, residual", 4 * dim,
         [&] { ops::norm_backward(w_.exec, p, dy, x, stats, y, dx, dweight, dbias); });
+    add("swish norm forward", 2 * dim, [&] { ops::swish_norm_forward(w_.exec, p, x, y, stats); });
+    add("swish norm backward", 3 * dim,
+        [&] { ops::swish_norm_backward(w_.exec, p, dy, x, stats, dx, dweight, dbias); });
+    add("l2 normalize forward", 2 * dim, [&] { ops::l2_normalize_forward(w_.exec, x, kEps, y); });
+    add("l2 normalize backward", 3 * dim,
+        [&] { ops::l2_normalize_backward(w_.exec, dy, x, kEps, dx); });
   }
 
   void gate() {
     Arena::Mark mark(*w_.exec.arena);
-    const Tensor uvqk = w_.random({tokens_, 4 * width_}, "uvqk");
+    const Tensor uvqk = activation(4 * width_, "uvqk");
     const Tensor duvqk = w_.zeros({tokens_, 4 * width_});
     const Tensor y = w_.zeros({tokens_, 3 * width_});
-    const Tensor dy = w_.random({tokens_, 3 * width_}, "dy");
+    const Tensor dy = activation(3 * width_, "dy");
     const Tensor da = w_.zeros({tokens_, width_});
     ops::GateParams p;
     p.u = uvqk.columns(0, width_);
-    p.a = w_.random({tokens_, width_}, "a");
-    p.norm.weight = w_.random({width_}, "weight");
-    p.norm.bias = w_.random({width_}, "bias");
+    p.a = activation(width_, "a");
+    p.norm.weight = w_.parameter({width_}, "weight");
+    p.norm.bias = w_.parameter({width_}, "bias");
     p.dropout.p = static_cast<float>(shape_.dropout);
     p.dropout.site = 1;
     p.dropout.rows = rows_;
-    const Tensor dweight = w_.zeros({width_}), dbias = w_.zeros({width_});
+    const Tensor dweight = w_.zero_parameter({width_}), dbias = w_.zero_parameter({width_});
     const ops::NormStats stats = ops::make_norm_stats(w_.exec, tokens_);
-    add("gate forward", 5 * width_, [&] { ops::gate_forward(w_.exec, p, y, stats); });
-    add("gate backward", 7 * width_, [&] {
+    const auto backward = [&] {
       ops::gate_backward(w_.exec, p, stats, dy, duvqk.columns(0, width_), da, dweight, dbias);
-    });
+    };
+    add("gate forward", 5 * width_, [&] { ops::gate_forward(w_.exec, p, y, stats); });
+    add("gate backward", 7 * width_, backward);
+    if (const int64_t bytes = ops::gate_keep_bytes(w_.exec, p); bytes > 0) {
+      p.keep = w_.exec.arena->tensor(DType::kU8, {tokens_, bytes});
+      add("gate forward, bits kept", 5 * width_, [&] { ops::gate_forward(w_.exec, p, y, stats); });
+      add("gate backward, bits kept", 7 * width_, backward);
+    }
+    const Tensor sum = w_.zero_parameter({4 * width_});
+    add("column_sum", 4 * width_, [&] { ops::column_sum(w_.exec, duvqk, sum); });
+  }
+
+  void elementwise() {
+    Arena::Mark mark(*w_.exec.arena);
+    const int64_t dim = shape_.dim;
+    const Tensor a = activation(dim, "a"), b = activation(dim, "b");
+    const Tensor y = w_.zeros({tokens_, dim}), z = w_.zeros({tokens_, dim});
+    const Exec& exec = w_.exec;
+    add("silu forward", 2 * dim, [&] { ops::silu_forward(exec, a, y); });
+    add("silu backward", 3 * dim, [&] { ops::silu_backward(exec, b, a, y); });
+    add("relu forward", 2 * dim, [&] { ops::relu_forward(exec, a, y); });
+    add("relu backward", 3 * dim, [&] { ops::relu_backward(exec, b, a, y); });
+    add("add", 3 * dim, [&] { ops::add(exec, a, b, y); });
+    add("scale", 2 * dim, [&] { ops::scale(exec, a, 0.5, y); });
+    add("multiply forward", 3 * dim, [&] { ops::multiply_forward(exec, a, b, y); });
+    add("multiply backward", 5 * dim, [&] { ops::multiply_backward(exec, a, b, b, y, z); });
+    if (exec.device.is_cpu()) return;  // one type there
+    const Tensor wide = exec.arena->tensor(DType::kF32, {tokens_, dim});
+    add_bytes("convert", 6 * dim, [&] { ops::convert(exec, a, wide); });
   }
 
   /// i32 [tokens] below `rows`, skewed: low numbers come often, as popular items do.
   Tensor skewed_index(int64_t rows) {
-    const Tensor index = w_.exec.index({tokens_});
-    for (int64_t i = 0; i < tokens_; ++i) {
-      const uint64_t bits = base::splitmix64(static_cast<uint64_t>(i));
-      const double u = static_cast<double>(bits >> 11) * 0x1p-53;
+    std::vector<int32_t> index(static_cast<size_t>(tokens_));
+    for (size_t i = 0; i < index.size(); ++i) {
+      const double u = static_cast<double>(base::splitmix64(i) >> 11) * 0x1p-53;
       const double place = static_cast<double>(rows) * u * u * u;
-      index.ptr<int32_t>()[i] =
-          static_cast<int32_t>(std::min(rows - 1, static_cast<int64_t>(place)));
+      index[i] = static_cast<int32_t>(std::min(rows - 1, static_cast<int64_t>(place)));
     }
-    return index;
+    return w_.placed<int32_t>(index);
   }
 
   void gather_and_sum() {
     Arena::Mark mark(*w_.exec.arena);
-    const int64_t dim = shape_.dim;
+    const int64_t dim = shape_.dim, element = size_of(w_.exec.dtype());
     const int64_t distinct = std::max<int64_t>(1, tokens_ / 4);
     const Tensor table = w_.random({distinct, dim}, "table");
-    const Tensor sums = w_.zeros({distinct, dim});
-    const Tensor rows = w_.random({tokens_, dim}, "rows");
+    const Tensor sums = w_.zero_parameter({distinct, dim});
+    const Tensor rows = activation(dim, "rows");
     const Tensor index = skewed_index(distinct);
     add("gather_rows", 2 * dim, [&] { ops::gather_rows(w_.exec, table, index, rows); });
-    add("segment_sum", dim + dim / 2,
-        [&] { ops::segment_sum(w_.exec, rows, index, sums); });  // rows in, sums in and out
+    // Rows in, a quarter as many float sums in and out.
+    add_bytes("segment_sum", dim * element + dim / 2 * size_of(DType::kF32),
+              [&] { ops::segment_sum(w_.exec, rows, index, sums); });
   }
 
   void assemble() {
     Arena::Mark mark(*w_.exec.arena);
-    constexpr int64_t kTimes = 2049, kCodes = 9;
-    const int64_t positions = std::max<int64_t>(8192, 2 * shape_.length);
-    const int64_t dim = shape_.dim;
-    const int64_t distinct = std::max<int64_t>(1, tokens_ / 4);
+    constexpr int64_t kTimes = 2049, kCodes = 9, kDistinctShare = 8;
+    const auto token_count = [&] {
+      int64_t longest = 0;
+      for (size_t b = 0; b + 1 < offsets_.size(); ++b) {
+        longest = std::max(longest, offsets_[b + 1] - offsets_[b]);
+      }
+      return longest;
+    };
+    const int64_t positions = std::max<int64_t>(8192, token_count());
+    const int64_t dim = shape_.dim, element = size_of(w_.exec.dtype());
+    const int64_t distinct = std::max<int64_t>(1, tokens_ / kDistinctShare);
     ops::AssembleParams p;
     p.content = w_.random({distinct, dim}, "content");
     p.row_index = skewed_index(distinct);
     p.action_rows = w_.random({kCodes, dim}, "action");
     p.action_index = skewed_index(kCodes);
     p.scale = 22.6;
-    p.position_table = w_.random({positions, dim}, "position");
+    p.position_table = w_.parameter({positions, dim}, "position");
     p.position_index = rows_.token;
-    p.time_table = w_.random({kTimes, dim}, "time");
+    p.time_table = w_.parameter({kTimes, dim}, "time");
     p.time_index = skewed_index(kTimes);
     p.dropout.p = static_cast<float>(shape_.dropout);
     p.dropout.rows = rows_;
     const Tensor x = w_.zeros({tokens_, dim});
     ops::AssembleGradients g;
-    g.content = w_.zeros({distinct, dim});
-    g.action = w_.zeros({kCodes, dim});
-    g.position = w_.zeros({positions, dim});
-    g.time = w_.zeros({kTimes, dim});
+    g.content = w_.zero_parameter({distinct, dim});
+    g.action = w_.zero_parameter({kCodes, dim});
+    g.position = w_.zero_parameter({positions, dim});
+    g.time = w_.zero_parameter({kTimes, dim});
     add("assemble forward", 2 * dim, [&] { ops::assemble_forward(w_.exec, p, x); });
-    add("assemble backward", dim + dim / 2, [&] { ops::assemble_backward(w_.exec, p, x, g); });
+    // Sums in four orders: the gradient cannot be read less often than once.
+    add_bytes("assemble backward", dim * element + 2 * dim / kDistinctShare * size_of(DType::kF32),
+              [&] { ops::assemble_backward(w_.exec, p, x, g); });
+  }
+
+  void loss() {
+    Arena::Mark mark(*w_.exec.arena);
+    const Exec wide = w_.exec.with(Precision::kF32);
+    const Tensor logits = w_.parameter({tokens_}, "logits"), labels = w_.zero_parameter({tokens_});
+    const Tensor gradients = w_.zero_parameter({tokens_});
+    const Tensor predictions = w_.zero_parameter({tokens_});
+    const Tensor sum = w_.exec.arena->tensor(DType::kF64, {1});
+    zero(sum, w_.exec.stream);
+    add_bytes("loss", 4 * size_of(DType::kF32), [&] {
+      ops::loss_forward_backward(wide, ops::TaskKind::kBinary, logits, labels, {}, 1, gradients,
+                                 predictions, sum);
+    });
   }
 
   void adam() {
     Arena::Mark mark(*w_.exec.arena);
-    const int64_t n = tokens_ * shape_.dim;
-    const Tensor gradient = w_.random({n}, "gradient"), value = w_.random({n}, "value");
-    const Tensor m = w_.zeros({n}), v = w_.zeros({n});
+    const int64_t n = tokens_ * shape_.dim, parameter = size_of(w_.exec.parameter_dtype());
+    const Tensor gradient = w_.parameter({n}, "gradient"), value = w_.parameter({n}, "value");
+    const Tensor m = w_.zero_parameter({n}), v = w_.zero_parameter({n});
     const ops::AdamParams p;
-    add("adam_update", 7 * shape_.dim,
-        [&] { ops::adam_update(w_.exec, p, {}, gradient, m, v, value); });
+    add_bytes("adam_update", 7 * shape_.dim * parameter,
+              [&] { ops::adam_update(w_.exec, p, {}, gradient, m, v, value); });
+    const Tensor sum = w_.exec.arena->tensor(DType::kF64, {1});
+    add_bytes("sum_of_squares", shape_.dim * parameter,
+              [&] { ops::sum_of_squares(w_.exec, gradient, sum); });
   }
 
   Repeats repeats_;
@@ -182,6 +229,9 @@ class OpsBench {
 
 }  // namespace
 
-void bench_ops(const Settings& settings, Report& report) { OpsBench(settings, report).run(); }
+void bench_ops(const Settings& settings, Report& report) {
+  add_ceilings(settings, report);
+  OpsBench(settings, report).run();
+}
 
 }  // namespace segue::bench

@@ -320,6 +320,38 @@ TEST(CliTest, BenchPrintsJson) {
   EXPECT_TRUE(contains(o.out, "\"threads\": 1"));
 }
 
+TEST(CliTest, BenchAttentionOverAGrid) {
+  const Outcome o = run({"bench",
+                         "attention",
+                         "--device",
+                         "cpu",
+                         "--repeat",
+                         "1",
+                         "--warm-up",
+                         "0",
+                         "--heads",
+                         "1",
+                         "--length",
+                         "8",
+                         "--grid-sequences",
+                         "1,2",
+                         "--grid-lengths",
+                         "8,16",
+                         "--grid-head-dims",
+                         "32",
+                         "--grid-masks",
+                         "causal,context2+window4"});
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(contains(o.out, "mask=context2+window4"));
+  EXPECT_TRUE(contains(o.out, "causal, heads of 32: TFLOP/s"));
+}
+
+TEST(CliTest, BenchSaysWhatIsWrong) {
+  expect_error(run({"bench", "attention", "--grid-masks", "causal,oblique"}), kExitUsage,
+               {"no mask `oblique`", "contextN"});
+  expect_error(run({"bench", "ops", "--device", "tpu"}), kExitUsage, {"tpu"});
+}
+
 TEST(CliTest, UnknownBench) {
   expect_error(run({"bench", "gem"}), kExitUsage, {"did you mean `gemm`?"});
 }

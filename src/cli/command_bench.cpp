@@ -15,7 +15,15 @@ struct BenchArguments {
   std::string name;
   bench::Settings settings;
   bool json = false;
+  bool jagged = false, jagged40 = false;
+  bool has_lengths = false;  // sequences or their length were given
   int threads = 0;
+
+  bench::Lengths lengths() const {
+    if (jagged40) return bench::Lengths::kJagged40;
+    if (jagged) return bench::Lengths::kSpread;
+    return has_lengths ? bench::Lengths::kEqual : bench::Lengths::kAuto;
+  }
 };
 
 void run(const BenchArguments& arguments) {
@@ -26,7 +34,9 @@ void run(const BenchArguments& arguments) {
         flush_output();
       },
       arguments.json);
-  bench::run_bench(arguments.name, arguments.settings, report);
+  bench::Settings settings = arguments.settings;
+  settings.layer.lengths = arguments.lengths();
+  bench::run_bench(arguments.name, settings, report);
 }
 
 std::string footer() {
@@ -34,6 +44,29 @@ std::string footer() {
   for (const bench::Bench& b : bench::benches())
     text += fmt::format("  {:<10} {}\n", b.name, b.help);
   return text;
+}
+
+/// Options of the bench `attention`.
+void add_grid(CLI::App& command, bench::AttentionGrid& grid) {
+  const char* group = "Bench attention";
+  command.add_option("--grid-sequences", grid.sequences, "numbers of sequences, e.g. 8,32,128")
+      ->delimiter(',')
+      ->group(group);
+  command.add_option("--grid-lengths", grid.lengths, "lengths, e.g. 512,4096")
+      ->delimiter(',')
+      ->group(group);
+  command.add_option("--grid-head-dims", grid.head_dims, "widths of a head, e.g. 32,64,128,256")
+      ->delimiter(',')
+      ->group(group);
+  command
+      .add_option("--grid-masks", grid.masks,
+                  "causal, or parts joined by +: contextN, windowN, fullN; e.g. "
+                  "causal,context8+window512")
+      ->delimiter(',')
+      ->group(group);
+  command.add_option("--only", grid.only, "shapes whose name contains this, e.g. 32x4096")
+      ->group(group);
+  command.add_flag("--parts", grid.parts, "the kernels of backward one by one, too")->group(group);
 }
 
 }  // namespace
@@ -55,20 +88,31 @@ void add_bench(CLI::App& app) {
   command->add_option("--dim", s.layer.dim, "width of the layer")->capture_default_str();
   command->add_option("--heads", s.layer.heads, "attention heads")->capture_default_str();
   command->add_option("--head-dim", s.layer.head_dim, "width of a head")->capture_default_str();
-  command->add_option("--sequences", s.layer.sequences, "sequences")->capture_default_str();
-  command->add_option("--length", s.layer.length, "tokens of a sequence")->capture_default_str();
-  command->add_flag("--jagged", s.layer.jagged, "lengths from 1 to twice that");
+  const CLI::Option* sequences =
+      command->add_option("--sequences", s.layer.sequences, "sequences")->capture_default_str();
+  const CLI::Option* length =
+      command->add_option("--length", s.layer.length, "tokens of a sequence")
+          ->capture_default_str();
+  command->add_flag("--jagged", arguments->jagged, "lengths from 1 to twice that");
+  command->add_flag("--jagged40", arguments->jagged40,
+                    "256 sequences of 1 to 3,276 tokens; the default on a GPU");
   command->add_option("--dropout", s.layer.dropout, "of the layer")->capture_default_str();
+  command->add_option("--device", s.device, "auto (a GPU if there is one), cpu or cuda:N")
+      ->capture_default_str();
+  command->add_option("--layers", s.layers, "of the bench `stack`")->capture_default_str();
+  command->add_option("--table-rows", s.table_rows,
+                      "of the bench `embedding`; 0: 8 M on a GPU, 128 k on the CPU");
+  add_grid(*command, s.grid);
   command->add_option(
       "--preset", s.preset,
       "of the bench `step`: dlrmv4-1gpu, the reference's model beside 70 GB of tables");
-  command->add_option("--device", s.device, "of the bench `stack`: auto, cpu or cuda:N")
-      ->capture_default_str();
-  command->add_option("--layers", s.layers, "of the bench `stack`")->capture_default_str();
   command->add_option("--config", s.config, "config of the bench `step`")->capture_default_str();
   command->add_option("--set", s.sets, "override one value of that config; may be repeated")
       ->allow_extra_args(false);
-  command->callback([arguments] { run(*arguments); });
+  command->callback([arguments, sequences, length] {
+    arguments->has_lengths = sequences->count() + length->count() > 0;
+    run(*arguments);
+  });
 }
 
 }  // namespace segue::cli

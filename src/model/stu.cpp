@@ -40,7 +40,8 @@ ops::NormParams StuLayer::input_norm() const {
 }
 
 ops::GateParams StuLayer::gate_params(const Tensor& u, const Tensor& a,
-                                      const ops::RowIdentity& rows, bool training) const {
+                                      const ops::RowIdentity& rows, bool training,
+                                      const Tensor& keep) const {
   ops::GateParams p;
   p.u = u;
   p.a = a;
@@ -53,6 +54,7 @@ ops::GateParams StuLayer::gate_params(const Tensor& u, const Tensor& a,
   p.dropout = {.p = training ? static_cast<float>(config_.dropout) : 0.f,
                .site = config_.dropout_site,
                .rows = rows};
+  p.keep = keep;
   return p;
 }
 
@@ -138,6 +140,9 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
       s.stats_out = ops::make_norm_stats(
           exec, tokens, config_.output_norm == OutputNorm::kGroup ? config_.heads : 1);
       s.a = exec.activation({tokens, w});
+      const int64_t bytes =
+          ops::gate_keep_bytes(exec, gate_params({}, s.a, seq.rows, seq.training));
+      if (bytes > 0) s.keep = exec.arena->tensor(DType::kU8, {tokens, bytes});
     }
     if (kept == (seq.training && !drop.normed_input)) s.h = exec.activation({tokens, config_.dim});
     if (kept == (seq.training && !drop.uvqk)) {
@@ -146,7 +151,7 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
       if (shared) s.group_vqk = exec.activation({seq.group->tokens(), vqk / seq.heads->size()});
     }
     if (kept == (seq.training && !drop.gate)) {
-      s.y = exec.activation({tokens, gated ? w : 3 * w});
+      s.y = exec.activation({tokens, gate_columns()});
     }
   };
   allocate(true);
@@ -157,8 +162,9 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
   ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
   project(exec, s);
   attention_forward(exec, seq, s);
-  ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, seq.training), s.y,
-                    s.stats_out);
+  ops::gate_forward(exec,
+                    gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, seq.training, s.keep),
+                    s.y, s.stats_out);
   ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out, {.residual = x});
 
   if (drop.normed_input) s.h = {};
@@ -182,9 +188,9 @@ void StuLayer::rebuild(const Exec& exec, const Sequences& seq, Saved& s) const {
     project(exec, s);
   }
   if (!s.y) {
-    s.y = exec.activation({tokens, gated ? w : 3 * w});
-    ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true), s.y,
-                      s.stats_out);
+    s.y = exec.activation({tokens, gate_columns()});
+    ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true, s.keep),
+                      s.y, s.stats_out);
   }
 }
 
@@ -205,7 +211,7 @@ void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& sav
     ops::gemm(exec, Trans::kNo, dx_out, Trans::kYes, output_weight_->value, dy);
     ops::gemm(exec, Trans::kYes, s.y, Trans::kNo, dx_out, output_weight_->grad,
               {.accumulate = true});
-    ops::gate_backward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true),
+    ops::gate_backward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true, s.keep),
                        s.stats_out, dy, columns(dz, u_block()), da, output_norm_weight_->grad,
                        output_norm_bias_->grad);
   }

@@ -71,6 +71,7 @@ class StuLayer {
     Tensor act;   // V, Q, K columns where they are not those of uvqk: after silu, or to be sent
     Tensor group_vqk;  // V, Q, K of the group's tokens, this rank's heads
     Tensor y;          // input of the output projection
+    Tensor keep;       // what dropout kept of y, where backward reads it (ops::gate_keep_bytes)
   };
   Saved forward(const Exec& exec, const Sequences& seq, const Tensor& x) const;
   /// dx overwritten (may alias dx_out), parameter gradients += .
@@ -110,14 +111,13 @@ class StuLayer {
             config_.heads * config_.qk_dim};
   }
   static Tensor columns(const Tensor& t, Block b) { return t.columns(b.begin, b.width); }
-  static Tensor head_columns(const Tensor& t, Block b, int64_t head, int64_t heads) {
-    const int64_t width = b.width / heads;
-    return t.columns(b.begin + head * width, width);
-  }
 
   ops::NormParams input_norm() const;
   ops::GateParams gate_params(const Tensor& u, const Tensor& a, const ops::RowIdentity& rows,
-                              bool training) const;
+                              bool training, const Tensor& keep = {}) const;
+  int64_t gate_columns() const {
+    return (config_.kind == LayerKind::kConcat ? 3 : 1) * config_.value_width();
+  }
   /// Parts of a matrix whose columns are V | Q | K of `heads` heads.
   struct VqkColumns {
     Tensor v, q, k;

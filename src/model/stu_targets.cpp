@@ -4,6 +4,8 @@
 //   s_j = h_j.q' + c,  p_j = silu(s_j) / N,  z = sum_j p_j h_j,  a = W_v^T z + (sum_j p_j) b_v
 // One pass over h replaces the K and V projections and attention of every other row.
 
+#include <utility>
+
 #include "attention/hstu_attention.h"
 #include "model/precision.h"
 #include "model/stu.h"
@@ -16,14 +18,11 @@ using ops::Trans;
 
 namespace {
 
-/// [targets, heads] seen as the column of one head.
-Tensor head_column(const Tensor& t, int64_t head) { return t.columns(head, 1); }
-/// [targets, heads, dim] seen as the [targets, dim] of one head.
-Tensor head_rows(const Tensor& t, int64_t head) {
-  Tensor view = t.narrow(1, head, 1);
-  view.rank = 2;
-  view.sizes = {t.size(0), t.size(2), 0, 0};
-  view.strides = {t.stride(0), 1, 0, 0};
+/// [rows, heads * width], or [rows, heads, width], seen as a [rows, width] for each head.
+Tensor by_head(const Tensor& t, int64_t heads) {
+  Tensor view = t.rank == 3 ? t : t.split_columns(heads);
+  std::swap(view.sizes[0], view.sizes[1]);
+  std::swap(view.strides[0], view.strides[1]);
   return view;
 }
 Tensor as_row(const Tensor& t) { return t.reshape({1, t.elements()}); }
@@ -63,13 +62,11 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   ops::scale(wide, as_activation(wide, q), alpha(), s.q_scaled);
   s.key_query = wide.activation({targets, heads, dim});
   s.key_bias = wide.activation({targets, heads});
-  for (int64_t g = 0; g < heads; ++g) {
-    const Tensor q_head = head_columns(s.q_scaled, {0, q_block().width}, g, heads);
-    ops::gemm(wide, Trans::kNo, q_head, Trans::kYes, head_columns(weight, k_block(), g, heads),
-              head_rows(s.key_query, g));
-    ops::gemm(wide, Trans::kNo, q_head, Trans::kYes, head_columns(bias, k_block(), g, heads),
-              head_column(s.key_bias, g));
-  }
+  const Tensor q_heads = by_head(s.q_scaled, heads);
+  const Tensor k_weight = by_head(columns(weight, k_block()), heads);
+  const Tensor k_bias = by_head(columns(bias, k_block()), heads);
+  ops::gemm_each(wide, Trans::kNo, q_heads, Trans::kYes, k_weight, by_head(s.key_query, heads));
+  ops::gemm_each(wide, Trans::kNo, q_heads, Trans::kYes, k_bias, by_head(s.key_bias, heads));
   s.z = wide.activation({targets, heads, dim});
   s.p_sum = wide.activation({targets, heads});
   attention::target_attention_forward(wide,
@@ -84,13 +81,11 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
                                        .scale = seq.score_scale},
                                       s.z, s.p_sum);
   const Tensor a = wide.activation({targets, w});
-  for (int64_t g = 0; g < heads; ++g) {
-    const Tensor a_head = head_columns(a, {0, w}, g, heads);
-    ops::gemm(wide, Trans::kNo, head_rows(s.z, g), Trans::kNo,
-              head_columns(weight, v_block(), g, heads), a_head);
-    ops::gemm(wide, Trans::kNo, head_column(s.p_sum, g), Trans::kNo,
-              head_columns(bias, v_block(), g, heads), a_head, {.accumulate = true});
-  }
+  const Tensor a_heads = by_head(a, heads);
+  ops::gemm_each(wide, Trans::kNo, by_head(s.z, heads), Trans::kNo,
+                 by_head(columns(weight, v_block()), heads), a_heads);
+  ops::gemm_each(wide, Trans::kNo, by_head(s.p_sum, heads), Trans::kNo,
+                 by_head(columns(bias, v_block()), heads), a_heads, true);
   s.a = rounded_activation(exec, a);
 
   s.stats_out =
@@ -133,17 +128,18 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   const Tensor da_wide = as_activation(wide, da);
   const Tensor dz = wide.activation({targets, heads, dim});
   const Tensor dp_sum = wide.activation({targets, heads});
-  for (int64_t g = 0; g < heads; ++g) {
-    const Tensor da_head = head_columns(da_wide, {0, w}, g, heads);
-    ops::gemm(wide, Trans::kNo, da_head, Trans::kYes, head_columns(weight, v_block(), g, heads),
-              head_rows(dz, g));
-    ops::gemm(wide, Trans::kNo, da_head, Trans::kYes, head_columns(bias, v_block(), g, heads),
-              head_column(dp_sum, g));
-    ops::gemm(wide, Trans::kYes, head_rows(s.z, g), Trans::kNo, da_head,
-              head_columns(dweight, v_block(), g, heads), {.accumulate = true});
-    ops::gemm(wide, Trans::kYes, head_column(s.p_sum, g), Trans::kNo, da_head,
-              head_columns(dbias, v_block(), g, heads), {.accumulate = true});
-  }
+  const auto block_heads = [&](const Tensor& t, Block block) {
+    return by_head(columns(t, block), heads);
+  };
+  const Tensor da_heads = by_head(da_wide, heads);
+  ops::gemm_each(wide, Trans::kNo, da_heads, Trans::kYes, block_heads(weight, v_block()),
+                 by_head(dz, heads));
+  ops::gemm_each(wide, Trans::kNo, da_heads, Trans::kYes, block_heads(bias, v_block()),
+                 by_head(dp_sum, heads));
+  ops::gemm_each(wide, Trans::kYes, by_head(s.z, heads), Trans::kNo, da_heads,
+                 block_heads(dweight, v_block()), true);
+  ops::gemm_each(wide, Trans::kYes, by_head(s.p_sum, heads), Trans::kNo, da_heads,
+                 block_heads(dbias, v_block()), true);
 
   // The pass over all rows.
   const Tensor dh = exec.activation({tokens, dim});
@@ -163,18 +159,16 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
 
   // q' = W_k q_scaled, c = b_k.q_scaled.
   const Tensor dq_wide = wide.activation({targets, q_block().width});
-  for (int64_t g = 0; g < heads; ++g) {
-    const Tensor dq_head = head_columns(dq_wide, {0, q_block().width}, g, heads);
-    const Tensor q_head = head_columns(s.q_scaled, {0, q_block().width}, g, heads);
-    ops::gemm(wide, Trans::kNo, head_rows(dkey_query, g), Trans::kNo,
-              head_columns(weight, k_block(), g, heads), dq_head);
-    ops::gemm(wide, Trans::kNo, head_column(dkey_bias, g), Trans::kNo,
-              head_columns(bias, k_block(), g, heads), dq_head, {.accumulate = true});
-    ops::gemm(wide, Trans::kYes, head_rows(dkey_query, g), Trans::kNo, q_head,
-              head_columns(dweight, k_block(), g, heads), {.accumulate = true});
-    ops::gemm(wide, Trans::kYes, head_column(dkey_bias, g), Trans::kNo, q_head,
-              head_columns(dbias, k_block(), g, heads), {.accumulate = true});
-  }
+  const Tensor dq_heads = by_head(dq_wide, heads), q_heads = by_head(s.q_scaled, heads);
+  const Tensor dquery_heads = by_head(dkey_query, heads), dc_heads = by_head(dkey_bias, heads);
+  ops::gemm_each(wide, Trans::kNo, dquery_heads, Trans::kNo, block_heads(weight, k_block()),
+                 dq_heads);
+  ops::gemm_each(wide, Trans::kNo, dc_heads, Trans::kNo, block_heads(bias, k_block()), dq_heads,
+                 true);
+  ops::gemm_each(wide, Trans::kYes, dquery_heads, Trans::kNo, q_heads,
+                 block_heads(dweight, k_block()), true);
+  ops::gemm_each(wide, Trans::kYes, dc_heads, Trans::kNo, q_heads, block_heads(dbias, k_block()),
+                 true);
   ops::scale(wide, dq_wide, alpha(), dq_wide);
   const Tensor dq = rounded_activation(exec, dq_wide);
 

@@ -1,4 +1,7 @@
+#include <vector>
+
 #include "ops/cuda_forms.h"
+#include "ops/partial_sums.cuh"
 #include "ops/segments.cuh"
 
 namespace segue::ops::cuda {
@@ -80,6 +83,133 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
 }
 
+// ---- backward ----
+
+/// What dropout keeps of every row: one thread for 8 columns.
+__global__ void __launch_bounds__(kThreads)
+    draw_bits_kernel(DroppedRows dropped, int64_t rows, int groups) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads, n = rows * groups;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
+    const int64_t r = i / groups;
+    const int first = static_cast<int>(i - r * groups) * 8;
+    *dropped.keep.at(r, first) =
+        static_cast<uint8_t>(dropped.dropout.keep_bits(dropped.dropout.row(r), first));
+  }
+}
+
+void draw_bits(const Exec& exec, int64_t rows, int64_t columns, const DroppedRows& dropped) {
+  if (!dropped.dropout.active) return;
+  const int64_t groups = divide_up(columns, 8);
+  const int64_t blocks = std::min(divide_up(rows * groups, kThreads), kMaxBlocks);
+  draw_bits_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(
+      dropped, rows, static_cast<int>(groups));
+  check_launch();
+}
+
+// Sums by action code need no sort: there are so few codes that every warp keeps all their sums in
+// shared memory. A warp takes 256 columns of consecutive rows.
+constexpr int kCodeColumns = 8 * kWarp;
+constexpr int kCodeWarps = 16;
+constexpr int kCodeAhead = 8;  // rows loaded before the first is added
+constexpr int kMaxCodes = 13;  // what fits into the shared memory of a multiprocessor
+
+/// partials[blockIdx.x][code][column] = sum over this block's rows, each dropped out and rounded;
+/// leaves the bits of the dropout for others.
+template <class T>
+__global__ void __launch_bounds__(kCodeWarps* kWarp, 1)
+    sum_codes_kernel(Matrix<const T> from, int64_t rows, int columns, DroppedRows dropped,
+                     const int32_t* code_of, int codes, float scale, float* partials) {
+  extern __shared__ __align__(16) float sums[];  // [warp][code][half of 8 columns][lane][4]
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  float* own = sums + warp * codes * kCodeColumns + lane * 4;
+  constexpr int kHalf = kCodeColumns / 2;
+  for (int i = 0; i < 2 * codes; ++i) {
+    *reinterpret_cast<float4*>(own + i * kHalf) = make_float4(0, 0, 0, 0);
+  }
+  const int column = static_cast<int>(blockIdx.y) * kCodeColumns + lane * 8;
+  const bool inside = column < columns;
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kCodeWarps;
+  const int64_t each = (rows + warps - 1) / warps;
+  const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kCodeWarps + warp) * each;
+  const int64_t end = begin + each < rows ? begin + each : rows;
+  for (int64_t r = begin; r < end; r += kCodeAhead) {
+    // Lane k knows row r + k and passes it round.
+    const int64_t mine = r + lane < end ? r + lane : end - 1;
+    const int32_t my_code = lane < kCodeAhead ? code_of[mine] : -1;
+    if (my_code != -1) require_row(my_code, codes);
+    DropoutArgs::Row my_random;
+    if (lane < kCodeAhead) my_random = dropped.dropout.row(mine);
+    uint4 raw[kCodeAhead];
+#pragma unroll
+    for (int k = 0; k < kCodeAhead; ++k) {
+      const int64_t at = r + k < end ? r + k : end - 1;
+      if (inside) raw[k] = *reinterpret_cast<const uint4*>(from.row(at) + column);
+    }
+#pragma unroll
+    for (int k = 0; k < kCodeAhead; ++k) {
+      const int code = __shfl_sync(0xffffffffu, my_code, k);
+      const DropoutArgs::Row random{__shfl_sync(0xffffffffu, my_random.sample, k),
+                                    __shfl_sync(0xffffffffu, my_random.token, k)};
+      if (r + k >= end || !inside) continue;
+      float value[8];
+      load(reinterpret_cast<const T*>(&raw[k]), value);
+      if (dropped.dropout.active) {
+        const uint32_t bits = dropped.dropout.keep_bits(random, column);
+        *dropped.keep.at(r + k, column) = static_cast<uint8_t>(bits);
+        dropped.dropout.apply_bits(bits, column, value);
+        for (int j = 0; j < 8; ++j) value[j] = rounded<T>(value[j]);
+      }
+      if (code == -1) continue;
+      float4* low = reinterpret_cast<float4*>(own + 2 * code * kHalf);
+      float4* high = reinterpret_cast<float4*>(own + (2 * code + 1) * kHalf);
+      const float4 a = *low, b = *high;
+      *low = make_float4(a.x + value[0], a.y + value[1], a.z + value[2], a.w + value[3]);
+      *high = make_float4(b.x + value[4], b.y + value[5], b.z + value[6], b.w + value[7]);
+    }
+  }
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < codes * kCodeColumns; i += kCodeWarps * kWarp) {
+    float total = 0;
+    for (int w = 0; w < kCodeWarps; ++w) total += sums[w * codes * kCodeColumns + i];
+    const int code = i / kCodeColumns, place = i % kCodeColumns;
+    const int c = static_cast<int>(blockIdx.y) * kCodeColumns + place % kHalf / 4 * 8 +
+                  place / kHalf * 4 + place % 4;
+    if (c < columns) {
+      partials[(static_cast<int64_t>(blockIdx.x) * codes + code) * columns + c] = total * scale;
+    }
+  }
+}
+
+bool can_sum_codes(const Tensor& dx, const Tensor& gradient) {
+  return gradient && gradient.size(0) <= kMaxCodes && gradient.size(0) > 0 &&
+         gradient.is_contiguous() && gradient.dtype == DType::kF32 && dx.dtype == DType::kBf16 &&
+         can_vectorize(dx.size(1), {dx});
+}
+
+void sum_codes(const Exec& exec, const AssembleParams& p, const Tensor& dx,
+               const DroppedRows& dropped, const Tensor& gradient) {
+  const int64_t tokens = dx.size(0), dim = dx.size(1), codes = gradient.size(0);
+  SEGUE_ASSERT(p.action_index && p.action_index.size(0) == tokens && gradient.size(1) == dim,
+               "assemble: gradient without its index");
+  const cudaStream_t stream = stream_of(exec);
+  const Arena::Mark mark(*exec.arena);
+  const int64_t pieces = divide_up(dim, kCodeColumns);
+  const int64_t blocks =
+      std::clamp<int64_t>(kMultiprocessors / pieces, 1, divide_up(tokens, kCodeWarps));
+  const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, codes * dim});
+  const auto kernel = sum_codes_kernel<bf16>;
+  const auto bytes = static_cast<size_t>(kCodeWarps * codes * kCodeColumns) * sizeof(float);
+  allow_shared_memory(kernel, bytes);
+  kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(pieces)), kCodeWarps * kWarp,
+           bytes, stream>>>(input_of<bf16>(dx), tokens, static_cast<int>(dim), dropped,
+                            device_ptr<int32_t>(p.action_index), static_cast<int>(codes),
+                            static_cast<float>(p.scale), device_ptr<float>(partials));
+  check_launch();
+  fold_partials(stream, device_ptr<float>(partials), blocks, codes * dim,
+                device_ptr<float>(gradient), codes * dim);
+}
+
 int64_t rows_or_zero(const Tensor& t) { return t ? t.size(0) : 0; }
 
 }  // namespace
@@ -122,24 +252,35 @@ void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x
 void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& dx,
                        const AssembleGradients& gradients) {
   const int64_t tokens = dx.size(0), dim = dx.size(1);
+  if (tokens == 0 || dim == 0) return;
+  const Arena::Mark mark(*exec.arena);
   // Every sum applies the dropout itself: a pass over dx is cheaper than a copy of it.
-  const auto sum_into = [&](const Tensor& table, const Tensor& index, double scale) {
+  DroppedRows dropped;
+  dropped.dropout = DropoutArgs(exec, p.dropout);
+  if (dropped.dropout.active) {
+    dropped.keep = KeepBits(exec.arena->tensor(DType::kU8, {tokens, divide_up(dim, 8)}));
+  }
+  std::vector<SumOrder> orders;
+  const auto order_of = [&](const Tensor& table, const Tensor& index, double scale) {
     if (!table) return;
     SEGUE_ASSERT(index && index.size(0) == tokens && table.size(1) == dim,
                  "assemble: gradient without its index");
-    const Arena::Mark mark(*exec.arena);
-    const SortedItems sorted = sort_items(exec, index, table.size(0));
-    sum_sorted(exec, sorted, dx, p.dropout, scale, {table, {}, table.size(0)});
+    orders.push_back({index, {table, table.size(0), scale}, {}});
   };
-  sum_into(gradients.position, p.position_index, 1);
-  sum_into(gradients.time, p.time_index, 1);
-  sum_into(gradients.action, p.action_index, p.scale);
-  if (!gradients.content && !gradients.context) return;
-  const Arena::Mark mark(*exec.arena);
-  const int64_t content_rows = rows_or_zero(p.content);
-  const SortedItems sorted = sort_items(exec, p.row_index, content_rows + rows_or_zero(p.context));
-  sum_sorted(exec, sorted, dx, p.dropout, p.scale,
-             {gradients.content, gradients.context, content_rows});
+  order_of(gradients.position, p.position_index, 1);
+  order_of(gradients.time, p.time_index, 1);
+  if (can_sum_codes(dx, gradients.action)) {
+    sum_codes(exec, p, dx, dropped, gradients.action);
+  } else {
+    order_of(gradients.action, p.action_index, p.scale);
+    draw_bits(exec, tokens, dim, dropped);
+  }
+  if (gradients.content || gradients.context) {
+    orders.push_back({p.row_index,
+                      {gradients.content, rows_or_zero(p.content), p.scale},
+                      {gradients.context, rows_or_zero(p.context), p.scale}});
+  }
+  sum_rows(exec, dx, dropped, orders);
 }
 
 }  // namespace segue::ops::cuda

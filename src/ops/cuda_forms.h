@@ -24,6 +24,9 @@ namespace cuda {
 
 void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
           const Tensor& c, const GemmExtra& extra);
+/// False if this batch must be done product by product.
+bool gemm_each(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
+               const Tensor& c, bool accumulate);
 void column_sum(const Exec& exec, const Tensor& x, const Tensor& out);
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
@@ -40,6 +43,7 @@ void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const T
 void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, double eps,
                            const Tensor& dx);
 
+int64_t gate_keep_bytes(const NormParams& norm, int64_t width, bool concat);
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats);
 void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
                    const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias);

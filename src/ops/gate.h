@@ -17,7 +17,13 @@ struct GateParams {
   NormParams norm;  // over the w columns of a
   bool concat = true;
   Dropout dropout;
+  Tensor keep;  // bytes [rows, gate_keep_bytes], written by forward; absent: backward draws again
 };
+
+/// Forward may leave what dropout decided for backward, a bit for each column of y: on a GPU
+/// reading them is cheaper than drawing again. Their order is the kernels' affair; rows must be
+/// aligned to 16 bytes. 0: of no use for this device, width or dropout. `p` needs no tensors but a.
+int64_t gate_keep_bytes(const Exec& exec, const GateParams& p);
 
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats);
 

@@ -121,6 +121,15 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
   });
 }
 
+int64_t gate_keep_bytes(const Exec& exec, const GateParams& p) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda() && p.dropout.p > 0) {
+      return cuda::gate_keep_bytes(p.norm, p.a.size(1), p.concat);
+    }
+  }
+  return 0;
+}
+
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) return cuda::silu_forward(exec, x, y);

@@ -7,10 +7,54 @@ namespace {
 // Blocks on a multiprocessor: what the registers of a row with five operands allow.
 constexpr int kBackwardBlocksEach = 2;
 
-template <class T, class L, bool kConcat>
+/// Bits of dropout that forward leaves for backward: a byte for each group of 8 columns, in words
+/// of one lane each, so that a warp writes and reads 128 bytes at once. Rows in pieces of 8 columns
+/// only.
+template <class L, int kParts>
+struct KeptRow {
+  static constexpr int kGroups = kParts * L::kIters;  // of a lane
+  static constexpr int kWords = (kGroups + 3) / 4;
+  uint32_t words[kWords] = {};
+
+  __device__ static int64_t place(int64_t row, int word) {
+    return (row * kWords + word) * kWarp + threadIdx.x % kWarp;
+  }
+  __device__ void put(int part, int i, uint32_t bits) {
+    const int group = part * L::kIters + i;
+    words[group / 4] |= bits << group % 4 * 8;
+  }
+  __device__ uint32_t get(int part, int i) const {
+    const int group = part * L::kIters + i;
+    return words[group / 4] >> group % 4 * 8;  // what follows the 8 bits is not looked at
+  }
+  __device__ void store(uint32_t* keep, int64_t row) const {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) keep[place(row, k)] = words[k];
+  }
+  __device__ void load(const uint32_t* keep, int64_t row) {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k) words[k] = keep[place(row, k)];
+  }
+};
+
+/// Of a row, for the lanes that dispatch_lanes chooses.
+int64_t keep_bytes(int64_t width, int64_t parts) {
+  int64_t groups = 1;
+  while (groups * 8 * kWarp < width) groups *= 2;
+  return divide_up(parts * groups, 4) * 4 * kWarp;
+}
+
+/// Null unless dropout is on and somebody keeps its bits.
+uint32_t* keep_of(const GateParams& p) {
+  if (!p.keep || p.dropout.p <= 0) return nullptr;
+  return static_cast<uint32_t*>(p.keep.data);
+}
+
+template <class T, class L, bool kConcat, bool kKeep>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
-    gate_forward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
-                        Matrix<const T> a, Matrix<T> y) {
+    gate_forward_kernel(NormArgs norm, DropoutArgs dropout, uint32_t* keep, int64_t rows,
+                        Matrix<const T> u, Matrix<const T> a, Matrix<T> y) {
+  constexpr int kParts = kConcat ? 3 : 1;
   extern __shared__ __align__(16) float parameters[];
   norm.template stage<L::kW>(parameters);
   const int width = norm.columns;
@@ -32,6 +76,14 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
     a_row.unpack(next_a, width);
     prefetch(r + kWarpsPerBlock);
     T* to = y.row(r);
+    KeptRow<L, kParts> kept;
+    const auto drop = [&](int part, int i, int c, float(&v)[L::kW]) {
+      if (!dropout.active) return;
+      const int column = part * width + c;
+      const uint32_t bits = dropout.keep_bits(random, column);
+      if constexpr (kKeep) kept.put(part, i, bits);
+      dropout.apply_bits(bits, column, v);
+    };
     for (int group = 0; group < norm.groups; ++group) {
       const NormSpan s = measure_group(norm, r, group, a_row);
       L::for_each(width, [&](int i, int c) {
@@ -46,28 +98,30 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
           u_row[j] = value;
         }
         if constexpr (kConcat) {
-          dropout.apply(random, c, u_row);
+          drop(0, i, c, u_row);
           store(to + c, u_row);
-          dropout.apply(random, 2 * width + c, gated);
+          drop(2, i, c, gated);
           store(to + 2 * width + c, gated);
           float plain[L::kW];
           for (int j = 0; j < L::kW; ++j) plain[j] = a_row.v[i][j];
-          dropout.apply(random, width + c, plain);
+          drop(1, i, c, plain);
           store(to + width + c, plain);
         } else {
-          dropout.apply(random, c, gated);
+          drop(0, i, c, gated);
           store(to + c, gated);
         }
       });
     }
+    if constexpr (kKeep) kept.store(keep, r);
   }
 }
 
-template <class T, class L, bool kConcat>
+template <class T, class L, bool kConcat, bool kKept>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach : 1)
-    gate_backward_kernel(NormArgs norm, DropoutArgs dropout, int64_t rows, Matrix<const T> u,
-                         Matrix<const T> a, Matrix<const T> dy, Matrix<T> du, Matrix<T> da,
-                         float* partials) {
+    gate_backward_kernel(NormArgs norm, DropoutArgs dropout, const uint32_t* keep, int64_t rows,
+                         Matrix<const T> u, Matrix<const T> a, Matrix<const T> dy, Matrix<T> du,
+                         Matrix<T> da, float* partials) {
+  constexpr int kParts = kConcat ? 3 : 1;
   extern __shared__ __align__(16) float shared[];
   float* parameters = shared;
   norm.template stage<L::kW>(parameters);
@@ -87,6 +141,13 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
       raw_plain.load_row(from + width, width);
     }
     const DropoutArgs::Row random = dropout.row(r);
+    KeptRow<L, kParts> kept;
+    if constexpr (kKept) kept.load(keep, r);
+    const auto drop = [&](int part, int i, int c, float(&v)[L::kW]) {
+      if (!dropout.active) return;
+      const int column = part * width + c;
+      dropout.apply_bits(kKept ? kept.get(part, i) : dropout.keep_bits(random, column), column, v);
+    };
     const NormSpan first = saved_group(norm, r, 0);
     T *du_to = du.row(r), *da_to = da.row(r);
     L dn;
@@ -96,10 +157,10 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
         if (!s.has(c)) return;
         float w[L::kW], b[L::kW], value[L::kW], raw[L::kW], direct[L::kW] = {};
         raw_gated.unpack(i, dn.v[i]);
-        dropout.apply(random, (kConcat ? 2 * width : 0) + c, dn.v[i]);
+        drop(kParts - 1, i, c, dn.v[i]);
         if constexpr (kConcat) {
           raw_direct.unpack(i, direct);
-          dropout.apply(random, c, direct);
+          drop(0, i, c, direct);
         }
         raw_u.unpack(i, raw);
         raw_a.unpack(i, value);
@@ -123,7 +184,7 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
                         if constexpr (kConcat) {
                           float plain[L::kW];
                           raw_plain.unpack(i, plain);
-                          dropout.apply(random, width + c, plain);
+                          drop(1, i, c, plain);
                           for (int j = 0; j < L::kW; ++j) gradient[j] += plain[j];
                         }
                         store(da_to + c, gradient);
@@ -161,6 +222,15 @@ void check_gate(const GateParams& p, const Tensor& y) {
   check_matrix(y, rows, p.concat ? 3 * width : width, p.a.dtype);
 }
 
+/// Both directions must cut rows alike.
+void check_keep(const GateParams& p, int64_t rows, int64_t width, bool vectorize) {
+  if (keep_of(p) == nullptr) return;
+  SEGUE_ASSERT(vectorize, "gate: bits are kept of aligned rows only");
+  SEGUE_ASSERT(p.keep.is_contiguous() && p.keep.size(0) == rows &&
+                   p.keep.size(1) == keep_bytes(width, p.concat ? 3 : 1),
+               "gate: bits [rows, gate_keep_bytes]");
+}
+
 template <bool kBackward>
 void silu_op(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& to) {
   const int64_t rows = x.size(0), columns = x.size(1);
@@ -186,6 +256,11 @@ void silu_op(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& 
 
 }  // namespace
 
+int64_t gate_keep_bytes(const NormParams& norm, int64_t width, bool concat) {
+  if (width % (8 * norm.groups) != 0) return 0;
+  return keep_bytes(width, concat ? 3 : 1);
+}
+
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats) {
   check_gate(p, y);
   const int64_t rows = p.a.size(0), width = p.a.size(1);
@@ -196,19 +271,23 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
   const auto launch = [&](auto zero_value, auto kernel) {
     using T = decltype(zero_value);
     kernel<<<row_blocks(rows), kThreads, norm.parameter_bytes(), stream>>>(
-        norm, dropout, rows, input_of<T>(p.u), input_of<T>(p.a), matrix_of<T>(y));
+        norm, dropout, keep_of(p), rows, input_of<T>(p.u), input_of<T>(p.a), matrix_of<T>(y));
     check_launch();
   };
   const bool vectorize = can_vectorize(width, {p.u, p.a, y}) && norm.can_vectorize_groups();
+  check_keep(p, rows, width, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
     dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
-      if (p.concat) {
-        launch(zero_value, gate_forward_kernel<T, L, true>);
-      } else {
-        launch(zero_value, gate_forward_kernel<T, L, false>);
+      if constexpr (L::kW == 8) {
+        if (keep_of(p) != nullptr) {
+          return launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, true>
+                                             : gate_forward_kernel<T, L, false, true>);
+        }
       }
+      launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, false>
+                                  : gate_forward_kernel<T, L, false, false>);
     });
   });
 }
@@ -230,21 +309,25 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
     using T = decltype(zero_value);
     allow_shared_memory(kernel, norm.backward_bytes());
     kernel<<<blocks, kThreads, norm.backward_bytes(), stream>>>(
-        norm, dropout, rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy), matrix_of<T>(du),
-        matrix_of<T>(da), device_ptr<float>(partials));
+        norm, dropout, keep_of(p), rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy),
+        matrix_of<T>(du), matrix_of<T>(da), device_ptr<float>(partials));
     check_launch();
   };
   const bool vectorize =
       can_vectorize(width, {p.u, p.a, dy, du, da}) && norm.can_vectorize_groups();
+  check_keep(p, rows, width, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
     dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
-      if (p.concat) {
-        launch(zero_value, gate_backward_kernel<T, L, true>);
-      } else {
-        launch(zero_value, gate_backward_kernel<T, L, false>);
+      if constexpr (L::kW == 8) {
+        if (keep_of(p) != nullptr) {
+          return launch(zero_value, p.concat ? gate_backward_kernel<T, L, true, true>
+                                             : gate_backward_kernel<T, L, false, true>);
+        }
       }
+      launch(zero_value, p.concat ? gate_backward_kernel<T, L, true, false>
+                                  : gate_backward_kernel<T, L, false, false>);
     });
   });
   fold_norm_gradients(stream, norm, partials, dweight, dbias);

@@ -25,6 +25,12 @@ struct GemmExtra {
 void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
           const Tensor& c, const GemmExtra& extra = {});
 
+/// One product for each index of dimension 0 of three rank-3 views (unit column stride, any
+/// others), all of one shape: c[i] = op(a[i]) op(b[i]), or += . On a GPU one launch does all of
+/// them.
+void gemm_each(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
+               const Tensor& c, bool accumulate = false);
+
 /// y = x w^T + bias, w stored [out, in] as PyTorch's Linear does.
 void linear_forward(const Exec& exec, const Tensor& x, const Tensor& weight, const Tensor& bias,
                     const Tensor& y);

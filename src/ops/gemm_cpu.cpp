@@ -332,6 +332,21 @@ void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const
   Product<float>(exec, trans_a, a_rounded, trans_b, b_rounded, c, extra_rounded).run();
 }
 
+void gemm_each(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
+               const Tensor& c, bool accumulate) {
+  SEGUE_ASSERT(a.rank == 3 && b.rank == 3 && c.rank == 3, "gemm_each: a matrix for each index");
+  SEGUE_ASSERT(a.size(0) == c.size(0) && b.size(0) == c.size(0), "gemm_each: batches differ");
+  if (c.elements() == 0) return;
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda() && cuda::gemm_each(exec, trans_a, a, trans_b, b, c, accumulate)) {
+      return;
+    }
+  }
+  for (int64_t i = 0; i < c.size(0); ++i) {
+    gemm(exec, trans_a, a.select(i), trans_b, b.select(i), c.select(i), {.accumulate = accumulate});
+  }
+}
+
 void linear_forward(const Exec& exec, const Tensor& x, const Tensor& weight, const Tensor& bias,
                     const Tensor& y) {
   GemmExtra extra;

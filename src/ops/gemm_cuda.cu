@@ -418,4 +418,18 @@ void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const
              {});
 }
 
+bool gemm_each(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
+               const Tensor& c, bool accumulate) {
+  const DType type = product_type(exec);
+  if (a.dtype != type || b.dtype != type) return false;  // conversions are by matrix
+  Batch batch;
+  batch.count = c.size(0);
+  batch.a = a.stride(0);
+  batch.b = b.stride(0);
+  batch.c = c.stride(0);
+  gemm_batch(exec, trans_a, a.select(0), trans_b, b.select(0), c.select(0),
+             {.accumulate = accumulate}, batch);
+  return true;
+}
+
 }  // namespace segue::ops::cuda

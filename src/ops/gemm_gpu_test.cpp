@@ -90,6 +90,36 @@ TEST_F(GpuGemmTest, EmptySizes) {
   });
 }
 
+/// Heads of packed rows and of a packed weight, as the last layer multiplies them; bias rows of one
+/// element and inner sizes of one, too.
+TEST_F(GpuGemmTest, ProductsByHead) {
+  struct Sizes {
+    int64_t heads, rows, columns, inner;
+  };
+  const auto by_head = [](const Tensor& t, int64_t heads) {
+    Tensor view = t.split_columns(heads);
+    std::swap(view.sizes[0], view.sizes[1]);
+    std::swap(view.strides[0], view.strides[1]);
+    return view;
+  };
+  for (const Sizes s : {Sizes{4, 256, 512, 128}, Sizes{2, 7, 1, 16}, Sizes{3, 5, 24, 1},
+                        Sizes{1, 1, 1, 1}, Sizes{2, 0, 8, 8}}) {
+    SCOPED_TRACE(testing::Message() << s.heads << " of " << s.rows << " x " << s.columns);
+    expect_like_cpu([&](ModeBed& bed) -> Outputs {
+      const Tensor a = bed.activation(1, {s.rows, s.heads * s.inner});
+      const Tensor b = bed.parameter(2, {s.columns, 3 * s.heads * s.inner});
+      const Tensor c = bed.activation(3, {s.rows, s.heads * s.columns});
+      const Tensor part = b.columns(s.heads * s.inner, s.heads * s.inner);
+      gemm_each(bed.exec, Trans::kNo, by_head(a, s.heads), Trans::kYes, by_head(part, s.heads),
+                by_head(c, s.heads));
+      const Tensor gradient = bed.parameter(4, {s.columns, 3 * s.heads * s.inner});
+      gemm_each(bed.exec, Trans::kYes, by_head(c, s.heads), Trans::kNo, by_head(a, s.heads),
+                by_head(gradient.columns(s.heads * s.inner, s.heads * s.inner), s.heads), true);
+      return {{"c", false, bed.values(c)}, {"gradient", true, bed.values(gradient)}};
+    });
+  }
+}
+
 TEST_F(GpuGemmTest, ColumnSumsOfStridedRows) {
   for (const int64_t rows : {1, 77, 5000}) {
     for (const int64_t columns : {1, 40, 300, 520}) {

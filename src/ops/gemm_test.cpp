@@ -244,6 +244,20 @@ TEST(GemmTest, Bf16RoundsInputsOnceAndTheResultOnce) {
   }
 }
 
+TEST(GemmTest, EachIsOneProductAfterTheOther) {
+  TestBed bed;
+  const Tensor a = bed.random(1, {3, 5, 4}), b = bed.random(2, {3, 6, 4});
+  const Tensor c = bed.random(3, {3, 5, 6}), expected = bed.random(3, {3, 5, 6});
+  for (const bool accumulate : {false, true}) {
+    gemm_each(bed.exec, Trans::kNo, a, Trans::kYes, b, c, accumulate);
+    for (int64_t i = 0; i < 3; ++i) {
+      gemm(bed.exec, Trans::kNo, a.select(i), Trans::kYes, b.select(i), expected.select(i),
+           {.accumulate = accumulate});
+    }
+    EXPECT_EQ(test::bytes_of(c), test::bytes_of(expected));
+  }
+}
+
 TEST(GemmTest, ScratchIsGivenBack) {
   TestBed bed(Precision::kBf16);
   const Tensor a = bed.random(1, {5000, 8}), b = bed.random(2, {5000, 8}),

@@ -386,28 +386,53 @@ struct DropoutArgs {
     return c;
   }
 
-  /// Columns first .. first + kW of a row; the same map forward and backward. What
-  /// base::dropout_keep_bits says, without gathering the bits.
-  template <int kW>
-  __device__ void apply(const Row& row, int first, float (&v)[kW]) const {
-    if (!active) return;
+  /// Which of the columns first .. first + kW of a row are kept: bit j for column first + j of a
+  /// group of 8. What base::dropout_keep_bits says.
+  __device__ uint32_t keep_bits(const Row& row, int first) const {
     const base::PhiloxCounter r = philox(row, static_cast<uint32_t>(first / 8));
     const uint32_t words[4] = {r.x, r.y, r.z, r.w};
     const uint32_t high = threshold << 16;  // threshold < 65536: p < 1
-    if constexpr (kW == 8) {
+    uint32_t bits = 0;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const uint32_t word = j % 2 == 0 ? words[j / 2] << 16 : words[j / 2] & 0xffff0000u;
-        v[j] = word >= high ? __fmul_rn(v[j], scale) : 0.f;
-      }
-    } else {
-      static_assert(kW == 1);
-      const int j = first % 8;
-      const uint32_t pair = j < 4 ? (j < 2 ? r.x : r.y) : (j < 6 ? r.z : r.w);
-      const uint32_t word = j % 2 == 0 ? pair << 16 : pair & 0xffff0000u;
-      v[0] = word >= high ? __fmul_rn(v[0], scale) : 0.f;
+    for (int j = 0; j < 8; ++j) {
+      const uint32_t word = j % 2 == 0 ? words[j / 2] << 16 : words[j / 2] & 0xffff0000u;
+      bits |= word >= high ? 1u << j : 0u;
+    }
+    return bits;
+  }
+
+  /// Columns first .. first + kW of a row; the same map forward and backward.
+  template <int kW>
+  __device__ void apply(const Row& row, int first, float (&v)[kW]) const {
+    if (!active) return;
+    apply_bits(keep_bits(row, first), first, v);
+  }
+  /// The same with the bits of the group given.
+  template <int kW>
+  __device__ void apply_bits(uint32_t bits, int first, float (&v)[kW]) const {
+    static_assert(kW == 8 || kW == 1);
+#pragma unroll
+    for (int j = 0; j < kW; ++j) {
+      const int bit = kW == 8 ? j : first % 8;
+      v[j] = bits >> bit & 1u ? __fmul_rn(v[j], scale) : 0.f;
     }
   }
+};
+
+/// Bits of dropout that one kernel leaves for another: a byte for each group of 8 columns.
+struct KeepBits {
+  uint8_t* data = nullptr;
+  int64_t stride = 0;
+
+  KeepBits() = default;
+  explicit KeepBits(const Tensor& t) {
+    if (!t) return;
+    SEGUE_ASSERT(t.rank == 2 && t.dtype == DType::kU8 && t.stride(1) == 1,
+                 "bits of dropout: bytes [rows, columns / 8]");
+    data = static_cast<uint8_t*>(t.data);
+    stride = t.stride(0);
+  }
+  __device__ uint8_t* at(int64_t row, int column) const { return data + row * stride + column / 8; }
 };
 
 }  // namespace segue::ops::cuda

@@ -103,7 +103,7 @@ TEST_F(GpuNormTest, RowsThatAreTooWideAreRefused) {
 }
 
 /// u, a, du and da are parts of packed buffers, as in an STU layer.
-Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout) {
+Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout, bool keep = true) {
   const int64_t w = s.columns, y_columns = concat ? 3 * w : w;
   const Tensor packed = bed.activation(1, {s.rows, 4 * w}, 4);
   GateParams p;
@@ -121,6 +121,9 @@ Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout) {
   p.dropout.site = 5;
   p.dropout.rows = {bed.ints(sample), bed.ints(token)};
   const Tensor y = bed.activation(2, {s.rows, y_columns});
+  if (const int64_t bytes = gate_keep_bytes(bed.exec, p); keep && bytes > 0) {
+    p.keep = bed.exec.arena->tensor(DType::kU8, {s.rows, bytes});
+  }
   const NormStats stats = make_norm_stats(bed.exec, s.rows, s.groups);
   gate_forward(bed.exec, p, y, stats);
   const Tensor dy = bed.activation(3, {s.rows, y_columns});
@@ -143,6 +146,21 @@ TEST_F(GpuGateTest, ForwardAndBackward) {
         SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns << " / " << s.groups
                                         << (concat ? " concat" : " gated") << " p " << dropout);
         expect_like_cpu([&](ModeBed& bed) { return run_gate(bed, s, concat, dropout); });
+      }
+    }
+  }
+}
+
+TEST_F(GpuGateTest, KeptBitsChangeNothing) {
+  for (const Shape& s : {Shape{300, 512}, Shape{19, 37}, Shape{17, 60, 5}}) {
+    for (const bool concat : {true, false}) {
+      const auto run = [&](bool keep) {
+        return test::run_in(Device::cuda(), Precision::kBf16,
+                            [&](ModeBed& bed) { return run_gate(bed, s, concat, 0.3f, keep); });
+      };
+      const Outputs kept = run(true), drawn = run(false);
+      for (size_t i = 0; i < kept.size(); ++i) {
+        EXPECT_EQ(kept[i].values, drawn[i].values) << kept[i].name << " of " << s.columns;
       }
     }
   }

@@ -156,6 +156,7 @@ Assembled assembled(ModeBed& bed, const AssembleShape& s) {
 
 const std::vector<AssembleShape> kAssembleShapes = {
     {1000, 512, 0.2f, true, true, true, true}, {700, 512, 0, true, true, true, true},
+    {30000, 64, 0.2f, true, true, true, true}, {9000, 264, 0.3f, true, true, true, false},
     {300, 64, 0.2f, false, true, false, true}, {300, 37, 0.2f, true, false, true, false},
     {50, 24, 0, false, false, false, false},   {0, 64, 0.2f, true, true, true, true}};
 

@@ -1,30 +1,35 @@
 #pragma once
 
+#include <span>
+
 #include "ops/kernel.cuh"
 
 namespace segue::ops::cuda {
 
-/// Items 0 .. n-1 in the order of their destinations (stable), by radix sort: what sums without
-/// atomics are made of. Items of index -1 come last, under the key `destinations`.
-struct SortedItems {
-  const uint32_t* keys;
-  const uint32_t* items;
-  int64_t n;
-  uint32_t destinations;
-};
-/// Memory comes from exec.arena: the caller holds the Mark.
-SortedItems sort_items(const Exec& exec, const Tensor& index, int64_t destinations);
-
-/// Where sums go: destinations below `split` are rows of `first`, the others of `second`. Either
-/// may be absent; float or bf16.
-struct SumTargets {
-  Tensor first, second;
-  int64_t split = 0;
+/// A table that receives sums. Absent rows: its destinations exist, but nobody wants their sums.
+struct SumTarget {
+  Tensor rows;  // float or bf16
+  int64_t count = 0;
+  double scale = 1;
 };
 
-/// targets[key] += scale * (sum over its items of dropout(row of `from`)), in float, in an order
-/// that depends on the items alone. A dropped-out row is rounded to the type of `from` first.
-void sum_sorted(const Exec& exec, const SortedItems& sorted, const Tensor& from,
-                const Dropout& dropout, double scale, const SumTargets& targets);
+/// One way to sum the rows of a matrix: index[i] says where row i goes (-1: nowhere), counted
+/// through the targets one after the other.
+struct SumOrder {
+  Tensor index;
+  SumTarget first, second;
+};
+
+/// What dropout did to the rows that are summed: its factor, and bits for each row. Default: none.
+struct DroppedRows {
+  DropoutArgs dropout;
+  KeepBits keep;
+};
+
+/// For every order, targets[index[i]] += scale * (sum of rows i of `from`), without atomics: rows
+/// are sorted by destination (stable), all orders in one sort. Sums are float, in an order that
+/// depends on the indices alone. A dropped-out row is rounded to the type of `from` first.
+void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
+              std::span<const SumOrder> orders);
 
 }  // namespace segue::ops::cuda

@@ -6,49 +6,84 @@
 namespace segue::ops::cuda {
 namespace {
 
-__global__ void make_keys_kernel(IndexView index, int64_t n, int64_t destinations, uint32_t* keys,
-                                 uint32_t* items) {
+constexpr int kMaxOrders = 4, kMaxTargets = 2 * kMaxOrders;
+
+/// Rows in the order of their destinations, those that go nowhere last under key `destinations`.
+struct SortedItems {
+  const uint32_t* keys;
+  const uint32_t* items;
+  int64_t n;
+  uint32_t destinations;
+};
+
+struct KeyArgs {
+  IndexView index[kMaxOrders];
+  int64_t first[kMaxOrders], count[kMaxOrders];  // destinations of each order
+  int64_t rows, destinations;
+};
+
+__global__ void make_keys_kernel(KeyArgs a, uint32_t* keys, uint32_t* items) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
-    const int64_t to = index[i];
-    if (to != -1) require_row(to, destinations);
-    keys[i] = static_cast<uint32_t>(to == -1 ? destinations : to);
-    items[i] = static_cast<uint32_t>(i);
+  const int order = static_cast<int>(blockIdx.y);
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < a.rows;
+       i += step) {
+    const int64_t to = a.index[order][i];
+    if (to != -1) require_row(to, a.count[order]);
+    const int64_t at = order * a.rows + i;
+    keys[at] = static_cast<uint32_t>(to == -1 ? a.destinations : a.first[order] + to);
+    items[at] = static_cast<uint32_t>(i);
   }
 }
 
-struct TargetRows {
-  void* data;
-  int64_t stride;
-  bool is_bf16;
-};
-
 struct TargetArgs {
-  TargetRows first, second;
-  uint32_t split;
+  struct Rows {
+    void* data;
+    int64_t stride;
+    uint32_t end;  // one past its last destination; the first is where the one before ends
+    float scale;
+    bool is_bf16;
+  };
+  Rows rows[kMaxTargets];
 };
 
-/// row of `destination` [column .. column + kW) += values; no thread shares an element.
+/// `load` and `store` for the widths of pieces that they have no form for.
+template <int kW, class T>
+__device__ void load_vector(const T* from, float (&to)[kW]) {
+  if constexpr (kW == 4 && sizeof(T) == 4) {
+    const float4 v = *reinterpret_cast<const float4*>(from);
+    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+  } else {
+    load(from, to);
+  }
+}
+template <int kW, class T>
+__device__ void store_vector(T* to, const float (&from)[kW]) {
+  if constexpr (kW == 4 && sizeof(T) == 4) {
+    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
+  } else {
+    store(to, from);
+  }
+}
+
+/// Row of `destination` [column .. column + kW) += scale * values; no thread shares an element.
 template <int kW>
 __device__ void add_to_target(const TargetArgs& targets, uint32_t destination, int64_t column,
                               const float (&values)[kW]) {
-  const bool in_first = destination < targets.split;
-  const TargetRows t{in_first ? targets.first.data : targets.second.data,
-                     in_first ? targets.first.stride : targets.second.stride,
-                     in_first ? targets.first.is_bf16 : targets.second.is_bf16};
+  int at = 0;
+  while (destination >= targets.rows[at].end) ++at;
+  const TargetArgs::Rows t = targets.rows[at];
   if (t.data == nullptr) return;
-  const int64_t row = in_first ? destination : destination - targets.split;
+  const int64_t row = destination - (at == 0 ? 0 : targets.rows[at - 1].end);
   float now[kW];
+  const auto add = [&](auto* to) {
+    load_vector(to, now);
+    for (int j = 0; j < kW; ++j) now[j] += __fmul_rn(values[j], t.scale);
+    store_vector(to, now);
+  };
   if (t.is_bf16) {
-    bf16* at = static_cast<bf16*>(t.data) + row * t.stride + column;
-    load(at, now);
-    for (int j = 0; j < kW; ++j) now[j] += values[j];
-    store(at, now);
+    add(static_cast<bf16*>(t.data) + row * t.stride + column);
   } else {
-    float* at = static_cast<float*>(t.data) + row * t.stride + column;
-    load(at, now);
-    for (int j = 0; j < kW; ++j) now[j] += values[j];
-    store(at, now);
+    add(static_cast<float*>(t.data) + row * t.stride + column);
   }
 }
 
@@ -61,13 +96,14 @@ constexpr int kMaxChunk = 2 * kWarp;
 /// began here to partials[chunk][1].
 template <class T, int kW>
 __global__ void __launch_bounds__(kThreads, 2)
-    sum_chunks_kernel(SortedItems s, int chunk_length, Matrix<const T> from, DropoutArgs dropout,
-                      int columns, float scale, TargetArgs targets, float* partials) {
+    sum_chunks_kernel(SortedItems s, int chunk_length, Matrix<const T> from, DroppedRows dropped,
+                      int columns, TargetArgs targets, float* partials) {
   using L = Lanes<kW, kSumColumns / kWarp / kW>;
   const int64_t chunk = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
   const int64_t begin = chunk * chunk_length;
   if (begin >= s.n) return;
   const int64_t end = begin + chunk_length < s.n ? begin + chunk_length : s.n;
+  if (s.keys[begin] >= s.destinations) return;  // all of these go nowhere
   const int base = static_cast<int>(blockIdx.y) * kSumColumns;
   const int count = min(kSumColumns, columns - base);
   const bool came_in = begin > 0 && s.keys[begin - 1] == s.keys[begin];
@@ -82,7 +118,6 @@ __global__ void __launch_bounds__(kThreads, 2)
         const int64_t slot = chunk * 2 + (is_head ? 0 : 1);
         store(partials + slot * columns + base + c, sum.v[i]);
       } else {
-        for (int j = 0; j < kW; ++j) sum.v[i][j] *= scale;
         add_to_target(targets, key, base + c, sum.v[i]);
       }
     });
@@ -91,45 +126,44 @@ __global__ void __launch_bounds__(kThreads, 2)
   // A lane knows two of the chunk's items and passes them round.
   const auto lane = static_cast<int>(threadIdx.x % kWarp);
   uint32_t my_keys[2], my_items[2];
-  DropoutArgs::Row my_random[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int64_t at = begin + half * kWarp + lane;
     my_keys[half] = at < end ? s.keys[at] : 0;
     my_items[half] = at < end ? s.items[at] : 0;
-    my_random[half] = dropout.row(my_items[half]);
   }
+  const bool drops = dropped.dropout.active;
   const auto length = static_cast<int>(end - begin);
   for (int at = 0; at < length; at += kAhead) {
     typename L::template Raw<T> rows[kAhead];
+    uint8_t bits[kAhead][L::kIters];
     const int half = at / kWarp;
     const uint32_t half_keys = half == 0 ? my_keys[0] : my_keys[1];
     const uint32_t half_items = half == 0 ? my_items[0] : my_items[1];
-    const DropoutArgs::Row half_random = half == 0 ? my_random[0] : my_random[1];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       // Beyond the end: item 0, which exists and is not added.
       const int64_t item = __shfl_sync(0xffffffffu, half_items, (at + k) % kWarp);
       rows[k].load_row(from.row(item) + base, count);
+      if (drops) {
+        L::for_each(count, [&](int i, int c) { bits[k][i] = *dropped.keep.at(item, base + c); });
+      }
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       if (at + k >= length) continue;
-      const int source = (at + k) % kWarp;
-      const uint32_t item_key = __shfl_sync(0xffffffffu, half_keys, source);
+      const uint32_t item_key = __shfl_sync(0xffffffffu, half_keys, (at + k) % kWarp);
       if (item_key != key) {
         flush(false);
         sum = L{};
         key = item_key;
         is_head = false;
       }
-      const DropoutArgs::Row random{__shfl_sync(0xffffffffu, half_random.sample, source),
-                                    __shfl_sync(0xffffffffu, half_random.token, source)};
       L::for_each(count, [&](int i, int c) {
         float value[kW];
         rows[k].unpack(i, value);
-        if (dropout.active) {
-          dropout.apply(random, base + c, value);
+        if (drops) {
+          dropped.dropout.apply_bits(bits[k][i], base + c, value);
           for (int j = 0; j < kW; ++j) value[j] = rounded<T>(value[j]);
         }
         for (int j = 0; j < kW; ++j) sum.v[i][j] += value[j];
@@ -139,85 +173,122 @@ __global__ void __launch_bounds__(kThreads, 2)
   flush(end < s.n && s.keys[end] == key);
 }
 
-/// First position whose key is greater.
-__device__ int64_t upper_bound(const uint32_t* keys, int64_t begin, int64_t end, uint32_t key) {
-  while (begin < end) {
-    const int64_t middle = (begin + end) / 2;
-    if (keys[middle] <= key) {
-      begin = middle + 1;
-    } else {
-      end = middle;
-    }
+constexpr int kShortSpan = 2 * kWarpsPerBlock;
+
+/// How many chunks the group that ends chunk `chunk`, and began there, goes on into. The same in
+/// all lanes.
+__device__ int64_t span_of(const SortedItems& s, int64_t chunk, int chunk_length) {
+  const int64_t next = (chunk + 1) * chunk_length;
+  if (next >= s.n) return 0;
+  const uint32_t key = s.keys[next - 1];
+  if (key >= s.destinations || s.keys[next] != key) return 0;
+  if (chunk > 0 && s.keys[next - chunk_length - 1] == key) return 0;  // began earlier
+  const int64_t last_chunk = (s.n - 1) / chunk_length;
+  // A chunk is entered if its first item has the key; lanes ask for 32 at a time.
+  for (int64_t heads = 1;; heads += kWarp) {
+    const int64_t at = chunk + heads + 1 + static_cast<int64_t>(threadIdx.x % kWarp);
+    const bool entered = at <= last_chunk && s.keys[at * chunk_length] == key;
+    const uint32_t all = __ballot_sync(0xffffffffu, entered);
+    if (all != 0xffffffffu) return heads + __ffs(static_cast<int>(~all)) - 1;
   }
-  return begin;
 }
 
-constexpr int kSpanColumns = 4 * kWarp;
+/// Partial i of the group that began in `chunk`.
+__device__ const float* span_row(const float* partials, int64_t chunk, int64_t i, int columns) {
+  return partials + ((chunk + i) * 2 + (i == 0 ? 1 : 0)) * columns;
+}
 
-/// A block finishes the group that begins in chunk blockIdx.x and goes beyond it: warps add
-/// consecutive pieces of its partial sums, then the pieces are added in order.
+/// Finishes groups that go beyond the chunk where they begin. A warp adds the few partial sums of
+/// one; where there are many, all warps of the block add pieces of them, then the pieces in order.
+template <int kV>
 __global__ void __launch_bounds__(kThreads)
-    sum_spans_kernel(SortedItems s, int chunk_length, int columns, float scale, TargetArgs targets,
+    sum_spans_kernel(SortedItems s, int chunk_length, int columns, TargetArgs targets,
                      const float* partials) {
-  __shared__ float pieces[kWarpsPerBlock][kSpanColumns];
-  const int64_t chunk = blockIdx.x;
-  const int64_t next = (chunk + 1) * chunk_length;
-  if (next >= s.n) return;
-  const uint32_t key = s.keys[next - 1];
-  if (key >= s.destinations || s.keys[next] != key) return;
-  const int64_t begin = next - chunk_length;
-  if (begin > 0 && s.keys[begin - 1] == key) return;  // began earlier
-  const int64_t end = upper_bound(s.keys, next, s.n, key);
-  const int64_t heads = (end - 1) / chunk_length - chunk;  // chunks that it goes on into
-  const int64_t each = (heads + 1 + kWarpsPerBlock - 1) / kWarpsPerBlock;
+  constexpr int kVectors = 4, kStep = kWarp * kV, kColumns = kVectors * kStep;  // at a time
+  using Sum = float[kVectors][kV];
+  __shared__ __align__(16) float pieces[kWarpsPerBlock][kColumns];
+  __shared__ int64_t spans[kWarpsPerBlock];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t from = warp * each, until = from + each < heads + 1 ? from + each : heads + 1;
-  for (int base = 0; base < columns; base += kSpanColumns) {
-    float sum[4] = {};
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock;
+  const auto key_of = [&](int64_t chunk) { return s.keys[(chunk + 1) * chunk_length - 1]; };
+  const auto for_columns = [&](int base, auto&& f) {
+#pragma unroll
+    for (int i = 0; i < kVectors; ++i) {
+      const int c = base + i * kStep + lane * kV;
+      if (c < columns) f(i, c);
+    }
+  };
+  const auto sum_part = [&](int64_t chunk, int base, int64_t from, int64_t until, Sum& sum) {
 #pragma unroll 4
     for (int64_t i = from; i < until; ++i) {
-      const float* row = partials + ((chunk + i) * 2 + (i == 0 ? 1 : 0)) * columns + base;
-      for (int j = 0; j < 4; ++j) {
-        if (base + j * kWarp + lane < columns) sum[j] += row[j * kWarp + lane];
+      const float* row = span_row(partials, chunk, i, columns);
+      for_columns(base, [&](int v, int c) {
+        float value[kV];
+        load_vector(row + c, value);
+        for (int j = 0; j < kV; ++j) sum[v][j] += value[j];
+      });
+    }
+  };
+
+  const int64_t own = span_of(s, first + warp, chunk_length);
+  if (lane == 0) spans[warp] = own;
+  if (own > 0 && own < kShortSpan) {
+    for (int base = 0; base < columns; base += kColumns) {
+      Sum sum = {};
+      sum_part(first + warp, base, 0, own + 1, sum);
+      for_columns(base,
+                  [&](int v, int c) { add_to_target(targets, key_of(first + warp), c, sum[v]); });
+    }
+  }
+  __syncthreads();
+  for (int w = 0; w < kWarpsPerBlock; ++w) {
+    const int64_t count = spans[w] + 1;
+    if (count <= kShortSpan) continue;
+    const int64_t each = (count + kWarpsPerBlock - 1) / kWarpsPerBlock;
+    const int64_t from = warp * each, until = from + each < count ? from + each : count;
+    for (int base = 0; base < columns; base += kColumns) {
+      Sum sum = {};
+      sum_part(first + w, base, from, until, sum);
+      for_columns(base, [&](int v, int c) {
+        for (int j = 0; j < kV; ++j) pieces[warp][c - base + j] = sum[v][j];
+      });
+      __syncthreads();
+      for (int c = static_cast<int>(threadIdx.x); c < min(kColumns, columns - base);
+           c += kThreads) {
+        float total[1] = {0.f};
+        for (int piece = 0; piece < kWarpsPerBlock; ++piece) total[0] += pieces[piece][c];
+        add_to_target(targets, key_of(first + w), base + c, total);
       }
+      __syncthreads();
     }
-    for (int j = 0; j < 4; ++j) pieces[warp][j * kWarp + lane] = sum[j];
-    __syncthreads();
-    const int c = static_cast<int>(threadIdx.x);
-    if (c < kSpanColumns && base + c < columns) {
-      float total[1] = {0.f};
-      for (int w = 0; w < kWarpsPerBlock; ++w) total[0] += pieces[w][c];
-      total[0] *= scale;
-      add_to_target(targets, key, base + c, total);
-    }
-    __syncthreads();
   }
 }
 
-TargetRows target_rows(const Tensor& t) {
-  if (!t) return {nullptr, 0, false};
-  SEGUE_ASSERT(t.rank == 2 && (t.dtype == DType::kF32 || t.dtype == DType::kBf16),
-               "sums of rows: the result is float or bf16");
-  return {t.data, t.stride(0), t.dtype == DType::kBf16};
-}
-
-}  // namespace
-
-SortedItems sort_items(const Exec& exec, const Tensor& index, int64_t destinations) {
-  const int64_t n = index.size(0);
-  SEGUE_ASSERT(n < (int64_t{1} << 31) && destinations < (int64_t{1} << 31),
+/// Keys of all orders, sorted. Memory comes from exec.arena: the caller holds the Mark.
+SortedItems sort_items(const Exec& exec, int64_t rows, std::span<const SumOrder> orders) {
+  KeyArgs a{};
+  a.rows = rows;
+  for (size_t i = 0; i < orders.size(); ++i) {
+    SEGUE_ASSERT(orders[i].index.size(0) == rows, "sums of rows: an index for each row");
+    a.index[i] = index_of(orders[i].index);
+    a.first[i] = a.destinations;
+    a.count[i] = orders[i].first.count + orders[i].second.count;
+    a.destinations += a.count[i];
+  }
+  const int64_t n = rows * static_cast<int64_t>(orders.size());
+  SEGUE_ASSERT(n < (int64_t{1} << 31) && a.destinations < (int64_t{1} << 31),
                "too many rows for one sum");
-  if (n == 0) return {nullptr, nullptr, 0, static_cast<uint32_t>(destinations)};
   const cudaStream_t stream = stream_of(exec);
   const auto memory = [&] { return static_cast<uint32_t*>(exec.index({n}).data); };
   uint32_t *keys = memory(), *items = memory();
   uint32_t *keys_in = memory(), *items_in = memory();
-  make_keys_kernel<<<static_cast<unsigned>(std::min(divide_up(n, kThreads), kMaxBlocks)), kThreads,
-                     0, stream>>>(index_of(index), n, destinations, keys_in, items_in);
+  const dim3 grid(static_cast<unsigned>(std::min(divide_up(rows, kThreads), kMaxBlocks)),
+                  static_cast<unsigned>(orders.size()));
+  make_keys_kernel<<<grid, kThreads, 0, stream>>>(a, keys_in, items_in);
   check_launch();
   int bits = 1;
-  while (destinations >> bits != 0) ++bits;
+  while (a.destinations >> bits != 0) ++bits;
   size_t bytes = 0;
   check_cuda(cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys_in, keys, items_in, items,
                                              static_cast<int>(n), 0, bits, stream));
@@ -227,41 +298,67 @@ SortedItems sort_items(const Exec& exec, const Tensor& index, int64_t destinatio
   // One kernel when all keys fit into a block, else a histogram, its sums and a pass per digit.
   constexpr int64_t kOneBlock = 4864;
   count_launches(n <= kOneBlock ? 1 : 2 + divide_up(bits, 8));
-  return {keys, items, n, static_cast<uint32_t>(destinations)};
+  return {keys, items, n, static_cast<uint32_t>(a.destinations)};
 }
 
-void sum_sorted(const Exec& exec, const SortedItems& sorted, const Tensor& from,
-                const Dropout& dropout, double scale, const SumTargets& targets) {
+TargetArgs target_args(std::span<const SumOrder> orders, int64_t columns) {
+  TargetArgs args{};
+  uint32_t end = 0;
+  size_t at = 0;
+  for (const SumOrder& order : orders) {
+    for (const SumTarget* t : {&order.first, &order.second}) {
+      SEGUE_ASSERT(!t->rows || (t->rows.rank == 2 && t->rows.size(0) == t->count &&
+                                t->rows.size(1) == columns &&
+                                (t->rows.dtype == DType::kF32 || t->rows.dtype == DType::kBf16)),
+                   "sums of rows: the result is float or bf16 [count, columns]");
+      end += static_cast<uint32_t>(t->count);
+      args.rows[at++] = {t->rows ? t->rows.data : nullptr, t->rows ? t->rows.stride(0) : 0, end,
+                         static_cast<float>(t->scale), t->rows && t->rows.dtype == DType::kBf16};
+    }
+  }
+  return args;
+}
+
+}  // namespace
+
+void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
+              std::span<const SumOrder> orders) {
   const int64_t columns = from.size(1);
-  if (sorted.n == 0 || columns == 0) return;
+  if (from.size(0) == 0 || columns == 0 || orders.empty()) return;
+  SEGUE_ASSERT(orders.size() <= kMaxOrders, "sums of rows: too many orders at once");
+  SEGUE_ASSERT(!dropped.dropout.active || dropped.keep.data != nullptr,
+               "sums of rows: dropout without its bits");
   const cudaStream_t stream = stream_of(exec);
+  const Arena::Mark mark(*exec.arena);
+  const TargetArgs targets = target_args(orders, columns);
+  const SortedItems sorted = sort_items(exec, from.size(0), orders);
   // Short chunks keep a small sum parallel, long ones keep partial sums few.
   const int chunk_length = sorted.n <= 16384 ? 16 : kMaxChunk;
   const int64_t chunks = divide_up(sorted.n, chunk_length);
-  const Arena::Mark mark(*exec.arena);
   const Tensor partials = exec.arena->tensor(DType::kF32, {chunks * 2, columns});
-  const TargetArgs to{target_rows(targets.first), target_rows(targets.second),
-                      static_cast<uint32_t>(targets.split)};
-  const DropoutArgs drop(exec, dropout);
-  const dim3 grid(static_cast<unsigned>(divide_up(chunks, kWarpsPerBlock)),
-                  static_cast<unsigned>(divide_up(columns, kSumColumns)));
+  const auto blocks = static_cast<unsigned>(divide_up(chunks, kWarpsPerBlock));
+  const dim3 grid(blocks, static_cast<unsigned>(divide_up(columns, kSumColumns)));
+  bool vectorize = can_vectorize(columns, {from});
+  for (const SumOrder& order : orders) {
+    vectorize = vectorize && can_vectorize(columns, {order.first.rows, order.second.rows});
+  }
   dispatch_type(from.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     const auto launch = [&](auto kernel) {
-      kernel<<<grid, kThreads, 0, stream>>>(sorted, chunk_length, input_of<T>(from), drop,
-                                            static_cast<int>(columns), static_cast<float>(scale),
-                                            to, device_ptr<float>(partials));
+      kernel<<<grid, kThreads, 0, stream>>>(sorted, chunk_length, input_of<T>(from), dropped,
+                                            static_cast<int>(columns), targets,
+                                            device_ptr<float>(partials));
       check_launch();
     };
-    if (can_vectorize(columns, {from, targets.first, targets.second})) {
+    if (vectorize) {
       launch(sum_chunks_kernel<T, 8>);
     } else {
       launch(sum_chunks_kernel<T, 1>);
     }
   });
-  sum_spans_kernel<<<static_cast<unsigned>(chunks), kThreads, 0, stream>>>(
-      sorted, chunk_length, static_cast<int>(columns), static_cast<float>(scale), to,
-      device_ptr<float>(partials));
+  const auto finish = vectorize ? sum_spans_kernel<4> : sum_spans_kernel<1>;
+  finish<<<blocks, kThreads, 0, stream>>>(sorted, chunk_length, static_cast<int>(columns), targets,
+                                          device_ptr<float>(partials));
   check_launch();
 }
 
@@ -269,9 +366,8 @@ void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, cons
                  double scale) {
   SEGUE_ASSERT(from.size(0) == index.size(0) && to.size(1) == from.size(1),
                "segment_sum: shapes differ");
-  const Arena::Mark mark(*exec.arena);
-  const SortedItems sorted = sort_items(exec, index, to.size(0));
-  sum_sorted(exec, sorted, from, {}, scale, {to, {}, to.size(0)});
+  const SumOrder order{index, {to, to.size(0), scale}, {}};
+  sum_rows(exec, from, {}, {&order, 1});
 }
 
 }  // namespace segue::ops::cuda
