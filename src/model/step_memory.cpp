@@ -1,6 +1,7 @@
 #include "model/step_memory.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "model/ranker.h"
@@ -47,6 +48,9 @@ class Step {
     tokens_ =
         std::min(samples_ * sample_tokens_, std::max(bounds.micro_batch_tokens, sample_tokens_));
     places_ = samples_ * (bounds.events + (candidates_ ? bounds.candidates : 0));
+    distinct_places_ =
+        static_cast<int64_t>(std::ceil(bounds.distinct_share * static_cast<double>(places_)));
+    branch_rows_ = m_.identities.distinct_rows ? distinct_places_ : places_;
     labels_ = candidates_ ? samples_ * bounds.candidates
                           : std::min(tokens_ / m.tokens_per_event(), samples_ * bounds.events);
     collapsed_ = m.identities.last_layer_targets && candidates_ && m.layer == LayerKind::kConcat &&
@@ -85,8 +89,8 @@ class Step {
         if (tables_.tables[t].name == table) ids[t] += count;
       }
     };
-    add(m_.item.table, places_);
-    for (const SequenceFeature& f : m_.additional) add(f.table, places_);
+    add(m_.item.table, distinct_places_);
+    for (const SequenceFeature& f : m_.additional) add(f.table, distinct_places_);
     for (const ContextualFeature& f : m_.contextual) add(f.table, samples_ * f.max_length);
     for (size_t t = 0; t < ids.size(); ++t) ids[t] = std::min(ids[t], tables_.tables[t].rows);
     return ids;
@@ -129,18 +133,18 @@ class Step {
     }
     const auto additional = static_cast<int64_t>(m_.additional.size());
     const int64_t contextual = m_.contextual_tokens();
-    activation(places_, dim);
-    activation(places_, additional * dim);
+    activation(branch_rows_, dim);
+    activation(branch_rows_, additional * dim);
     activation(contextual * samples_, dim);
-    mlp_forward(places_, m_.hidden, m_.dim, true, activation_);
+    mlp_forward(branch_rows_, m_.hidden, m_.dim, true, activation_);
     if (additional > 0) {
-      mlp_forward(places_, m_.hidden, m_.dim, true, activation_);
-      activation(places_, m_.dim);
+      mlp_forward(branch_rows_, m_.hidden, m_.dim, true, activation_);
+      activation(branch_rows_, m_.dim);
     }
     activation(action_rows(), static_cast<int64_t>(m_.action.weights.size()) * m_.action.dim);
     mlp_forward(action_rows(), m_.hidden, m_.dim, true, activation_);
     activation(samples_ * contextual, m_.dim);
-    wide(places_, m_.dim);
+    wide(branch_rows_, m_.dim);
     wide(action_rows(), m_.dim);
     wide(samples_ * contextual, m_.dim);
   }
@@ -238,13 +242,13 @@ class Step {
   void rows_backward() {
     const auto additional = static_cast<int64_t>(m_.additional.size());
     const int64_t contextual = m_.contextual_tokens();
-    activation(places_, (1 + additional) * tables_.dim);
+    activation(branch_rows_, (1 + additional) * tables_.dim);
     activation(contextual * samples_, tables_.dim);
     walk_.scope([&] {
-      if (activation_ != parameter_) activation(places_, m_.dim);
-      mlp_backward(places_, m_.hidden, m_.dim, activation_);
+      if (activation_ != parameter_) activation(branch_rows_, m_.dim);
+      mlp_backward(branch_rows_, m_.hidden, m_.dim, activation_);
     });
-    segment_sum(places_, places_, tables_.dim);
+    segment_sum(branch_rows_, branch_rows_, tables_.dim);
   }
   void update() {
     if (tables_.backward_wire == sparse::Wire::kF32) return;
@@ -263,6 +267,8 @@ class Step {
   int64_t samples_ = 0, sample_tokens_ = 0;
   int64_t tokens_ = 0, labels_ = 0;  // of a micro-batch
   int64_t places_ = 0;               // events and candidates of a batch
+  int64_t distinct_places_ = 0;      // different ids among them
+  int64_t branch_rows_ = 0;          // rows of the branches in front of the stack
   Walk walk_;
 };
 

@@ -14,6 +14,7 @@ struct StepBounds {
   int64_t events = 0;      // in the history of a sample
   int64_t candidates = 1;  // of a sample
   int64_t micro_batch_tokens = 0;
+  double distinct_share = 1;  // of different ids among events and candidates
 
   int64_t sample_tokens(const ModelConfig& config) const {
     return config.contextual_tokens() + events * config.tokens_per_event() +
@@ -23,7 +24,8 @@ struct StepBounds {
 
 /// What a training step takes from its arena at most, in bytes. `rows` exists once per batch:
 /// looked-up rows, their gradients and the branches in front of the stack; there are at most as
-/// many distinct rows as events and candidates in the largest batch, and as the table has. `kept`
+/// many distinct rows as events and candidates in the largest batch, times the share that may be
+/// different, and as the table has. `kept`
 /// is what backward reads of one micro-batch. `working` comes and goes: gradients of one layer,
 /// what recompute rebuilds, the scratch of attention and sums. `margin` is for what is not counted:
 /// partial sums, work lists, weights in another type. It hardly depends on tokens; on the CPU,

@@ -42,7 +42,8 @@ Tensor Arena::tensor(DType dtype, std::initializer_list<int64_t> shape) {
     fail(ErrorCode::kOutOfMemory,
          fmt::format(
              "activations need {} bytes more than the arena holds ({} of {} bytes used, {} asked "
-             "for {}); raise train.arena_gib or lower train.micro_batch_tokens",
+             "for {}); raise train.arena_gib or train.distinct_share, or lower "
+             "train.micro_batch_tokens",
              bytes - (capacity_ - used_), used_, capacity_, bytes, view.shape_string()));
   }
   used_ += bytes;

@@ -90,7 +90,8 @@ model::StepBounds step_bounds(const RunConfig& config) {
   return {.samples = config.data.batch_size,
           .events = events,
           .candidates = candidates,
-          .micro_batch_tokens = config.train.micro_batch_tokens};
+          .micro_batch_tokens = config.train.micro_batch_tokens,
+          .distinct_share = config.train.distinct_share};
 }
 
 int64_t arena_bytes(const RunConfig& config, Device device) {

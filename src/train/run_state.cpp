@@ -58,6 +58,7 @@ void members(State& s, Visit visit) {
 constexpr std::array kFreeKeys = {"train.threads",
                                   "train.device",
                                   "train.arena_gib",
+                                  "train.distinct_share",
                                   "train.warn_z_score",
                                   "train.watchdog_seconds",
                                   "train.peak_tflops",

@@ -25,11 +25,15 @@ double history_exponent(const RunConfig& c) {
 }
 
 /// Everything of one rank's device that is no table, from the plan of one rank.
-std::vector<sparse::PlannerInput::Fixed> fixed_parts(const RunConfig& config, int ranks) {
+std::vector<sparse::PlannerInput::Fixed> fixed_parts(const RunConfig& config,
+                                                     const Cluster& cluster) {
   RunConfig one = config;
-  one.data.batch_size = samples_per_rank(config, ranks);
+  one.data.batch_size = samples_per_rank(config, cluster.ranks);
+  // Who names the memory of a device means a GPU, whatever this machine has.
+  const bool gpu = config.train.device == "auto" && cluster.device_bytes > 0;
+  const Device device = gpu ? Device::cuda() : planned_device(one);
   std::vector<sparse::PlannerInput::Fixed> fixed;
-  for (const MemoryPlan::Part& p : memory_plan(one, planned_device(one)).parts) {
+  for (const MemoryPlan::Part& p : memory_plan(one, device).parts) {
     if (p.purpose == "tables" || p.what == "of the tables") continue;
     const bool activations = p.purpose == "activations";
     fixed.push_back({activations ? p.purpose : p.purpose + ", " + p.what, p.bytes,
@@ -92,7 +96,7 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   in.ranks_per_machine = cluster.ranks_per_machine;
   in.device_bytes = cluster.device_bytes;
   in.host_bytes = cluster.host_bytes;
-  in.fixed = fixed_parts(c, cluster.ranks);
+  in.fixed = fixed_parts(c, cluster);
   for (const sparse::TableConfig& t : c.sparse.tables) {
     in.tables.push_back({t.name, t.rows, c.sparse.dim, t.sharding, t.placement});
   }

@@ -42,6 +42,8 @@ void describe(base::ConfigVisitor& v, TrainConfig& c) {
            "of activations; f64 is for checks, bf16 on the CPU rounds where a GPU would");
   v.field("micro_batch_tokens", c.micro_batch_tokens,
           "tokens that are in memory at a time; results do not depend on it beyond rounding");
+  v.field("distinct_share", c.distinct_share,
+          "largest share of different ids among those of a batch that memory is planned for");
   v.field("arena_gib", c.arena_gib,
           "memory for activations; 0: what the largest batch needs, see `segue plan`");
   v.field("log_every", c.log_every, "steps between two lines of metrics.jsonl");
@@ -127,6 +129,10 @@ void DataConfig::validate() const {
 }
 
 void TrainConfig::validate() const {
+  if (!(distinct_share > 0 && distinct_share <= 1)) {
+    fail(ErrorCode::kConfig,
+         fmt::format("train.distinct_share must be in (0, 1], not {}", distinct_share));
+  }
   require_at_least("train.steps", steps, 0);
   require_at_least("train.seed", seed, 0);
   constexpr int64_t kMostThreads = 1024;

@@ -40,6 +40,7 @@ struct TrainConfig {
   std::string device = "auto";
   Precision precision = Precision::kF32;
   int64_t micro_batch_tokens = 65536;
+  double distinct_share = 1;
   double arena_gib = 0;
   int64_t log_every = 10;
   int64_t metric_window = 2500;

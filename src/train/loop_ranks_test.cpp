@@ -1,0 +1,108 @@
+// Runs of several ranks, as threads.
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "comm/world.h"
+#include "train/layouts_test_util.h"
+#include "train/loop.h"
+
+namespace segue::train {
+namespace {
+
+constexpr double kTimeout = 60;
+
+RunConfig config_for(int64_t steps) {
+  Layout layout;
+  layout.sharding = sparse::Sharding::kRow;
+  layout.balance = true;
+  RunConfig c = layout_config(layout);
+  c.train.steps = steps;
+  c.train.log_every = 2;
+  c.checkpoint.every_steps = 4;
+  return c;
+}
+
+/// What the first rank says; all must have done as many steps.
+TrainSummary train_on(int ranks, const RunConfig& config, const std::string& folder) {
+  std::vector<TrainSummary> summaries(static_cast<size_t>(ranks));
+  comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
+    LoopOptions options;
+    options.handle_signals = false;
+    options.allow_config_changes = {"train.steps"};
+    summaries[static_cast<size_t>(world.rank())] = train_loop(config, folder, options, world);
+  });
+  for (const TrainSummary& s : summaries) {
+    EXPECT_EQ(s.steps, config.train.steps);
+    EXPECT_TRUE(s.finished);
+    EXPECT_EQ(s.held_out->loss, summaries[0].held_out->loss);
+  }
+  return summaries[0];
+}
+
+TEST(LoopRanksTest, RunsAreThoseOfOneRank) {
+  const TrainSummary one = train_on(1, config_for(12), base::temp_path("one"));
+  for (const int ranks : {2, 3}) {
+    const TrainSummary several = train_on(ranks, config_for(12), base::temp_path("on" + std::to_string(ranks)));
+    EXPECT_EQ(several.samples, one.samples);
+    EXPECT_NEAR(several.last_loss, one.last_loss, 1e-5 * one.last_loss);
+    EXPECT_NEAR(several.held_out->loss, one.held_out->loss, 1e-5 * one.held_out->loss);
+    EXPECT_NEAR(several.held_out->auc(), one.held_out->auc(), 1e-4);
+  }
+}
+
+TEST(LoopRanksTest, GoesOnWithEqualBitsOnAsManyRanks) {
+  const TrainSummary whole = train_on(3, config_for(12), base::temp_path("whole"));
+  const std::string folder = base::temp_path("parts");
+  train_on(3, config_for(6), folder);
+  const TrainSummary resumed = train_on(3, config_for(12), folder);
+  EXPECT_TRUE(resumed.resumed);
+  EXPECT_EQ(resumed.last_loss, whole.last_loss);
+  EXPECT_EQ(resumed.held_out->loss, whole.held_out->loss);
+}
+
+TEST(LoopRanksTest, GoesOnWithAnyNumberOfRanks) {
+  const TrainSummary whole = train_on(1, config_for(12), base::temp_path("whole"));
+  for (const int before : {1, 2, 3, 4}) {
+    for (const int after : {1, 2, 3, 4}) {
+      if (before == after) continue;
+      const std::string folder =
+          base::temp_path("from" + std::to_string(before) + "to" + std::to_string(after));
+      train_on(before, config_for(6), folder);
+      const TrainSummary resumed = train_on(after, config_for(12), folder);
+      EXPECT_TRUE(resumed.resumed);
+      EXPECT_NEAR(resumed.last_loss, whole.last_loss, 1e-5 * whole.last_loss)
+          << before << " to " << after;
+    }
+  }
+}
+
+TEST(LoopRanksTest, MetricsTellAboutRanks) {
+  const std::string folder = base::temp_path("run");
+  train_on(2, config_for(4), folder);
+  const std::string metrics = base::read_file(folder + "/metrics.jsonl");
+  for (const char* key : {"\"ranks\": 2", "imbalance_before", "imbalance_after", "bytes_sent"}) {
+    EXPECT_TRUE(base::contains(metrics, key)) << key;
+  }
+}
+
+TEST(LoopRanksTest, AnErrorOfOneRankEndsAll) {
+  const auto error = base::error_of([&] {
+    comm::run_as_threads(3, kTimeout, [&](comm::World& world) {
+      LoopOptions options;
+      options.handle_signals = false;
+      RunConfig config = config_for(50);
+      if (world.rank() == 1) config.train.arena_gib = 1e-4;  // it runs out of memory
+      train_loop(config, base::temp_path("broken"), options, world);
+    });
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory) << error->what();
+}
+
+}  // namespace
+}  // namespace segue::train
