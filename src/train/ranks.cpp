@@ -72,7 +72,7 @@ Ranks::Ranks(comm::World& world, const RunConfig& config, Device device)
                      "start a multiple of {} ranks, or lower it",
                      tp, size_, tp));
   }
-  if (alone()) return;
+  if (size_ == 1 && config.comm.transport != comm::Transport::kNccl) return;
   balance = world.open("balance");
   ids = world.open("ids");
   rows = world.open("rows", device);
