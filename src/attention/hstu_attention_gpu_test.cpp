@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +11,7 @@
 
 #include "attention/hstu_attention.h"
 #include "base/bf16.h"
+#include "base/hash.h"
 #include "base/rng.h"
 #include "base/test_util.h"
 #include "ops/test_util.h"
@@ -282,6 +285,65 @@ TEST(GpuHstuAttentionBits, AreTheSameEveryTime) {
     for (int i = 0; i < 5; ++i) expect_same_bits(run_gpu(in), first);
     expect_same_bits(run_gpu<f16>(in), run_gpu<f16>(in));
   }
+}
+
+/// A race shows once in many runs: a batch that keeps all multiprocessors busy, again and again.
+TEST(GpuHstuAttentionBits, AreTheSameOverManyRuns) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const char* wanted = std::getenv("SEGUE_REPEATS");
+  const int repeats = wanted != nullptr ? std::atoi(wanted) : 40;
+  Case c{"busy", {}, {}, {}, 4, 128};
+  for (uint64_t b = 0; b < 64; ++b) {
+    c.lengths.push_back(9 + static_cast<int64_t>(base::splitmix64(b) % 800));
+    c.targets.push_back(1);
+  }
+  const Inputs in(c);
+  GpuBed bed(int64_t{4} << 30);
+  const int64_t w = in.width;
+  const auto load = [&](const std::vector<float>& values, int64_t columns) {
+    std::vector<bf16> bits(values.begin(), values.end());
+    const Tensor t = bed.exec.arena->tensor(DType::kBf16, {in.rows, columns});
+    copy_bytes(t.data, t.device, bits.data(), Device::cpu(), bits.size() * 2, bed.exec.stream);
+    bed.exec.stream->synchronize();
+    return t;
+  };
+  const auto part = [&](const Tensor& t, int64_t i) {
+    return t.columns(i * w, w).split_columns(in.c.heads);
+  };
+  const Tensor packed = load(in.packed, 4 * w), grad_o = load(in.grad_o, w);
+  HstuAttentionParams p;
+  p.v = part(packed, 1);
+  p.q = part(packed, 2);
+  p.k = part(packed, 3);
+  p.offsets = in.offsets;
+  p.num_targets = in.c.targets;
+  p.alpha = in.alpha;
+  p.scale = in.scale;
+  std::array<Tensor, 4> out;  // o, dq, dk, dv
+  for (Tensor& t : out) t = bed.exec.arena->tensor(DType::kBf16, {in.rows, w});
+  const Buffer host(Device::cpu(), out[0].bytes(), Purpose::kScratch, HostMemory::kPinned);
+  const auto hash = [&](const Tensor& t) {
+    copy_bytes(host.data(), Device::cpu(), t.data, t.device, static_cast<size_t>(t.bytes()),
+               bed.exec.stream);
+    bed.exec.stream->synchronize();
+    const auto used = static_cast<size_t>(in.offsets.back() * w * 2);
+    const size_t before = static_cast<size_t>(in.offsets.front() * w * 2);
+    return base::xxh64(static_cast<const char*>(host.data()) + before, used - before);
+  };
+  std::array<uint64_t, 4> first{};
+  std::array<int, 4> different{};
+  for (int i = 0; i < repeats; ++i) {
+    hstu_attention_forward(bed.exec, p, out[0].split_columns(in.c.heads));
+    hstu_attention_backward(bed.exec, p, grad_o.split_columns(in.c.heads),
+                            out[1].split_columns(in.c.heads), out[2].split_columns(in.c.heads),
+                            out[3].split_columns(in.c.heads));
+    for (size_t k = 0; k < out.size(); ++k) {
+      const uint64_t bits = hash(out[k]);
+      if (i == 0) first[k] = bits;
+      different[k] += bits == first[k] ? 0 : 1;
+    }
+  }
+  EXPECT_EQ(different, (std::array<int, 4>{})) << "of " << repeats << ": o, dq, dk, dv";
 }
 
 TEST(GpuHstuAttentionBits, DoNotDependOnTheRoomForScoreGradients) {
