@@ -20,6 +20,7 @@ bool BatchPipeline::fetch(Item& item) {
   const std::optional<data::Delivery> delivery = source_.next(item.batch);
   if (!delivery) return false;
   item.delivery = *delivery;
+  trainer_.ranks().set_batch_step(++step_);
   if (balancer_ != nullptr) {
     const base::Stage stage("balance");
     balance::Balancer::Pending pending = balancer_->start(item.batch);
@@ -41,6 +42,7 @@ void BatchPipeline::start(data::StreamPosition from) {
   settle();
   pending_ = {};
   source_.start(from);
+  step_ = trainer_.steps_done();
   if (ahead_) fetch_ahead();
 }
 

@@ -45,6 +45,7 @@ class BatchPipeline {
   Trainer& trainer_;
   balance::Balancer* balancer_;
   bool ahead_ = false;
+  int64_t step_ = 0;  // that the newest batch is for
   std::array<Item, 2> items_;
   size_t current_ = 1;
   std::future<bool> pending_;  // into the item that is not current

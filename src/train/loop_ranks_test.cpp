@@ -32,7 +32,7 @@ TrainSummary train_on(int ranks, const RunConfig& config, const std::string& fol
   std::vector<TrainSummary> summaries(static_cast<size_t>(ranks));
   comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
     LoopOptions options;
-    options.handle_signals = false;
+    options.own_process = false;
     options.allow_config_changes = {"train.steps"};
     summaries[static_cast<size_t>(world.rank())] = train_loop(config, folder, options, world);
   });
@@ -47,7 +47,8 @@ TrainSummary train_on(int ranks, const RunConfig& config, const std::string& fol
 TEST(LoopRanksTest, RunsAreThoseOfOneRank) {
   const TrainSummary one = train_on(1, config_for(12), base::temp_path("one"));
   for (const int ranks : {2, 3}) {
-    const TrainSummary several = train_on(ranks, config_for(12), base::temp_path("on" + std::to_string(ranks)));
+    const TrainSummary several =
+        train_on(ranks, config_for(12), base::temp_path("on" + std::to_string(ranks)));
     EXPECT_EQ(several.samples, one.samples);
     EXPECT_NEAR(several.last_loss, one.last_loss, 1e-5 * one.last_loss);
     EXPECT_NEAR(several.held_out->loss, one.held_out->loss, 1e-5 * one.held_out->loss);
@@ -94,7 +95,7 @@ TEST(LoopRanksTest, AnErrorOfOneRankEndsAll) {
   const auto error = base::error_of([&] {
     comm::run_as_threads(3, kTimeout, [&](comm::World& world) {
       LoopOptions options;
-      options.handle_signals = false;
+      options.own_process = false;
       RunConfig config = config_for(50);
       if (world.rank() == 1) config.train.arena_gib = 1e-4;  // it runs out of memory
       train_loop(config, base::temp_path("broken"), options, world);
