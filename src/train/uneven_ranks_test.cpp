@@ -75,10 +75,10 @@ class UnevenRanksTest : public testing::TestWithParam<int> {
 TEST_P(UnevenRanksTest, NeverHangAndTrainAsOneRank) {
   const auto seed = static_cast<uint64_t>(GetParam());
   data::SynthConfig log;
-  log.users = 5;
+  log.users = 8;
   log.items = 150;
   log.days = 5;
-  log.events_per_user = 15;
+  log.events_per_user = 25;
   log.seed = seed;
   data::SynthStoreConfig store;
   store.folder = folder_ + "/store";
