@@ -275,6 +275,11 @@ TEST_F(TrainRanks, TraceShowsTheNextBatchPreparedWhileOneIsTrained) {
     EXPECT_GT(overlapping, 0) << name;
   }
   EXPECT_FALSE(spans("all-reduce").empty());
+  int threads = 0;
+  for (const nlohmann::json& e : trace["traceEvents"]) {
+    threads += e["ph"] == "M" && e["args"]["name"] == "batch pipeline";
+  }
+  EXPECT_EQ(threads, 1);
 }
 
 /// mpirun with a folder of its own, as several that start together trip over a common one.
