@@ -60,6 +60,7 @@ StopSignals::~StopSignals() {
   sigaction(SIGTERM, &previous_term, nullptr);
   sigaction(SIGINT, &previous_int, nullptr);
   sigaction(SIGUSR1, &previous_usr1, nullptr);
+  signals_seen = 0;
 }
 
 bool StopSignals::requested() { return signals_seen.load() > 0; }

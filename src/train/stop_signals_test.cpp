@@ -19,6 +19,7 @@ TEST(StopSignalsTest, EachSignalIsARequest) {
     ::raise(signal);
     EXPECT_TRUE(StopSignals::requested());
   }
+  EXPECT_FALSE(StopSignals::requested());
 }
 
 /// oneDNN's products move the stack pointer to memory of the heap: see SignalStack.
