@@ -298,6 +298,24 @@ TEST(GpuHstuAttentionBits, DoNotDependOnTheRoomForScoreGradients) {
   expect_near(run_cpu(in, Precision::kF64), run_cpu(in, Precision::kBf16), narrow);
 }
 
+TEST(GpuHstuAttentionBits, DoNotDependOnALongNeighbour) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const Case short_ones{"short", {500, 129, 64, 300}, {1, 1, 2, 70}, {}, 2, 128};
+  Case all = short_ones;  // one more, so long that another kernel is chosen
+  all.lengths.push_back(1500);
+  all.targets.push_back(1);
+  const Inputs in(short_ones);
+  Inputs more(all);
+  more.scale = in.scale;
+  const auto rows = static_cast<size_t>(in.offsets.back());
+  const auto width = static_cast<size_t>(in.width);
+  std::copy_n(in.packed.begin(), rows * 4 * width, more.packed.begin());
+  std::copy_n(in.grad_o.begin(), rows * width, more.grad_o.begin());
+  const Results alone = run_gpu(in), together = run_gpu(more);
+  EXPECT_TRUE(std::equal(alone.o.begin(), alone.o.begin() + static_cast<int64_t>(rows * width),
+                         together.o.begin()));
+}
+
 TEST(GpuHstuAttentionErrors, SayWhatIsSupported) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const Case c{"wide", {10}, {1}, {}, 2, 264};

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
@@ -117,9 +119,10 @@ __device__ void fetch_values(ForwardShared<T, kHeadDim>& sh, const CUtensorMap& 
   }
 }
 
+/// kHalves: blocks of which the second half is hidden are computed by half.
 /// One stream of key blocks over all tiles: the product with v of a block, and the output of a
 /// tile, come while the scores of the next block are computed, whichever tile that is of.
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, bool kHalves>
 __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args, int consumer) {
   using Shape = ForwardShape<kHeadDim>;
   constexpr int kKeys = Shape::kKeys;
@@ -316,18 +319,18 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
         activate(s, true);
         to_fragment<T>(p, s);
         look_ahead();
-      } else if (view == kHalf) {
+      } else if (kHalves && view == kHalf) {
         step(Constant<kKeys / 2>(), Constant<kKeys>(), true);
 #pragma unroll
         for (int k = kKeys / 32; k < kKeys / 16; ++k) p[k][0] = p[k][1] = p[k][2] = p[k][3] = 0;
-      } else if (pending_half) {
+      } else if (kHalves && pending_half) {
         step(Constant<kKeys>(), Constant<kKeys / 2>(), view != kAll);
       } else {
         step(Constant<kKeys>(), Constant<kKeys>(), view != kAll);
       }
       at = next;
       pending = true;
-      pending_half = view == kHalf;
+      pending_half = kHalves && view == kHalf;
     }
     const bool has_rows = __shfl_sync(~0u, t.begin + 64 * consumer < t.n, 0);
     if (has_rows) {
@@ -340,7 +343,7 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
   if (pending) flush();
 }
 
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, bool kHalves>
 __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWarpgroup, 1)
     forward_kernel(const __grid_constant__ CUtensorMap q_map,
                    const __grid_constant__ CUtensorMap k_map,
@@ -388,9 +391,22 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
   } else {
     registers_raise<Shape::kComputeRegisters>();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpgroup), 0);
-    compute<T, kHeadDim>(sh, args, warpgroup - 1);
+    compute<T, kHeadDim, kHalves>(sh, args, warpgroup - 1);
   }
 #endif
+}
+
+/// From here on it pays to compute half of a block where nothing of the other half is seen. Shorter
+/// sequences have a border every few steps, and there fewer kinds of steps, hence less code to
+/// fetch, are worth more (256 x 512: 336 against 294 TFLOP/s).
+constexpr int64_t kLongSequence = 1024;
+
+int64_t longest(const HstuAttentionParams& p) {
+  int64_t n = 0;
+  for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
+    n = std::max(n, p.offsets[b + 1] - p.offsets[b]);
+  }
+  return n;
 }
 
 template <class T, int kHeadDim>
@@ -412,7 +428,9 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   static_assert(Shape::kFetchRegisters + Shape::kConsumers * Shape::kComputeRegisters <=
                 kRegistersPerThread);
   static_assert(!Shape::kTurns || Shape::kConsumers == 2);
-  const auto kernel = forward_kernel<T, kHeadDim>;
+  // Results are equal to the bit: what a half block leaves out is a sum of zeros.
+  const auto kernel = longest(p) >= kLongSequence ? forward_kernel<T, kHeadDim, true>
+                                                  : forward_kernel<T, kHeadDim, false>;
   launch_persistent(exec, reinterpret_cast<const void*>(kernel), args.work.tiles,
                     (Shape::kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),
                     tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys), args);

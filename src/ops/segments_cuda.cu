@@ -87,7 +87,7 @@ __device__ void add_to_target(const TargetArgs& targets, uint32_t destination, i
   }
 }
 
-constexpr int kSumColumns = 512;  // of one warp
+constexpr int kSumColumns = 256;  // of one warp
 constexpr int kAhead = 4;         // rows loaded before the first is added; divides a warp
 constexpr int kMaxChunk = 2 * kWarp;
 
@@ -95,7 +95,7 @@ constexpr int kMaxChunk = 2 * kWarp;
 /// came in from the chunk before goes to partials[chunk][0], of one that goes on to the next and
 /// began here to partials[chunk][1].
 template <class T, int kW>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 3)
     sum_chunks_kernel(SortedItems s, int chunk_length, Matrix<const T> from, DroppedRows dropped,
                       int columns, TargetArgs targets, float* partials) {
   using L = Lanes<kW, kSumColumns / kWarp / kW>;

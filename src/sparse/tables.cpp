@@ -202,12 +202,10 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
   config_.validate();
   SEGUE_ASSERT(dtype == DType::kF32 || dtype == DType::kF64, "tables are kept in float or double");
   SEGUE_ASSERT(plan_.tables.size() == config_.tables.size(), "a placement for every table");
-  if (!alone()) {
-    SEGUE_ASSERT(groups_.ids != nullptr && groups_.rows != nullptr &&
-                     groups_.ids->size() == plan_.ranks && groups_.rows->size() == plan_.ranks,
-                 "the plan and the groups are of the same ranks");
-    rank_ = groups_.rows->rank();
-  }
+  SEGUE_ASSERT(plan_.ranks == (alone() ? 1 : groups_.rows->size()) &&
+                   (alone() || groups_.ids->size() == plan_.ranks),
+               "the plan and the groups are of the same ranks");
+  if (!alone()) rank_ = groups_.rows->rank();
   if (dtype == DType::kF64 &&
       (config_.forward_wire == Wire::kBf16 || config_.backward_wire == Wire::kBf16)) {
     fail(ErrorCode::kUnsupported, "tables in double precision have no bf16 wire; use f32 or f16");

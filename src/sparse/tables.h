@@ -168,7 +168,7 @@ class Tables {
     Buffer weight_memory, state_memory;
     Tensor weights, state;  // [rows, columns], [rows, state size]
   };
-  bool alone() const { return plan_.ranks == 1; }
+  bool alone() const { return groups_.rows == nullptr; }
   void add_table(const TableConfig& config, const TablePlacement& placement, Device device,
                  DType dtype, uint64_t seed);
   /// Per table its part of `rows`; absent for those not named.

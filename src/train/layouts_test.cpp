@@ -50,6 +50,40 @@ class SlowLayoutsTest : public testing::TestWithParam<Layout> {};
 TEST_P(SlowLayoutsTest, TrainsAsOneRank) { expect_trains_as_one_rank(GetParam()); }
 INSTANTIATE_TEST_SUITE_P(All, SlowLayoutsTest, testing::ValuesIn(all_layouts()), name_of);
 
+/// Ranks that share a GPU: what they exchange goes through host memory.
+TEST(GpuLayoutsTest, RanksSharingAGpuTrainAsOneRank) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  using sparse::Sharding;
+  const std::unique_ptr<comm::World> self = comm::self_world();
+  const Trained expected = train_layout(*self, {}, kSteps, Device::cuda());
+  for (const Layout& layout :
+       {Layout{2, Sharding::kRow, sparse::Wire::kF32, true, true, 1},
+        Layout{2, Sharding::kColumn, sparse::Wire::kF32, false, false, 2},
+        Layout{4, Sharding::kTable, sparse::Wire::kF32, true, true, 2},
+        Layout{4, Sharding::kReplicated, sparse::Wire::kF32, true, false, 1},
+        Layout{3, Sharding::kTableRow, sparse::Wire::kF16, false, true, 1}}) {
+    SCOPED_TRACE(layout.name());
+    Trained first;
+    comm::run_as_threads(layout.ranks, kTimeout, [&](comm::World& world) {
+      const Trained trained = train_layout(world, layout, kSteps, Device::cuda());
+      if (world.rank() == 0) first = trained;
+    });
+    expect_same_training(first, expected, tolerance_of(layout));
+  }
+}
+
+TEST(GpuLayoutsTest, OneRankOverNcclGivesTheBitsOfOneAlone) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const std::unique_ptr<comm::World> self = comm::self_world();
+  const Trained expected = train_layout(*self, {}, kSteps, Device::cuda());
+  comm::CommConfig config;
+  config.transport = comm::Transport::kNccl;
+  const std::unique_ptr<comm::World> world = comm::join_world(config);
+  const Trained trained = train_layout(*world, {}, kSteps, Device::cuda(), config);
+  EXPECT_EQ(trained.losses, expected.losses);
+  EXPECT_EQ(trained.eval_loss, expected.eval_loss);
+}
+
 TEST(RanksTest, RepeatedRunsGiveEqualBitsWithAndWithoutThePipeline) {
   std::vector<std::vector<double>> losses;
   for (const bool pipeline : {false, true, true}) {

@@ -119,8 +119,9 @@ struct Trained {
 };
 
 inline Trained train_layout(comm::World& world, const Layout& layout, int64_t steps,
-                            Device device = Device::cpu()) {
-  const RunConfig config = layout_config(layout);
+                            Device device = Device::cpu(), const comm::CommConfig& comm = {}) {
+  RunConfig config = layout_config(layout);
+  config.comm = comm;
   config.validate();
   Ranks ranks(world, config, device);
   Trainer trainer(config, device, ranks);

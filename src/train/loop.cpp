@@ -187,7 +187,8 @@ class Loop {
     if (folder_) log_start(config_, *trainer_, *folder_);
     make_writer();
     if (mlperf_) {
-      mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples);
+      mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples,
+                    ranks_.size());
     }
   }
 

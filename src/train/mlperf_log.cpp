@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/file.h"
+#include "train/shard_planning.h"
 
 namespace segue::train {
 namespace {
@@ -94,11 +95,12 @@ MlperfLog::MlperfLog(const RunConfig& config, const RunFolder& folder, bool resu
   log_->init_start();
 }
 
-void MlperfLog::open(int64_t train_samples, int64_t eval_samples, int64_t samples) {
+void MlperfLog::open(int64_t train_samples, int64_t eval_samples, int64_t samples, int ranks) {
   if (!log_) return;
   const MlperfConfig& m = config_.mlperf;
-  log_->open({m.benchmark, m.division, m.org, m.platform, m.status},
-             mllog_hyperparameters(config_, train_samples, eval_samples));
+  report::MllogHyperparameters h = mllog_hyperparameters(config_, train_samples, eval_samples);
+  h.micro_batch_size = samples_per_rank(config_, ranks);
+  log_->open({m.benchmark, m.division, m.org, m.platform, m.status}, h);
   log_->block_start(samples);
 }
 

@@ -23,7 +23,8 @@ class MlperfLog {
   MlperfLog(const RunConfig& config, const RunFolder& folder, bool resuming,
             const std::string& state);
 
-  void open(int64_t train_samples, int64_t eval_samples, int64_t samples);  // the run begins
+  /// The run begins, or goes on, on so many ranks.
+  void open(int64_t train_samples, int64_t eval_samples, int64_t samples, int ranks);
   void train_loss(int64_t samples, double loss, double learning_rate);
   void evaluation_begins(int64_t samples);
   void evaluation_done(int64_t samples, double auc, bool goes_on);

@@ -70,7 +70,7 @@ Ranks::~Ranks() = default;
 Ranks::Ranks(comm::World& world, const RunConfig& config, Device device)
     : rank_(world.rank()), size_(world.size()), local_size_(world.local_size()) {
   require_ranks(config, size_);
-  if (alone()) return;
+  if (size_ == 1 && config.comm.transport != comm::Transport::kNccl) return;
   balance = world.open("balance");
   ids = world.open("ids");
   rows = world.open("rows", device);

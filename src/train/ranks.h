@@ -26,7 +26,9 @@ class Ranks {
   int rank() const { return rank_; }
   int size() const { return size_; }
   int local_size() const { return local_size_; }  // ranks of this machine
-  bool alone() const { return size_ == 1; }
+  /// There is nobody to talk to. One rank over NCCL talks to itself: that is how it is tested where
+  /// there is one GPU.
+  bool alone() const { return rows == nullptr; }
   bool first() const { return rank_ == 0; }
 
   // Used where a batch is prepared, maybe a step ahead on another thread.

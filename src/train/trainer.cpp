@@ -148,6 +148,11 @@ void Trainer::combine_ranks(const Exec& exec, const model::Pass& pass, bool trai
   }
 }
 
+/// Exchanges that are queued on a GPU end, or fail, within the timeout.
+void Trainer::wait_for_ranks() const {
+  if (!ranks_.alone()) ranks_.results->synchronize(stream_).throw_if_failed();
+}
+
 void Trainer::gather_ranks(const model::PreparedBatch& prepared, bool training, model::Pass& pass) {
   if (ranks_.alone()) return;
   const base::Stage stage("gather results");
@@ -182,6 +187,7 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   ranker_.send_results(e, pass);
   update(e, pass, stats);
   prepared.block.release(stream_);
+  wait_for_ranks();
   ranker_.finish(pass);
   prepared.ticket = std::move(pass.ticket);  // its memory serves the next batch
   require_finite(e, pass, stats.step);
@@ -260,6 +266,7 @@ model::Pass Trainer::predict(const Batch& batch) {
   combine_ranks(e, pass, /*training=*/false);
   ranker_.send_results(e, pass);
   prepared_.block.release(stream_);
+  wait_for_ranks();
   ranker_.finish(pass);
   prepared_.ticket = std::move(pass.ticket);
   gather_ranks(prepared_, /*training=*/false, pass);

@@ -76,6 +76,7 @@ class Trainer {
   Exec exec(int64_t step);
   model::PassOptions pass_options(const model::PreparedBatch& prepared, bool training);
   void combine_ranks(const Exec& exec, const model::Pass& pass, bool training);
+  void wait_for_ranks() const;
   void gather_ranks(const model::PreparedBatch& prepared, bool training, model::Pass& pass);
   void update(const Exec& exec, model::Pass& pass, const StepStats& stats);
   void require_finite(const Exec& exec, const model::Pass& pass, int64_t step) const;
