@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -147,6 +148,12 @@ class Pool {
   }
 
   void serve() {
+    // Handlers are for the threads of the caller: work that uses the stack pointer for its own ends
+    // (matrix products of oneDNN) must not be interrupted by one.
+    sigset_t signals;
+    sigemptyset(&signals);
+    for (const int s : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&signals, s);
+    pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     std::unique_lock lock(mutex_);
     for (;;) {
       Ticket* ticket = nullptr;

@@ -2,6 +2,7 @@
 
 // For tests only.
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -27,7 +28,9 @@ inline std::string temp_path(const std::string& name) {
   };
   static const Folder kFolder;
   const testing::TestInfo* info = testing::UnitTest::GetInstance()->current_test_info();
-  return kFolder.path + "/" + info->test_suite_name() + "." + info->name() + "." + name;
+  std::string test = std::string(info->test_suite_name()) + "." + info->name() + ".";
+  std::ranges::replace(test, '/', '-');  // of parametrised tests
+  return kFolder.path + "/" + test + name;
 }
 
 /// Writes a new file without syncing: quick enough for a file per trial.

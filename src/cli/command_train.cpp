@@ -11,8 +11,10 @@
 #include "base/time.h"
 #include "cli/app.h"
 #include "cli/commands.h"
+#include "comm/environment.h"
 #include "comm/launch.h"
 #include "train/loop.h"
+#include "train/ranks.h"
 #include "train/run_config.h"
 
 namespace segue::cli {
@@ -62,6 +64,31 @@ std::vector<std::string> rank_command(const std::string& run_dir) {
   return argv;
 }
 
+/// What every rank would find wrong is said once.
+void check_ranks(const train::RunConfig& config, int64_t ranks) {
+  if (comm::read_launch().ranks > 1) {
+    fail(ErrorCode::kInvalidArgument,
+         "this process is already one of several ranks (mpirun, srun): leave out --ranks");
+  }
+  if (config.comm.transport == comm::Transport::kSelf ||
+      config.comm.transport == comm::Transport::kMpi) {
+    fail(ErrorCode::kConfig,
+         fmt::format("--ranks starts ranks that talk over TCP, but comm.transport is \"{}\"; set "
+                     "it to auto, tcp or nccl",
+                     config.comm.transport == comm::Transport::kMpi ? "mpi" : "self"));
+  }
+  train::require_ranks(config, ranks);
+}
+
+int train_ranks(const train::RunConfig& config, int64_t ranks, const std::string& run_dir) {
+  check_ranks(config, ranks);
+  comm::LaunchOptions launch;
+  launch.ranks = static_cast<int>(ranks);
+  launch.argv = rank_command(run_dir);
+  launch.peer_exit_code = kExitPeer;
+  return comm::launch_ranks(launch);
+}
+
 void train(TrainArguments& arguments) {
   std::vector<std::string>& sets = arguments.sources.sets;
   // Options of their own are --set in short form: they show in the resolved config.
@@ -74,11 +101,7 @@ void train(TrainArguments& arguments) {
   const std::string run_dir =
       arguments.run_dir.empty() ? default_run_dir(arguments.sources.file) : arguments.run_dir;
   if (arguments.ranks > 1) {
-    comm::LaunchOptions launch;
-    launch.ranks = static_cast<int>(arguments.ranks);
-    launch.argv = rank_command(run_dir);
-    launch.peer_exit_code = kExitPeer;
-    throw ExitWith{comm::launch_ranks(launch)};
+    throw ExitWith{train_ranks(config, arguments.ranks, run_dir)};
   }
   train::train_loop(config, run_dir, arguments.options);
 }
@@ -98,7 +121,8 @@ void add_train(CLI::App& app) {
                    "key that may differ from the run's own config; may be repeated")
       ->allow_extra_args(false);
   command->add_option("--device", arguments->device, "auto, cpu, cuda or cuda:N");
-  command->add_option("--threads", arguments->threads, "CPU threads; 0: all cores");
+  command->add_option("--threads", arguments->threads,
+                      "CPU threads of a rank; 0: all cores, shared with the ranks beside it");
   command->add_option("--steps", arguments->steps, "optimizer steps; 0: all samples");
   command
       ->add_option("--ranks", arguments->ranks,

@@ -54,8 +54,15 @@ class Process {
   /// `prepare` runs in the new process before the program; false ends it with code 125.
   template <class Prepare>
   Process(std::vector<std::string> arguments, Prepare prepare)
+      : Process({}, std::move(arguments), prepare) {}
+  /// `launcher` is a command that starts programs, looked for where commands are.
+  Process(std::vector<std::string> launcher, std::vector<std::string> arguments)
+      : Process(std::move(launcher), std::move(arguments), [] { return true; }) {}
+  template <class Prepare>
+  Process(std::vector<std::string> launcher, std::vector<std::string> arguments, Prepare prepare)
       : out_(base::temp_path(unique("out"))), err_(base::temp_path(unique("err"))) {
     arguments.insert(arguments.begin(), SEGUE_BINARY);
+    arguments.insert(arguments.begin(), launcher.begin(), launcher.end());
     std::vector<char*> argv;
     for (std::string& a : arguments) argv.push_back(a.data());
     argv.push_back(nullptr);
@@ -65,7 +72,7 @@ class Process {
         ::dup2(::open(path->c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0666), fd);
       }
       if (!prepare()) ::_exit(125);
-      ::execv(argv[0], argv.data());
+      ::execvp(argv[0], argv.data());
       ::_exit(126);
     }
   }
@@ -78,6 +85,7 @@ class Process {
     }
   }
 
+  pid_t pid() const { return pid_; }
   void kill(int signal = SIGKILL) const { ::kill(pid_, signal); }
   Outcome wait() {
     int status = 0;

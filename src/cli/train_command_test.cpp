@@ -17,6 +17,7 @@
 #include "base/test_util.h"
 #include "base/time.h"
 #include "cli/parquet.h"
+#include "cli/run_test_util.h"
 #include "cli/test_util.h"
 
 namespace segue::cli {
@@ -25,57 +26,12 @@ namespace {
 namespace fs = std::filesystem;
 using base::contains;
 
-constexpr const char* kConfig = R"(
-[model]
-dim = 16
-heads = 2
-qk_dim = 8
-v_dim = 8
-layers = 2
-hidden = 16
-item_hidden = 16
-head_hidden = 16
-max_seq_len = 24
-position_buckets = 32
-time_buckets = 32
-item = { history = "item_id", candidate = "item_candidate_id", table = "item" }
-additional = [
-  { history = "artist_id", candidate = "item_candidate_artist_id", table = "artist" },
-]
-contextual = [{ name = "uid", table = "user" }, { name = "user_x_artist", table = "cross" }]
-tasks = [{ name = "listen_plus", bit = 1 }]
-[sparse]
-dim = 8
-tables = [
-  { name = "item", rows = 1501 },
-  { name = "artist", rows = 200 },
-  { name = "user", rows = 400 },
-  { name = "cross", rows = 500 },
-]
-[optimizer]
-lr = 2e-3
-sparse_lr = 0.05
-[data]
-batch_size = 64
-[data.stream]
-min_history = 20
-shuffle_fraction = 1.0
-[train]
-log_every = 5
-arena_gib = 0.5
-[eval]
-every_windows = 4
-[checkpoint]
-every_steps = 7
-keep_last = 2
-)";
-
 class TrainCommand : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = base::temp_path("train");
     fs::create_directories(folder_);
-    base::write_file(folder_ + "/config.toml", kConfig);
+    base::write_file(folder_ + "/config.toml", kSmallConfig);
     const Outcome o =
         run({"synth", "--out", store(), "--users", "120", "--days", "12", "--items", "1500",
              "--events-per-user", "90", "--history", "60", "--min-history", "20"});
@@ -92,42 +48,11 @@ class TrainCommand : public testing::Test {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  /// Losses, metrics and counts; not times, rates or memory.
   std::vector<std::string> lasting(const std::string& run_name) const {
-    std::istringstream text(base::read_file(folder_ + "/" + run_name + "/metrics.jsonl"));
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(text, line);) {
-      std::string kept;
-      for (const char* key :
-           {"event", "step", "window", "samples", "loss", "loss_window", "auc", "auc_window",
-            "auc_lifetime", "normalized_entropy", "grad_norm", "loss_z", "grad_norm_z",
-            "eval_samples", "samples_window", "tokens_window", "status"}) {
-        const size_t at = line.find(std::string("\"") + key + "\": ");
-        if (at == std::string::npos) continue;
-        kept += line.substr(at, line.find_first_of(",}", at) - at) + " ";
-      }
-      lines.push_back(kept);
-    }
-    return lines;
+    return lasting_metrics(folder_ + "/" + run_name);
   }
-  /// Newest checkpoint, by file; the manifest has times in it.
   std::map<std::string, std::string> final_arrays(const std::string& run_name) const {
-    std::string newest;
-    int64_t step = -1;
-    for (const auto& e : fs::directory_iterator(folder_ + "/" + run_name + "/checkpoints")) {
-      const std::string name = e.path().filename().string();
-      if (!name.starts_with("step-")) continue;
-      if (const int64_t s = std::stoll(name.substr(5)); s > step) {
-        step = s;
-        newest = e.path().string();
-      }
-    }
-    std::map<std::string, std::string> files;
-    for (const auto& e : fs::directory_iterator(newest)) {
-      const std::string name = e.path().filename().string();
-      if (name != "manifest.json") files[std::to_string(step) + name] = base::read_file(e.path());
-    }
-    return files;
+    return newest_arrays(folder_ + "/" + run_name);
   }
 
   /// Kills a run again and again until it is done, then compares with one that was left alone.

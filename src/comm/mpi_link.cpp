@@ -28,16 +28,14 @@ std::string text_of(int rc) {
 }
 
 /// Busy at first, because messages usually come within microseconds; then out of the way of other
-/// ranks on the same cores.
+/// ranks on the same cores. It sleeps and does not yield: on a busy machine a thread that yields
+/// comes back after others have used up their time, milliseconds later.
 class Patience {
  public:
   void wait() {
     ++rounds_;
-    if (rounds_ < 200) {
-      std::this_thread::yield();
-    } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(rounds_ < 2000 ? 20 : 500));
-    }
+    if (rounds_ < 50) return;
+    std::this_thread::sleep_for(std::chrono::microseconds(rounds_ < 2000 ? 20 : 500));
   }
   void reset() { rounds_ = 0; }
 

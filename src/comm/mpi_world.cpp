@@ -67,6 +67,8 @@ std::unique_ptr<World> join_mpi(const CommConfig& config) {
   int ready = 0;
   MPI_Initialized(&ready);
   SEGUE_ASSERT(ready == 0, "one MPI world per process");
+  // Waiting is the link's business: see Patience.
+  ::setenv("OMPI_MCA_mpi_yield_when_idle", "0", 0);
   int provided = MPI_THREAD_SINGLE;
   check(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided), "MPI_Init_thread");
   std::atexit(speak_last);

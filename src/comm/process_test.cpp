@@ -1,10 +1,9 @@
 // Ranks as processes: over TCP by our own launcher, and under mpirun.
 
 #include <csignal>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -15,13 +14,14 @@
 #include "base/test_util.h"
 #include "base/time.h"
 #include "comm/launch.h"
-#include "comm/process_world.h"
+#include "comm/process_test_util.h"
 
 namespace segue::comm {
 namespace {
 
 using base::contains;
-using Settings = std::vector<std::pair<std::string, std::string>>;
+using testing::Outcome;
+using testing::Settings;
 
 constexpr int kRanks = 4;
 // Of tests that run into it: long enough for ranks that share two cores with other tests.
@@ -29,41 +29,10 @@ constexpr double kTimeout = 3;
 constexpr double kPromptly = 12;
 constexpr int kPeerExitCode = 9, kOwnExitCode = 5;  // of rank_program_test.cpp
 
-const std::vector<std::string>& rank_program() {
-  static const std::vector<std::string> kArgv{
-      "/proc/self/exe", "--gtest_filter=DISABLED_RankProgram.Run",
-      "--gtest_also_run_disabled_tests", "--gtest_brief=1", "--gtest_output="};
-  return kArgv;
-}
-
-struct Outcome {
-  int code = 0;
-  std::string text;
-  double seconds = 0;
-
-  /// The lines that begin with `start`.
-  std::string lines(const std::string& start) const {
-    std::istringstream in(text);
-    std::string line, found;
-    while (std::getline(in, line)) {
-      if (line.starts_with(start)) found += line + "\n";
-    }
-    return found;
-  }
-};
+const std::vector<std::string> kProgram = testing::rank_program("DISABLED_RankProgram.Run");
 
 Outcome launch(int ranks, Settings settings, double grace = 10) {
-  const std::string path = base::temp_path("log");
-  const int fd = ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND, 0600);
-  LaunchOptions options{ranks, rank_program(), std::move(settings), grace, kPeerExitCode};
-  options.out_fd = options.err_fd = fd;
-  const base::Stopwatch watch;
-  Outcome outcome;
-  outcome.code = launch_ranks(options);
-  outcome.seconds = watch.seconds();
-  ::close(fd);
-  outcome.text = base::read_file(path);
-  return outcome;
+  return testing::launch_and_wait({ranks, kProgram, std::move(settings), grace, kPeerExitCode});
 }
 
 /// What is noticed at once, with the long timeout of rank_program_test.cpp.
@@ -151,17 +120,7 @@ TEST(SlowTcpProcesses, MoreRandomSequences) {
 // ---- the launcher itself ----
 
 Outcome launch_shell(int ranks, const std::string& script, double grace = 5) {
-  const std::string path = base::temp_path("log");
-  const int fd = ::open(path.c_str(), O_CREAT | O_WRONLY | O_TRUNC | O_APPEND, 0600);
-  LaunchOptions options{ranks, {"/bin/sh", "-c", script}, {}, grace};
-  options.out_fd = options.err_fd = fd;
-  const base::Stopwatch watch;
-  Outcome outcome;
-  outcome.code = launch_ranks(options);
-  outcome.seconds = watch.seconds();
-  ::close(fd);
-  outcome.text = base::read_file(path);
-  return outcome;
+  return testing::launch_and_wait({ranks, {"/bin/sh", "-c", script}, {}, grace});
 }
 
 TEST(Launch, OutputIsPassedOnWithTheRank) {
@@ -225,36 +184,9 @@ TEST(Launch, AProgramThatIsNotThereFails) {
 
 // ---- mpirun ----
 
-bool have_mpirun() { return has_mpi() && std::system("command -v mpirun >/dev/null 2>&1") == 0; }
-
-/// `recover`: mpirun leaves the survivors of a killed rank alone; it then ends with 0, whatever
-/// they return.
 Outcome mpirun(int ranks, const Settings& settings, bool recover = false) {
-  const std::string path = base::temp_path("log");
-  char program[4096] = "";
-  EXPECT_GT(::readlink("/proc/self/exe", program, sizeof program - 1), 0);
-  // A folder of its own: several mpiruns that start together trip over each other in a common one.
-  std::string folder = "/tmp/segue-mpi-XXXXXX";
-  EXPECT_NE(::mkdtemp(folder.data()), nullptr);
-  std::string command = "timeout 60 mpirun --oversubscribe --allow-run-as-root --bind-to none";
-  command += " --mca orte_tmpdir_base " + folder;
-  if (recover) command += " --mca orte_enable_recovery 1";
-  for (const auto& [name, value] : settings) command += " -x " + name + "=" + value;
-  command += " -n " + std::to_string(ranks) + " " + program;
-  for (size_t i = 1; i < rank_program().size(); ++i) command += " " + rank_program()[i];
-  const base::Stopwatch watch;
-  const int status = std::system((command + " > " + path + " 2>&1").c_str());
-  std::error_code ignored;
-  std::filesystem::remove_all(folder, ignored);
-  Outcome outcome;
-  outcome.seconds = watch.seconds();
-  outcome.code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  outcome.text = base::read_file(path);
-  return outcome;
+  return testing::mpirun(ranks, kProgram, settings, recover);
 }
-
-#define SKIP_WITHOUT_MPIRUN() \
-  if (!have_mpirun()) GTEST_SKIP() << "no mpirun on this machine, or a build without MPI"
 
 TEST(MpiProcesses, RandomSequencesOfCollectives) {
   SKIP_WITHOUT_MPIRUN();

@@ -11,7 +11,9 @@ BatchPipeline::BatchPipeline(Source& source, Trainer& trainer, balance::Balancer
                              Pipeline mode)
     : source_(source), trainer_(trainer), balancer_(balancer) {
   const bool gpu = trainer.device().is_cuda();
-  ahead_ = mode == Pipeline::kOn || (mode == Pipeline::kAuto && gpu);
+  if (mode == Pipeline::kOn || (mode == Pipeline::kAuto && gpu)) {
+    worker_ = std::make_unique<data::BackgroundWorker>();
+  }
   if (!gpu) return;
   for (Item& item : items_) item.batch.use_pinned_memory();
 }
@@ -20,6 +22,7 @@ bool BatchPipeline::fetch(Item& item) {
   const std::optional<data::Delivery> delivery = source_.next(item.batch);
   if (!delivery) return false;
   item.delivery = *delivery;
+  trainer_.ranks().set_batch_step(++step_);
   if (balancer_ != nullptr) {
     const base::Stage stage("balance");
     balance::Balancer::Pending pending = balancer_->start(item.batch);
@@ -31,24 +34,24 @@ bool BatchPipeline::fetch(Item& item) {
 }
 
 void BatchPipeline::fetch_ahead() {
-  pending_ = std::async(std::launch::async, [this, item = &items_[1 - current_]] {
+  worker_->submit([this, item = &items_[1 - current_]] {
     base::name_thread("batch pipeline");
-    return fetch(*item);
+    found_ = fetch(*item);
   });
 }
 
 void BatchPipeline::start(data::StreamPosition from) {
   settle();
-  pending_ = {};
   source_.start(from);
-  if (ahead_) fetch_ahead();
+  step_ = trainer_.steps_done();
+  if (worker_) fetch_ahead();
 }
 
 BatchPipeline::Item* BatchPipeline::next() {
-  if (!ahead_) return fetch(items_[0]) ? &items_[0] : nullptr;
+  if (!worker_) return fetch(items_[0]) ? &items_[0] : nullptr;
   const base::Stopwatch watch;
-  const bool found = pending_.get();
-  if (!found) return nullptr;
+  worker_->wait();
+  if (!found_) return nullptr;
   current_ = 1 - current_;
   // The wait that a step sees is that for the whole pipeline, not for the loader behind it.
   items_[current_].delivery.wait_seconds = watch.seconds();
@@ -57,7 +60,7 @@ BatchPipeline::Item* BatchPipeline::next() {
 }
 
 void BatchPipeline::settle() const {
-  if (pending_.valid()) pending_.wait();
+  if (worker_) worker_->wait();
 }
 
 }  // namespace segue::train

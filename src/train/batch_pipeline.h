@@ -1,11 +1,11 @@
 #pragma once
 
 #include <array>
-#include <future>
-#include <optional>
+#include <memory>
 
 #include "balance/exchange.h"
 #include "batch/batch.h"
+#include "data/background.h"
 #include "data/loader.h"
 #include "model/prepared_batch.h"
 #include "train/source.h"
@@ -28,13 +28,13 @@ class BatchPipeline {
 
   /// `balancer` may be null.
   BatchPipeline(Source& source, Trainer& trainer, balance::Balancer* balancer, Pipeline mode);
-  ~BatchPipeline() { settle(); }
 
   /// The batch at `from` comes next.
   void start(data::StreamPosition from);
   /// Null at the end. Valid until the next call. What went wrong in the background is thrown here.
   Item* next();
-  /// Nothing goes on in the background until the next call: another batch may be prepared.
+  /// Nothing goes on in the background until the next call: another batch may be prepared. Throws
+  /// as next() does.
   void settle() const;
 
  private:
@@ -44,10 +44,11 @@ class BatchPipeline {
   Source& source_;
   Trainer& trainer_;
   balance::Balancer* balancer_;
-  bool ahead_ = false;
+  int64_t step_ = 0;  // that the newest batch is for
   std::array<Item, 2> items_;
   size_t current_ = 1;
-  std::future<bool> pending_;  // into the item that is not current
+  bool found_ = false;  // by the worker, in the item that is not current
+  std::unique_ptr<data::BackgroundWorker> worker_;  // null: batches are made when asked for
 };
 
 }  // namespace segue::train

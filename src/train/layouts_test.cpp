@@ -1,6 +1,7 @@
 // Any layout, same training.
 
-#include <mutex>
+#include <algorithm>
+#include <cstdlib>
 
 #include <gtest/gtest.h>
 
@@ -108,6 +109,18 @@ TEST(RanksTest, ATensorParallelSizeThatDoesNotDivideIsRefused) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kConfig);
   EXPECT_TRUE(base::contains(error->what(), "parallel.tensor_parallel"));
+}
+
+TEST(RanksTest, RanksOnTheSameCoresShareThem) {
+  if (std::getenv("OMP_NUM_THREADS") != nullptr) GTEST_SKIP() << "OMP_NUM_THREADS decides";
+  const ThreadsScope restore(base::num_threads());
+  const int all = fair_threads(Ranks());
+  for (const int ranks : {2, 3}) {
+    comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
+      const Ranks group(world, layout_config({}), Device::cpu());
+      EXPECT_EQ(fair_threads(group), std::max(1, all / ranks));
+    });
+  }
 }
 
 /// As many ranks as samples, and more: some have nothing to do, and nobody waits for them.

@@ -70,8 +70,10 @@ void log_start(const RunConfig& c, Trainer& trainer, const RunFolder& folder) {
                              c.sparse.tables.size(), base::format_count(static_cast<double>(rows)),
                              c.sparse.dim,
                              format_bytes(static_cast<double>(trainer.tables().bytes()))));
-  base::log_info(fmt::format("device {}, {} threads, gemm {}", segue::describe(trainer.device()),
-                             base::num_threads(), ops::gemm_backend()));
+  const int ranks = trainer.ranks().size();
+  base::log_info(fmt::format(
+      "{}device {}, {} threads, gemm {}", ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",
+      segue::describe(trainer.device()), base::num_threads(), ops::gemm_backend()));
 }
 
 /// One process's part of a run.
@@ -87,6 +89,11 @@ class Loop {
         ranks_(world, config, device_),
         checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
         eval_lifetime_(config.model.tasks) {
+    if (options.own_process) {
+      base::set_log_rank(ranks_.rank(), ranks_.size());
+      base::set_num_threads(config.train.threads > 0 ? static_cast<int>(config.train.threads)
+                                                     : fair_threads(ranks_));
+    }
     if (ranks_.alone()) require_memory(config, device_, available_bytes(device_));
     if (ranks_.first()) {
       folder_ = std::make_unique<RunFolder>(run_dir);
@@ -203,9 +210,9 @@ class Loop {
   /// The first rank clears away what a killed run left, before the others write.
   void make_writer() {
     const auto make = [&] {
-      writer_ =
-          std::make_unique<CheckpointWriter>(checkpoints_path_, config_.checkpoint, kShardBytes,
-                                             WriterRanks{ranks_.rank(), ranks_.size()});
+      writer_ = std::make_unique<CheckpointWriter>(
+          checkpoints_path_, config_.checkpoint, kShardBytes,
+          WriterRanks{ranks_.rank(), ranks_.size(), config_.comm.timeout_seconds});
     };
     if (ranks_.first()) make();
     if (!ranks_.alone()) ranks_.results->barrier().throw_if_failed();
@@ -232,7 +239,7 @@ class Loop {
 
   void train() {
     std::optional<StopSignals> signals;
-    if (options_.handle_signals) signals.emplace();
+    if (options_.own_process) signals.emplace();
     Watchdog watchdog(config_.train.watchdog_seconds);
     watchdog_ = &watchdog;
     if (folder_) {
@@ -495,7 +502,6 @@ class Loop {
 
 TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
                         const LoopOptions& options) {
-  base::set_num_threads(static_cast<int>(config.train.threads));
   const std::unique_ptr<comm::World> world = comm::join_world(config.comm);
   return train_loop(config, run_dir, options, *world);
 }

@@ -22,8 +22,9 @@ struct TrainSummary {
 };
 
 struct LoopOptions {
-  bool handle_signals = true;  // SIGTERM and SIGINT end a run in order; not where ranks are threads
-  bool overwrite = false;      // start over in a folder that holds a run
+  bool own_process =
+      true;  // signals, threads and the log are this rank's; not where ranks are threads
+  bool overwrite = false;                         // start over in a folder that holds a run
   std::vector<std::string> allow_config_changes;  // keys that may differ from the run's own config
 };
 

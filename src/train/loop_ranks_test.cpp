@@ -32,7 +32,7 @@ TrainSummary train_on(int ranks, const RunConfig& config, const std::string& fol
   std::vector<TrainSummary> summaries(static_cast<size_t>(ranks));
   comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
     LoopOptions options;
-    options.handle_signals = false;
+    options.own_process = false;
     options.allow_config_changes = {"train.steps"};
     summaries[static_cast<size_t>(world.rank())] = train_loop(config, folder, options, world);
   });
@@ -95,7 +95,7 @@ TEST(LoopRanksTest, AnErrorOfOneRankEndsAll) {
   const auto error = base::error_of([&] {
     comm::run_as_threads(3, kTimeout, [&](comm::World& world) {
       LoopOptions options;
-      options.handle_signals = false;
+      options.own_process = false;
       RunConfig config = config_for(50);
       if (world.rank() == 1) config.train.arena_gib = 1e-4;  // it runs out of memory
       train_loop(config, base::temp_path("broken"), options, world);

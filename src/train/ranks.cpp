@@ -1,12 +1,16 @@
 #include "train/ranks.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <numeric>
 
 #include <fmt/format.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include "base/error.h"
+#include "base/parallel.h"
 
 namespace segue::train {
 namespace {
@@ -65,20 +69,14 @@ Ranks::~Ranks() = default;
 
 Ranks::Ranks(comm::World& world, const RunConfig& config, Device device)
     : rank_(world.rank()), size_(world.size()), local_size_(world.local_size()) {
-  const int64_t tp = config.parallel.tensor_parallel;
-  if (tp > size_ || size_ % tp != 0) {
-    fail(ErrorCode::kConfig,
-         fmt::format("parallel.tensor_parallel = {} does not divide the {} rank(s) of this run; "
-                     "start a multiple of {} ranks, or lower it",
-                     tp, size_, tp));
-  }
+  require_ranks(config, size_);
   if (size_ == 1 && config.comm.transport != comm::Transport::kNccl) return;
   balance = world.open("balance");
   ids = world.open("ids");
   rows = world.open("rows", device);
   dense = world.open("dense", device);
   results = world.open("results", device);
-  if (tp > 1) {
+  if (const int64_t tp = config.parallel.tensor_parallel; tp > 1) {
     heads = model::HeadGroup::open(world, device, static_cast<int>(tp), config.model.heads);
   }
 }
@@ -86,6 +84,12 @@ Ranks::Ranks(comm::World& world, const RunConfig& config, Device device)
 void Ranks::set_step(int64_t step) const {
   for (comm::Communicator* group :
        {rows.get(), dense.get(), results.get(), heads ? &heads->heads() : nullptr}) {
+    if (group != nullptr) group->set_step(step);
+  }
+}
+
+void Ranks::set_batch_step(int64_t step) const {
+  for (comm::Communicator* group : {balance.get(), ids.get()}) {
     if (group != nullptr) group->set_step(step);
   }
 }
@@ -107,6 +111,35 @@ Ranks::Wish Ranks::agree(const Wish& mine) const {
   for (const std::vector<std::byte>& wish : all) agreed.stop |= wish.at(0) != std::byte{0};
   agreed.save = all[0].at(1) != std::byte{0};
   return agreed;
+}
+
+void require_ranks(const RunConfig& config, int64_t ranks) {
+  const int64_t tp = config.parallel.tensor_parallel;
+  if (ranks % tp == 0) return;
+  fail(ErrorCode::kConfig,
+       fmt::format("parallel.tensor_parallel = {} does not divide the {} rank(s) of this run; "
+                   "start a multiple of {} ranks, or lower it",
+                   tp, ranks, tp));
+}
+
+int fair_threads(const Ranks& ranks) {
+  base::set_num_threads(0);
+  const int all = base::num_threads();
+  if (ranks.alone() || std::getenv("OMP_NUM_THREADS") != nullptr) return all;
+  struct Place {
+    cpu_set_t cores;
+    char host[256];
+  };
+  Place mine{};
+  ::gethostname(mine.host, sizeof mine.host - 1);
+  if (::sched_getaffinity(0, sizeof mine.cores, &mine.cores) != 0) return 1;
+  std::vector<std::vector<std::byte>> places;
+  const auto bytes = std::as_bytes(std::span(&mine, 1));
+  ranks.results->all_gather(bytes, places).throw_if_failed();
+  const auto sharing = std::ranges::count_if(places, [&](const std::vector<std::byte>& place) {
+    return std::ranges::equal(place, bytes);
+  });
+  return std::max(1, all / static_cast<int>(sharing));
 }
 
 void gather_pass(comm::Communicator& group, const PassSamples& samples, int64_t num_tasks,

@@ -37,8 +37,9 @@ class Ranks {
   std::unique_ptr<comm::Communicator> rows, dense, results;
   std::unique_ptr<model::HeadGroup> heads;  // null: attention is not split
 
-  /// For messages about a peer.
+  /// For messages about a peer: the step that is trained, and the one whose batch is prepared.
   void set_step(int64_t step) const;
+  void set_batch_step(int64_t step) const;
   /// What the first rank says, on all ranks.
   std::string from_first(const std::string& text) const;
   /// What any rank wants, all do; what the first wants, all do.
@@ -51,6 +52,13 @@ class Ranks {
  private:
   int rank_ = 0, size_ = 1, local_size_ = 1;
 };
+
+/// Error(kConfig) when the config does not suit this number of ranks.
+void require_ranks(const RunConfig& config, int64_t ranks);
+
+/// Collective. CPU threads for this rank when nobody says how many: the cores it may use, divided
+/// by the ranks that may use the same ones (a launcher may have bound them to different cores).
+int fair_threads(const Ranks& ranks);
 
 /// What is known of the samples behind a pass.
 struct PassSamples {

@@ -2,6 +2,8 @@
 
 #include <atomic>
 #include <csignal>
+#include <memory>
+#include <vector>
 
 #include <unistd.h>
 
@@ -10,9 +12,28 @@ namespace {
 
 // A signal handler can reach nothing else.
 std::atomic<int> signals_seen{0}, interrupts_seen{0};
-struct sigaction previous_term, previous_int;
+struct sigaction previous_term, previous_int, previous_usr1;
 
 constexpr int kExitInterrupted = 130;
+
+/// Handlers run on memory of their own. The matrix products of oneDNN use the stack pointer for
+/// something else while they run: a handler on the usual stack would then write over the heap.
+/// (Threads of base::parallel_for get no signals.)
+class SignalStack {
+ public:
+  SignalStack() : memory_(kBytes) {
+    const stack_t stack{.ss_sp = memory_.data(), .ss_flags = 0, .ss_size = memory_.size()};
+    sigaltstack(&stack, &before_);
+  }
+  ~SignalStack() { sigaltstack(&before_, nullptr); }
+  SignalStack(const SignalStack&) = delete;
+  SignalStack& operator=(const SignalStack&) = delete;
+
+ private:
+  static constexpr size_t kBytes = 64 << 10;  // registers of the widest CPUs take 11 KiB
+  std::vector<char> memory_;
+  stack_t before_{};
+};
 
 void on_signal(int number) {
   signals_seen.fetch_add(1);
@@ -21,20 +42,25 @@ void on_signal(int number) {
 
 }  // namespace
 
-StopSignals::StopSignals() {
+class StopSignals::Stack : public SignalStack {};
+
+StopSignals::StopSignals() : stack_(std::make_unique<Stack>()) {
   signals_seen = 0;
   interrupts_seen = 0;
   struct sigaction action = {};
   action.sa_handler = on_signal;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
   sigaction(SIGTERM, &action, &previous_term);
   sigaction(SIGINT, &action, &previous_int);
+  sigaction(SIGUSR1, &action, &previous_usr1);  // the one that mpirun passes on
 }
 
 StopSignals::~StopSignals() {
   sigaction(SIGTERM, &previous_term, nullptr);
   sigaction(SIGINT, &previous_int, nullptr);
+  sigaction(SIGUSR1, &previous_usr1, nullptr);
+  signals_seen = 0;
 }
 
 bool StopSignals::requested() { return signals_seen.load() > 0; }

@@ -36,7 +36,9 @@ void describe(base::ConfigVisitor& v, DataConfig& c) {
 void describe(base::ConfigVisitor& v, TrainConfig& c) {
   v.field("steps", c.steps, "optimizer steps at most; 0: to the end of the store");
   v.field("seed", c.seed, "of initial values, dropout and random data");
-  v.field("threads", c.threads, "CPU threads; 0: OMP_NUM_THREADS, else all cores");
+  v.field(
+      "threads", c.threads,
+      "CPU threads of a rank; 0: OMP_NUM_THREADS, else all cores, shared with the ranks beside it");
   v.field("device", c.device, "auto, cpu, cuda or cuda:N");
   v.choice("precision", c.precision, {"f32", "f64", "bf16"},
            "of activations; f64 is for checks, bf16 on the CPU rounds where a GPU would");
