@@ -38,26 +38,28 @@ void BatchPipeline::fetch_ahead() {
 }
 
 void BatchPipeline::start(data::StreamPosition from) {
-  settle();
+  if (pending_.valid()) pending_.wait();
   pending_ = {};
+  found_.reset();
   source_.start(from);
   if (ahead_) fetch_ahead();
 }
 
-BatchPipeline::Item* BatchPipeline::next() {
+BatchPipeline::Item* BatchPipeline::next(bool more) {
   if (!ahead_) return fetch(items_[0]) ? &items_[0] : nullptr;
   const base::Stopwatch watch;
-  const bool found = pending_.get();
-  if (!found) return nullptr;
+  if (!pending_.valid() && !found_) fetch_ahead();  // nobody thought that it would be asked for
+  settle();
+  if (!*std::exchange(found_, std::nullopt)) return nullptr;
   current_ = 1 - current_;
   // The wait that a step sees is that for the whole pipeline, not for the loader behind it.
   items_[current_].delivery.wait_seconds = watch.seconds();
-  fetch_ahead();
+  if (more) fetch_ahead();
   return &items_[current_];
 }
 
-void BatchPipeline::settle() const {
-  if (pending_.valid()) pending_.wait();
+void BatchPipeline::settle() {
+  if (pending_.valid()) found_ = pending_.get();
 }
 
 }  // namespace segue::train

@@ -28,14 +28,15 @@ class BatchPipeline {
 
   /// `balancer` may be null.
   BatchPipeline(Source& source, Trainer& trainer, balance::Balancer* balancer, Pipeline mode);
-  ~BatchPipeline() { settle(); }
 
   /// The batch at `from` comes next.
   void start(data::StreamPosition from);
   /// Null at the end. Valid until the next call. What went wrong in the background is thrown here.
-  Item* next();
-  /// Nothing goes on in the background until the next call: another batch may be prepared.
-  void settle() const;
+  /// `more`: fetch the one after it now, since it will be asked for.
+  Item* next(bool more = true);
+  /// Nothing goes on in the background until the next call: another batch may be prepared. Throws
+  /// as next() does: the other ranks would still wait for this one in the background.
+  void settle();
 
  private:
   bool fetch(Item& item);
@@ -47,7 +48,8 @@ class BatchPipeline {
   bool ahead_ = false;
   std::array<Item, 2> items_;
   size_t current_ = 1;
-  std::future<bool> pending_;  // into the item that is not current
+  std::optional<bool> found_;  // what came of it, when it is settled
+  std::future<bool> pending_;  // into the item that is not current; its end waits for the thread
 };
 
 }  // namespace segue::train
