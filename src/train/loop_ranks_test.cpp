@@ -107,6 +107,29 @@ TEST(LoopRanksTest, AnErrorOfOneRankEndsAll) {
   EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory) << error->what();
 }
 
+/// What is not finite on one rank is left out on all: they go on together, and stop together.
+TEST(LoopRanksTest, StepsThatAreNotFiniteAreLeftOutByAll) {
+  for (const Pipeline pipeline : {Pipeline::kOff, Pipeline::kOn}) {
+    const std::string name = pipeline == Pipeline::kOn ? "ahead" : "in_turn";
+    std::vector<std::string> said(3);
+    comm::run_as_threads(3, kTimeout, [&](comm::World& world) {
+      LoopOptions options;
+      options.handle_signals = false;
+      RunConfig config = config_for(12);
+      config.parallel.pipeline = pipeline;
+      config.optimizer.lr = 1e30;  // the second step cannot be finite
+      config.optimizer.clip_norm = 0;
+      config.train.non_finite = NonFinite::kSkip;
+      config.train.max_skipped = 3;
+      const auto error =
+          base::error_of([&] { train_loop(config, base::temp_path(name), options, world); });
+      ASSERT_TRUE(error);
+      said[static_cast<size_t>(world.rank())] = error->what();
+    });
+    for (const std::string& text : said) EXPECT_TRUE(base::contains(text, "step 2: ")) << text;
+  }
+}
+
 /// By the rank that failed, while it still runs.
 TEST(LoopRanksTest, TheOthersAreToldWhy) {
   std::string heard;
