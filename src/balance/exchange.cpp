@@ -151,7 +151,14 @@ std::vector<std::vector<std::byte>> Balancer::gather(const Batch& batch, State& 
     const std::span<const int64_t> theirs = words_of(all[r]);
     const bool whole =
         theirs.size() >= kHeaderWords && (theirs.size() - kHeaderWords) % kWordsPerSample == 0;
-    if (whole && theirs[0] == words[0]) continue;
+    const bool same_schema = whole && theirs[0] == words[0];
+    if (same_schema && theirs[1] == words[1]) continue;
+    if (same_schema) {
+      fail(ErrorCode::kPeer,
+           fmt::format("balancing: rank {} has a step of {} samples, rank {} one of {}; all ranks "
+                       "must be at the same step of the same data",
+                       r, theirs[1], group_.rank(), words[1]));
+    }
     fail(ErrorCode::kPeer,
          fmt::format("balancing: the batch of rank {} has other groups or columns than that of "
                      "rank {}; all ranks must run with one config",

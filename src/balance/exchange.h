@@ -57,7 +57,7 @@ class Balancer {
   ~Balancer();
 
   /// The samples of `batch` must not change until it is finished. Error(kPeer) when a rank is gone
-  /// or has a batch of another schema.
+  /// or has a batch of another schema or step.
   Pending start(const Batch& batch);
 
   /// Exchanges the samples of `batch`, the one that was started: afterwards it has this rank's,

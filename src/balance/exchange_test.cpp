@@ -1,6 +1,7 @@
 #include "balance/exchange.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <random>
@@ -209,9 +210,13 @@ TEST(BalancerTest, NothingMovesWhenAllIsEven) {
 
 TEST(BalancerTest, NoSamplesAnywhere) {
   const Deal nothing(3);
-  const Result r = balance({nothing, nothing}, {}, 1).front();
-  EXPECT_EQ(r.stats[0].samples, 0);
-  EXPECT_EQ(r.stats[0].after.over_mean, 1);
+  for (const PartitionMode mode : {PartitionMode::kRefined, PartitionMode::kReference}) {
+    BalanceConfig config;
+    config.mode = mode;
+    const Result r = balance({nothing, nothing}, config, 1).front();
+    EXPECT_EQ(r.stats[0].samples, 0);
+    EXPECT_EQ(r.stats[0].after.over_mean, 1);
+  }
 }
 
 TEST(BalancerTest, ReferenceModeGivesTheHeaviestSetToTheFirstRank) {
@@ -230,19 +235,28 @@ TEST(BalancerTest, ReferenceModeGivesTheHeaviestSetToTheFirstRank) {
   EXPECT_GE(loads[0], loads[1]);
 }
 
-TEST(BalancerTest, BatchesOfDifferentSchemasAreRefusedByAll) {
+/// Rank 1 has a batch that `change` has been applied to: nobody goes on.
+void expect_refused_by_all(const std::function<void(Batch&)>& change) {
   std::mutex lock;
   int refused = 0;
   comm::run_as_threads(3, kTimeout, [&](comm::World& world) {
     const auto group = world.open("balance");
     Balancer balancer({}, shape(), kWeights, *group);
     Batch batch = make_batch();
-    if (world.rank() == 1) batch.add_column("extra", 0);
+    if (world.rank() == 1) change(batch);
     const auto error = base::error_of([&] { balancer.start(batch); });
     const std::lock_guard hold(lock);
     refused += error && error->code() == ErrorCode::kPeer;
   });
   EXPECT_EQ(refused, 3);
+}
+
+TEST(BalancerTest, BatchesOfDifferentSchemasAreRefusedByAll) {
+  expect_refused_by_all([](Batch& batch) { batch.add_column("extra", 0); });
+}
+
+TEST(BalancerTest, BatchesOfDifferentStepsAreRefusedByAll) {
+  expect_refused_by_all([](Batch& batch) { ++batch.global_samples; });
 }
 
 }  // namespace

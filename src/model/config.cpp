@@ -142,6 +142,10 @@ void ModelConfig::validate() const {
   require_positive("model.head_hidden", head_hidden);
   require_positive("model.position_buckets", position_buckets);
   if (time_buckets < 0) bad("model.time_buckets must not be negative");
+  if (output_norm == OutputNorm::kGroup && heads == 1) {
+    bad("model.output_norm = \"group\" norms every head by itself, with one weight for each, and "
+        "model.heads is 1; take more heads, or model.output_norm = \"layer\"");
+  }
   require_share("model.input_dropout", input_dropout);
   require_share("model.dropout", dropout);
   if (tasks.empty()) bad("model.tasks is empty: name at least one task ([[model.tasks]])");

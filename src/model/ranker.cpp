@@ -241,7 +241,9 @@ Pass Ranker::enqueue(const Exec& exec, PreparedBatch& batch, const PassOptions& 
     stage.reset();
     stage.emplace("rows backward");
     rows_backward(exec, rows);
-    ops::sum_of_squares(exec, parameters_.grads(), pass.results.gradient_squares);
+    if (!options.gradients_ready) {
+      ops::sum_of_squares(exec, parameters_.grads(), pass.results.gradient_squares);
+    }
     ops::sum_of_squares(exec, rows.table_gradients.reshape({rows.table_gradients.elements()}),
                         pass.results.row_gradient_squares);
     pass.all_row_gradients = rows.table_gradients;

@@ -31,7 +31,8 @@ struct PassOptions {
   /// head group together.
   std::optional<int64_t> longest;
   /// Told when the gradients of a bucket, and of those before it, are complete; see
-  /// Ranker::gradient_buckets().
+  /// Ranker::gradient_buckets(). From then on they are the listener's, who also fills in
+  /// PassResults::gradient_squares.
   std::function<void(size_t bucket)> gradients_ready;
   /// Sees named activations on the way; for tests.
   std::function<void(std::string_view name, const Tensor& value)> probe;

@@ -34,6 +34,7 @@ bool BatchPipeline::fetch(Item& item) {
 }
 
 void BatchPipeline::fetch_ahead() {
+  asked_ = true;
   worker_->submit([this, item = &items_[1 - current_]] {
     base::name_thread("batch pipeline");
     found_ = fetch(*item);
@@ -42,24 +43,27 @@ void BatchPipeline::fetch_ahead() {
 
 void BatchPipeline::start(data::StreamPosition from) {
   settle();
+  asked_ = false;
   source_.start(from);
   step_ = trainer_.steps_done();
   if (worker_) fetch_ahead();
 }
 
-BatchPipeline::Item* BatchPipeline::next() {
+BatchPipeline::Item* BatchPipeline::next(bool more) {
   if (!worker_) return fetch(items_[0]) ? &items_[0] : nullptr;
   const base::Stopwatch watch;
-  worker_->wait();
+  if (!asked_) fetch_ahead();  // nobody thought that it would be asked for
+  settle();
+  asked_ = false;
   if (!found_) return nullptr;
   current_ = 1 - current_;
   // The wait that a step sees is that for the whole pipeline, not for the loader behind it.
   items_[current_].delivery.wait_seconds = watch.seconds();
-  fetch_ahead();
+  if (more) fetch_ahead();
   return &items_[current_];
 }
 
-void BatchPipeline::settle() const {
+void BatchPipeline::settle() {
   if (worker_) worker_->wait();
 }
 

@@ -32,10 +32,11 @@ class BatchPipeline {
   /// The batch at `from` comes next.
   void start(data::StreamPosition from);
   /// Null at the end. Valid until the next call. What went wrong in the background is thrown here.
-  Item* next();
+  /// `more`: fetch the one after it now, since it will be asked for.
+  Item* next(bool more = true);
   /// Nothing goes on in the background until the next call: another batch may be prepared. Throws
-  /// as next() does.
-  void settle() const;
+  /// as next() does: the other ranks would still wait for this one in the background.
+  void settle();
 
  private:
   bool fetch(Item& item);
@@ -47,6 +48,7 @@ class BatchPipeline {
   int64_t step_ = 0;  // that the newest batch is for
   std::array<Item, 2> items_;
   size_t current_ = 1;
+  bool asked_ = false;  // there is, or will be, a batch that next() has not given out
   bool found_ = false;  // by the worker, in the item that is not current
   std::unique_ptr<data::BackgroundWorker> worker_;  // null: batches are made when asked for
 };

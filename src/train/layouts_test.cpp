@@ -123,34 +123,54 @@ TEST(RanksTest, RanksOnTheSameCoresShareThem) {
   }
 }
 
+/// Losses of the first steps; the same on all ranks.
+std::vector<double> losses_on(int ranks, const RunConfig& config) {
+  std::vector<double> losses;
+  comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
+    Ranks group(world, config, Device::cpu());
+    Trainer trainer(config, Device::cpu(), group);
+    const std::unique_ptr<Source> source =
+        make_source(config, Device::cpu(), world.rank(), world.size());
+    source->start(source->first());
+    Batch batch;
+    for (int step = 0; step < 10; ++step) {
+      source->next(batch);
+      const double loss = trainer.step(batch).loss;
+      if (world.rank() == 0) losses.push_back(loss);
+    }
+  });
+  return losses;
+}
+
+void expect_losses_of_one_rank(int ranks, const RunConfig& config) {
+  RunConfig alone = config;
+  alone.parallel.tensor_parallel = 1;
+  const std::vector<double> expected = losses_on(1, alone);
+  const std::vector<double> losses = losses_on(ranks, config);
+  ASSERT_EQ(losses.size(), expected.size());
+  for (size_t i = 0; i < losses.size(); ++i) {
+    EXPECT_NEAR(losses[i], expected[i], 1e-5 * expected[i]) << "step " << i + 1;
+  }
+}
+
 /// As many ranks as samples, and more: some have nothing to do, and nobody waits for them.
 TEST(RanksTest, RanksWithoutSamplesTakePart) {
-  std::vector<double> expected;
-  for (const int ranks : {1, 4}) {
-    std::vector<double> losses;
-    comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
-      RunConfig config = layout_config({});
-      config.data.batch_size = 2;
-      for (sparse::TableConfig& table : config.sparse.tables) {
-        table.sharding = sparse::Sharding::kRow;
-      }
-      Ranks group(world, config, Device::cpu());
-      Trainer trainer(config, Device::cpu(), group);
-      const std::unique_ptr<Source> source =
-          make_source(config, Device::cpu(), world.rank(), world.size());
-      source->start(source->first());
-      Batch batch;
-      for (int step = 0; step < 10; ++step) {
-        source->next(batch);
-        const double loss = trainer.step(batch).loss;
-        if (world.rank() == 0) losses.push_back(loss);
-      }
-    });
-    if (ranks == 1) expected = losses;
-    for (size_t i = 0; i < losses.size(); ++i) {
-      EXPECT_NEAR(losses[i], expected[i], 1e-5 * expected[i]);
-    }
-  }
+  Layout layout;
+  layout.sharding = sparse::Sharding::kRow;
+  RunConfig config = layout_config(layout);
+  config.data.batch_size = 2;
+  expect_losses_of_one_rank(4, config);
+}
+
+/// The longest sample of a batch lies on one rank, and its length counts on all.
+TEST(RanksTest, ScoresAreDividedByTheLongestSampleOfAllRanks) {
+  RunConfig config = layout_config({});
+  config.data.batch_size = 6;
+  config.optimizer.lr = 1e-2;
+  config.model.attention.score_scale = model::ScoreScale::kBatchMax;
+  expect_losses_of_one_rank(3, config);
+  config.parallel.tensor_parallel = 2;
+  expect_losses_of_one_rank(4, config);
 }
 
 }  // namespace

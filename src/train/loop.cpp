@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -85,26 +86,13 @@ class Loop {
         config_toml_(base::to_toml(config)),
         options_(options),
         device_(device_for(config, world)),
-        world_(world),
         ranks_(world, config, device_),
         checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
-        eval_lifetime_(config.model.tasks) {
-    if (options.own_process) {
-      base::set_log_rank(ranks_.rank(), ranks_.size());
-      base::set_num_threads(config.train.threads > 0 ? static_cast<int>(config.train.threads)
-                                                     : fair_threads(ranks_));
-    }
-    if (ranks_.alone()) require_memory(config, device_, available_bytes(device_));
-    if (ranks_.first()) {
-      folder_ = std::make_unique<RunFolder>(run_dir);
-      resuming_ = folder_->holds_run() && !options.overwrite;
-      if (resuming_) load_state(options);
-    }
-    if (!ranks_.alone()) share_state();
-    summary_.resumed = resuming_;
-  }
+        run_dir_(run_dir),
+        eval_lifetime_(config.model.tasks) {}
 
   TrainSummary run() {
+    open();
     prepare();
     if (state_.finished && nothing_left()) {
       log_first(
@@ -120,8 +108,24 @@ class Loop {
   }
 
  private:
+  void open() {
+    if (options_.own_process) {
+      base::set_log_rank(ranks_.rank(), ranks_.size());
+      base::set_num_threads(config_.train.threads > 0 ? static_cast<int>(config_.train.threads)
+                                                      : fair_threads(ranks_));
+    }
+    if (ranks_.alone()) require_memory(config_, device_, available_bytes(device_));
+    if (ranks_.first()) {
+      folder_ = std::make_unique<RunFolder>(run_dir_);
+      resuming_ = folder_->holds_run() && !options_.overwrite;
+      if (resuming_) load_state();
+    }
+    if (!ranks_.alone()) share_state();
+    summary_.resumed = resuming_;
+  }
+
   /// From the newest good checkpoint; without one the run begins again from nothing.
-  void load_state(const LoopOptions& options) {
+  void load_state() {
     const base::Stage stage("open checkpoint");
     NewestCheckpoint newest = newest_checkpoint(folder_->checkpoints_path());
     if (!newest.checkpoint && !newest.damaged.empty()) {
@@ -137,7 +141,7 @@ class Loop {
     } else {
       before = base::read_file(folder_->config_path());
     }
-    require_same_config(before, config_toml_, options.allow_config_changes);
+    require_same_config(before, config_toml_, options_.allow_config_changes);
   }
 
   /// The other ranks go on from where the first one does.
@@ -247,9 +251,9 @@ class Loop {
     }
     base::take_stage_seconds();
     since_save_.restart();
-    BatchPipeline pipeline(*source_, *trainer_, balancer_.get(), config_.parallel.pipeline);
-    pipeline_ = &pipeline;
-    pipeline.start(state_.next);
+    pipeline_ = std::make_unique<BatchPipeline>(*source_, *trainer_, balancer_.get(),
+                                                config_.parallel.pipeline);
+    pipeline_->start(state_.next);
     prefetch_evaluation();
     if (state_.eval_pending) evaluate();
     while (!nothing_left() && !stop_) {
@@ -257,7 +261,8 @@ class Loop {
       BatchPipeline::Item* item = nullptr;
       {
         const base::Stage stage("load");
-        item = pipeline.next();
+        const bool last = config_.train.steps > 0 && state_.step + 1 >= config_.train.steps;
+        item = pipeline_->next(/*more=*/!last);
       }
       if (item == nullptr) {  // windows without a batch may follow the last one
         state_.next = source_->end();
@@ -268,13 +273,13 @@ class Loop {
       watchdog.alive();
       agree_and_save(item->delivery);
     }
-    if (nothing_left()) {
+    if (nothing_left() && !state_.eval_pending) {
       finish();
     } else {
       stop_early();
     }
     watchdog_ = nullptr;
-    pipeline_ = nullptr;
+    pipeline_.reset();
   }
 
   void step(BatchPipeline::Item& item) {
@@ -473,9 +478,8 @@ class Loop {
   const std::string config_toml_;
   const LoopOptions options_;
   const Device device_;
-  comm::World& world_;
   Ranks ranks_;
-  const std::string checkpoints_path_;
+  const std::string checkpoints_path_, run_dir_;
   std::unique_ptr<RunFolder> folder_;  // of the first rank, as are the two logs
   std::unique_ptr<balance::Balancer> balancer_;
   bool resuming_ = false;
@@ -488,8 +492,8 @@ class Loop {
   std::unique_ptr<MlperfLog> mlperf_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<CheckpointWriter> writer_;
-  Watchdog* watchdog_ = nullptr;       // while train() runs
-  BatchPipeline* pipeline_ = nullptr;  // likewise
+  std::unique_ptr<BatchPipeline> pipeline_;  // while train() runs
+  Watchdog* watchdog_ = nullptr;             // likewise
   base::Stopwatch wall_, since_save_;
   double wall_before_ = 0;
   bool save_wanted_ = false;
@@ -508,10 +512,13 @@ TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
 
 TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
                         const LoopOptions& options, comm::World& world) {
+  std::optional<Loop> loop;
   try {
-    return Loop(config, run_dir, options, world).run();
+    loop.emplace(config, run_dir, options, world);
+    return loop->run();
   } catch (const std::exception& error) {
-    // Before this rank's groups close: the others shall know why.
+    // Before this rank's groups close and its threads end: the others shall know why, and what
+    // goes on in the background must not wait for them.
     world.give_up(error.what());
     throw;
   }

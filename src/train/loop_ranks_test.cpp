@@ -1,5 +1,7 @@
 // Runs of several ranks, as threads.
 
+#include <chrono>
+#include <future>
 #include <string>
 #include <vector>
 
@@ -45,10 +47,13 @@ TrainSummary train_on(int ranks, const RunConfig& config, const std::string& fol
 }
 
 TEST(LoopRanksTest, RunsAreThoseOfOneRank) {
-  const TrainSummary one = train_on(1, config_for(12), base::temp_path("one"));
+  RunConfig config = config_for(12);
+  config.eval.every_steps = 5;
+  const TrainSummary one = train_on(1, config, base::temp_path("one"));
   for (const int ranks : {2, 3}) {
+    config.parallel.pipeline = ranks == 3 ? Pipeline::kOn : Pipeline::kOff;
     const TrainSummary several =
-        train_on(ranks, config_for(12), base::temp_path("on" + std::to_string(ranks)));
+        train_on(ranks, config, base::temp_path("on" + std::to_string(ranks)));
     EXPECT_EQ(several.samples, one.samples);
     EXPECT_NEAR(several.last_loss, one.last_loss, 1e-5 * one.last_loss);
     EXPECT_NEAR(several.held_out->loss, one.held_out->loss, 1e-5 * one.held_out->loss);
@@ -103,6 +108,53 @@ TEST(LoopRanksTest, AnErrorOfOneRankEndsAll) {
   });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory) << error->what();
+}
+
+/// What is not finite on one rank is left out on all: they go on together, and stop together.
+TEST(LoopRanksTest, StepsThatAreNotFiniteAreLeftOutByAll) {
+  for (const Pipeline pipeline : {Pipeline::kOff, Pipeline::kOn}) {
+    const std::string name = pipeline == Pipeline::kOn ? "ahead" : "in_turn";
+    std::vector<std::string> said(3);
+    comm::run_as_threads(3, kTimeout, [&](comm::World& world) {
+      LoopOptions options;
+      options.own_process = false;
+      RunConfig config = config_for(12);
+      config.parallel.pipeline = pipeline;
+      config.optimizer.lr = 1e30;  // the second step cannot be finite
+      config.optimizer.clip_norm = 0;
+      config.train.non_finite = NonFinite::kSkip;
+      config.train.max_skipped = 3;
+      const auto error =
+          base::error_of([&] { train_loop(config, base::temp_path(name), options, world); });
+      ASSERT_TRUE(error);
+      said[static_cast<size_t>(world.rank())] = error->what();
+    });
+    for (const std::string& text : said) EXPECT_TRUE(base::contains(text, "step 2: ")) << text;
+  }
+}
+
+/// By the rank that failed, while it still runs.
+TEST(LoopRanksTest, TheOthersAreToldWhy) {
+  std::string heard;
+  std::promise<void> told;
+  std::future<void> all_told = told.get_future();
+  comm::run_as_threads(2, kTimeout, [&](comm::World& world) {
+    LoopOptions options;
+    options.own_process = false;
+    RunConfig config = config_for(50);
+    if (world.rank() == 1) config.train.arena_gib = 1e-4;  // it runs out of memory
+    const auto error =
+        base::error_of([&] { train_loop(config, base::temp_path("broken"), options, world); });
+    ASSERT_TRUE(error);
+    if (world.rank() == 1) {
+      all_told.wait_for(std::chrono::seconds(20));
+    } else {
+      heard = error->what();
+      told.set_value();
+    }
+  });
+  EXPECT_TRUE(base::contains(heard, "rank 1 gave up")) << heard;
+  EXPECT_TRUE(base::contains(heard, "arena")) << heard;
 }
 
 }  // namespace

@@ -212,6 +212,30 @@ TEST_F(LoopTest, ASignalSavesAndTheRunGoesOnAsIfNothingHadHappened) {
   std::filesystem::remove_all(straight);
 }
 
+TEST_F(LoopTest, ASignalDuringTheLastEvaluationLeavesItToTheNextStart) {
+  RunConfig c = tiny_config();
+  c.eval.at_end = false;
+  c.eval.every_steps = c.train.steps;
+  c.eval.max_batches = 400;
+  std::signal(SIGTERM, SIG_IGN);
+  std::thread sender([&] {  // the line of the last step comes just before its evaluation
+    const std::string path = folder + "/metrics.jsonl", last = "\"step\": 6";
+    while (!base::exists(path) || !base::contains(base::read_file(path), last)) {
+      std::this_thread::yield();
+    }
+    std::raise(SIGTERM);
+  });
+  TrainSummary summary = train_loop(c, folder);
+  sender.join();
+  std::signal(SIGTERM, SIG_DFL);
+  EXPECT_EQ(summary.steps, 6);
+  EXPECT_FALSE(summary.finished);
+  EXPECT_FALSE(summary.held_out);
+  summary = train_loop(c, folder);
+  EXPECT_TRUE(summary.finished);
+  EXPECT_TRUE(summary.held_out);
+}
+
 TEST_F(LoopTest, DamagedCheckpointsAreReportedAndThePreviousOneIsUsed) {
   RunConfig c = tiny_config();
   c.checkpoint.every_steps = 2;

@@ -194,8 +194,8 @@ void gather_pass(comm::Communicator& group, const PassSamples& samples, int64_t 
       const size_t from =
           k * static_cast<size_t>(share.num_labels) + static_cast<size_t>(s.first_label);
       const size_t to = k * static_cast<size_t>(pass.num_labels) + label;
-      std::copy_n(&share.predictions[from], labels, &pass.predictions[to]);
-      std::copy_n(&share.targets[from], labels, &pass.labels[to]);
+      std::copy_n(share.predictions.data() + from, labels, pass.predictions.data() + to);
+      std::copy_n(share.targets.data() + from, labels, pass.labels.data() + to);
     }
     label += labels;
   }

@@ -1,6 +1,7 @@
 #include "train/trainer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <iterator>
 #include <optional>
@@ -65,6 +66,31 @@ int64_t arena_of_rank(const RunConfig& config, const Ranks& ranks, Device device
          2 * static_cast<int64_t>(planned.ranks[static_cast<size_t>(ranks.rank())].exchange);
 }
 
+/// Labels, and the longest sample (as BatchLayout counts it), are those of all ranks.
+void share_lengths(comm::Communicator& group, model::PreparedBatch& prepared) {
+  model::BatchLayout& layout = prepared.layout;
+  std::array<int64_t, 3> mine{layout.labels, 0, 0};  // labels, most tokens before targets, targets
+  for (int64_t b = 0; b < layout.samples(); ++b) {
+    const auto i = static_cast<size_t>(b);
+    const int64_t tokens = layout.token_offsets[i + 1] - layout.token_offsets[i];
+    mine[1] = std::max(mine[1], tokens - layout.targets(b));
+    mine[2] = std::max(mine[2], layout.targets(b));
+  }
+  const auto ranks = static_cast<size_t>(group.size());
+  std::vector<int64_t> all(ranks * mine.size());
+  const std::vector<int64_t> equal(ranks, static_cast<int64_t>(mine.size()));
+  group.all_gather(host_view(std::span<int64_t>(mine)), host_view(std::span<int64_t>(all)), equal)
+      .throw_if_failed();
+  std::array<int64_t, 3> global{};
+  for (size_t r = 0; r < ranks; ++r) {
+    global[0] += all[3 * r];
+    global[1] = std::max(global[1], all[3 * r + 1]);
+    global[2] = std::max(global[2], all[3 * r + 2]);
+  }
+  prepared.global_labels = global[0];
+  layout.longest = global[1] + global[2];
+}
+
 }  // namespace
 
 DType parameter_dtype(Precision precision) {
@@ -122,9 +148,7 @@ void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
     prepared.sample_labels[static_cast<size_t>(b)] =
         candidates ? prepared.layout.targets(b) : prepared.layout.history(b);
   }
-  double labels = static_cast<double>(prepared.layout.labels);
-  ranks_.ids->all_reduce(host_view(std::span(&labels, 1))).throw_if_failed();
-  prepared.global_labels = static_cast<int64_t>(labels);
+  share_lengths(*ranks_.ids, prepared);
 }
 
 model::PassOptions Trainer::pass_options(const model::PreparedBatch& prepared, bool training) {

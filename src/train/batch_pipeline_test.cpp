@@ -1,0 +1,107 @@
+// What goes on in the background, and what happens when it fails.
+
+#include "train/batch_pipeline.h"
+
+#include <memory>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include "base/test_util.h"
+#include "comm/world.h"
+#include "train/layouts_test_util.h"
+
+namespace segue::train {
+namespace {
+
+/// A source whose batch number `bad` (from 1; 0: none) has an id outside its table. Counts batches.
+class SpoiledSource final : public Source {
+ public:
+  SpoiledSource(std::unique_ptr<Source> source, std::string column, int64_t bad)
+      : source_(std::move(source)), column_(std::move(column)), bad_(bad) {}
+
+  data::StreamPosition first() const override { return source_->first(); }
+  void start(data::StreamPosition from) override { source_->start(from); }
+  data::StreamPosition end() const override { return source_->end(); }
+  std::optional<data::Delivery> next(Batch& batch) override {
+    const std::optional<data::Delivery> delivery = source_->next(batch);
+    if (++fetched_ != bad_) return delivery;
+    for (Batch::Column& column : batch.columns) {
+      if (column.name == column_) column.values[0] = 1'000'000;
+    }
+    return delivery;
+  }
+  void prefetch_evaluation(int64_t after) override { source_->prefetch_evaluation(after); }
+  void start_evaluation(int64_t after) override { source_->start_evaluation(after); }
+  bool next_evaluation(Batch& batch) override { return source_->next_evaluation(batch); }
+  int64_t train_samples() const override { return source_->train_samples(); }
+  int64_t eval_samples() const override { return source_->eval_samples(); }
+
+  int64_t fetched() const { return fetched_; }
+
+ private:
+  std::unique_ptr<Source> source_;
+  std::string column_;
+  int64_t bad_ = 0, fetched_ = 0;
+};
+
+SpoiledSource spoiled(const RunConfig& config, int64_t bad, int rank = 0, int ranks = 1) {
+  return {make_source(config, Device::cpu(), rank, ranks), config.model.item.candidate, bad};
+}
+
+/// One rank cannot prepare the batch after this one, and the others wait for it in the background.
+/// It must not begin to evaluate meanwhile: the exchanges of the two batches would meet.
+TEST(BatchPipelineTest, AFailureInTheBackgroundComesBeforeAnEvaluation) {
+  constexpr double kTimeout = 10;
+  Layout layout;
+  layout.sharding = sparse::Sharding::kRow;
+  const RunConfig config = layout_config(layout);
+  const auto error = base::error_of([&] {
+    comm::run_as_threads(2, kTimeout, [&](comm::World& world) {
+      Ranks ranks(world, config, Device::cpu());
+      Trainer trainer(config, Device::cpu(), ranks);
+      SpoiledSource source = spoiled(config, world.rank() == 1 ? 2 : 0, world.rank(), world.size());
+      BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
+      pipeline.start(source.first());
+      trainer.step(pipeline.next()->prepared);
+      pipeline.settle();
+      Batch batch;
+      source.start_evaluation(-1);
+      ASSERT_TRUE(source.next_evaluation(batch));
+      trainer.predict(batch);
+    });
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kOutOfRange) << error->what();
+}
+
+/// A batch that no step will use is not looked at: whatever is wrong with it does not matter.
+TEST(BatchPipelineTest, NothingIsFetchedBehindTheLastBatch) {
+  const RunConfig config = layout_config({});
+  Trainer trainer(config, Device::cpu());
+  SpoiledSource source = spoiled(config, 2);
+  BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
+  pipeline.start(source.first());
+  ASSERT_NE(pipeline.next(/*more=*/false), nullptr);
+  EXPECT_NO_THROW(pipeline.settle());
+  EXPECT_EQ(source.fetched(), 1);
+  EXPECT_THROW(pipeline.next(), Error);  // asked for after all
+}
+
+TEST(BatchPipelineTest, ASettledBatchComesNext) {
+  const RunConfig config = layout_config({});
+  Trainer trainer(config, Device::cpu());
+  SpoiledSource source = spoiled(config, 0);
+  BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
+  pipeline.start(source.first());
+  for (int64_t i = 0; i < 4; ++i) {
+    const BatchPipeline::Item* item = pipeline.next();
+    ASSERT_NE(item, nullptr);
+    EXPECT_EQ(item->delivery.position.batch, i);
+    if (i % 2 == 0) pipeline.settle();
+    if (i == 2) pipeline.settle();
+  }
+}
+
+}  // namespace
+}  // namespace segue::train
