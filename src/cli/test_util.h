@@ -66,6 +66,8 @@ class Process {
     std::vector<char*> argv;
     for (std::string& a : arguments) argv.push_back(a.data());
     argv.push_back(nullptr);
+    // Here already: a process that is killed at once has not come to it.
+    for (const std::string* path : {&out_, &err_}) base::put_file(*path, "");
     pid_ = ::fork();
     if (pid_ == 0) {
       for (const auto& [path, fd] : {std::pair(&out_, 1), std::pair(&err_, 2)}) {
