@@ -200,6 +200,17 @@ std::string text_of(const std::exception_ptr& error) {
   }
 }
 
+/// Whether it only tells that another rank is in trouble.
+bool is_about_a_peer(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return e.code() == ErrorCode::kPeer;
+  } catch (...) {
+    return false;
+  }
+}
+
 void run_rank(int rank, Town& town, const std::function<void(World&)>& body) {
   ThreadWorld world(rank, town);
   std::exception_ptr error;
@@ -211,7 +222,11 @@ void run_rank(int rank, Town& town, const std::function<void(World&)>& body) {
   }
   {
     const std::lock_guard lock(town.mutex);
-    if (town.first_error == nullptr) town.first_error = error;
+    // A rank that gives up tells the others before it ends: they may be the first to throw.
+    if (town.first_error == nullptr ||
+        (is_about_a_peer(town.first_error) && !is_about_a_peer(error))) {
+      town.first_error = error;
+    }
   }
   town.stop(fmt::format("rank {} gave up: {}", rank, text_of(error)));
 }

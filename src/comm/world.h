@@ -65,8 +65,8 @@ std::unique_ptr<World> join_world(const CommConfig& config);
 std::unique_ptr<World> self_world();
 
 /// Runs `body` on `ranks` threads, each a rank of one world; returns when all have ended. What one
-/// of them threw breaks the groups of the others and is thrown again, the first one first. For
-/// tests.
+/// of them threw breaks the groups of the others and is thrown again: the first error that is not
+/// about a peer, if there is one. For tests.
 void run_as_threads(int ranks, double timeout_seconds, const std::function<void(World&)>& body);
 
 }  // namespace segue::comm
