@@ -144,8 +144,22 @@ class Loop {
     require_same_config(before, config_toml_, options_.allow_config_changes);
   }
 
+  /// Ranks of one run that compute something else would train wrongly without a word.
+  void require_config_of_first() const {
+    std::string differences;
+    for (const ConfigDifference& d :
+         config_differences(ranks_.from_first(config_toml_), config_toml_)) {
+      differences += fmt::format("\n  {}: {} there, {} here", d.key, d.before, d.now);
+    }
+    if (differences.empty()) return;
+    fail(ErrorCode::kConfig,
+         fmt::format("rank {} has another config than rank 0; start all ranks with the same one:{}",
+                     ranks_.rank(), differences));
+  }
+
   /// The other ranks go on from where the first one does.
   void share_state() {
+    require_config_of_first();
     const std::string path = ranks_.from_first(checkpoint_ ? checkpoint_->path() : "");
     const std::string state = ranks_.from_first(checkpoint_ ? checkpoint_->state_json() : "");
     const std::string resuming = ranks_.from_first(resuming_ ? "yes" : "no");

@@ -110,6 +110,21 @@ TEST(LoopRanksTest, AnErrorOfOneRankEndsAll) {
   EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory) << error->what();
 }
 
+TEST(LoopRanksTest, RanksWithAnotherConfigAreRefused) {
+  const auto error = base::error_of([&] {
+    comm::run_as_threads(2, kTimeout, [&](comm::World& world) {
+      LoopOptions options;
+      options.own_process = false;
+      RunConfig config = config_for(4);
+      if (world.rank() == 1) config.train.seed = 7;
+      train_loop(config, base::temp_path("differ"), options, world);
+    });
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kConfig) << error->what();
+  EXPECT_TRUE(base::contains(error->what(), "train.seed: 1 there, 7 here"));
+}
+
 /// What is not finite on one rank is left out on all: they go on together, and stop together.
 TEST(LoopRanksTest, StepsThatAreNotFiniteAreLeftOutByAll) {
   for (const Pipeline pipeline : {Pipeline::kOff, Pipeline::kOn}) {
