@@ -237,7 +237,9 @@ TEST_F(SlowPrepCommand, StaysWithinItsMemory) {
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_TRUE(contains(o.out, "sorted in "));
   EXPECT_FALSE(contains(o.out, "sorted in 1 run,"));
-  EXPECT_LT(o.peak_bytes, int64_t{128} << 20);
+  // Libraries alone (CUDA's matrix products) may take more than that before anything is done.
+  const int64_t program = run_process({"version"}).peak_bytes;
+  EXPECT_LT(o.peak_bytes - program, int64_t{128} << 20);
 }
 
 }  // namespace
