@@ -81,7 +81,6 @@ void TableExchange::ask() {
     for (size_t t = 0; t < tables; ++t) {
       const Segment segment = from_owner(t, static_cast<int>(q));
       const RowDeal deal = tables_.tables_[t].shard.deal;
-      ticket_.shared_[t].asked.push_back(segment.count);
       counts[q * tables + t] = segment.count;
       slot_counts[q] += segment.count;
       const std::span<const int64_t> ids = ticket_.parts_[t].values.span().subspan(

@@ -80,10 +80,9 @@ class Ticket {
   friend class Tables;
   friend class TableExchange;
 
-  /// With several ranks: where the distinct rows of a table come from, and which rows of this
-  /// rank's shard the others (and itself) ask for.
+  /// With several ranks: which rows of this rank's shard of a table the others (and itself) ask
+  /// for.
   struct Shared {
-    std::vector<int64_t> asked;           // [ranks] rows that this rank gets from each
     std::vector<int64_t> served;          // [ranks] rows that each gets from this rank
     UploadBlock::Part<int64_t> slots;     // [sum of served] rows of the shard, by asking rank
     UploadBlock::Part<int64_t> distinct;  // the same, each once, ascending

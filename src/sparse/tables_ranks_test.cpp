@@ -174,15 +174,9 @@ void expect_initial(const TablesConfig& config, const Asked& asked, const Ticket
   }
 }
 
-struct Shared {
-  Whole whole;
-  int64_t most_sent = 0, least_sent = INT64_MAX;  // bytes of rows and gradients per rank
-};
-
-Shared train_together(const TablesConfig& config, const std::vector<Sharding>& shardings,
-                      int ranks) {
-  Shared shared;
-  shared.whole = empty_whole(config);
+Whole train_together(const TablesConfig& config, const std::vector<Sharding>& shardings,
+                     int ranks) {
+  Whole whole = empty_whole(config);
   std::mutex mutex;
   comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
     ShardPlan plan;
@@ -202,11 +196,9 @@ Shared train_together(const TablesConfig& config, const std::vector<Sharding>& s
       tables.apply(bench.exec, ticket, kLookedUp, sums.all, 0.1, step);
     }
     const std::lock_guard lock(mutex);
-    put_shards(tables, shared.whole);
-    shared.most_sent = std::max(shared.most_sent, rows->traffic().bytes_sent);
-    shared.least_sent = std::min(shared.least_sent, rows->traffic().bytes_sent);
+    put_shards(tables, whole);
   });
-  return shared;
+  return whole;
 }
 
 void expect_near(const Whole& a, const Whole& b, float tolerance) {
@@ -275,13 +267,12 @@ TEST(TablesRanksTest, EveryShardingTrainsAsOneRankDoes) {
       for (const Sharding s : kAll) {
         SCOPED_TRACE(testing::Message() << "optimizer " << static_cast<int>(optimizer) << ", ranks "
                                         << ranks << ", sharding " << static_cast<int>(s));
-        expect_near(train_together(config, {s, s, s, s}, ranks).whole, alone, 2e-6f);
+        expect_near(train_together(config, {s, s, s, s}, ranks), alone, 2e-6f);
       }
       expect_near(
           train_together(
               config, {Sharding::kRow, Sharding::kColumn, Sharding::kReplicated, Sharding::kTable},
-              ranks)
-              .whole,
+              ranks),
           alone, 2e-6f);
     }
   }
@@ -293,7 +284,7 @@ TEST(TablesRanksTest, WiresStayWithinTheirRounding) {
   for (const auto& [wire, bound] : {std::pair(Wire::kF16, 1e-4f), std::pair(Wire::kBf16, 1e-3f)}) {
     config.forward_wire = config.backward_wire = wire;
     for (const Sharding s : kAll) {
-      const Whole rounded = train_together(config, {s, s, s, s}, 3).whole;
+      const Whole rounded = train_together(config, {s, s, s, s}, 3);
       expect_near(rounded, exact, bound);
       EXPECT_NE(rounded, exact);
     }
@@ -303,9 +294,9 @@ TEST(TablesRanksTest, WiresStayWithinTheirRounding) {
 TEST(TablesRanksTest, StatePerBlockOfColumnsIsAnotherUpdate) {
   TablesConfig config = config_for(ops::RowOptimizer::kRowwiseAdagrad);
   const std::vector<Sharding> columns(4, Sharding::kColumn);
-  const Whole whole_rows = train_together(config, columns, 2).whole;
+  const Whole whole_rows = train_together(config, columns, 2);
   config.per_block_state = true;
-  EXPECT_NE(train_together(config, columns, 2).whole, whole_rows);
+  EXPECT_NE(train_together(config, columns, 2), whole_rows);
 }
 
 /// One id in nine of ten look-ups costs the exchange nothing: ids are deduplicated before they
