@@ -29,10 +29,26 @@ __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-__device__ inline uint32_t load_shared(const uint32_t* p) {
-  uint32_t x;
-  asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(shared_address(p)) : "memory");
-  return x;
+/// Where tiles can begin in the shared memory of a block, which is 1,023 bytes larger for it. (An
+/// offset from `raw`: of an address rounded as a number the compiler no longer knows the kind.)
+__device__ inline uint8_t* tile_aligned(uint8_t* raw) {
+  return raw + (-shared_address(raw) & 1023u);
+}
+
+/// By a whole warp: lane 0 loads, and the compiler knows the result to be the same in all lanes. The
+/// lane that reads is then the one that arrives at the barrier behind which the word changes.
+__device__ inline uint32_t load_uniform(const uint32_t* p) {
+  uint32_t x = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred first;\n"
+      "setp.eq.u32 first, %2, 0;\n"
+      "@first ld.shared.b32 %0, [%1];\n"
+      "}"
+      : "+r"(x)
+      : "r"(shared_address(p)), "r"(threadIdx.x & 31)
+      : "memory");
+  return __shfl_sync(~0u, x, 0);
 }
 
 // ---- barriers in shared memory ----
@@ -92,7 +108,8 @@ __device__ inline void named_arrive(int id, int threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/// Shared memory written by ordinary stores, before the copy engine or a matrix product uses it.
+/// Between ordinary stores to shared memory and a copy or matrix product that uses it, and between
+/// ordinary loads from it and a copy that overwrites it.
 __device__ inline void fence_async_proxy() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
@@ -312,7 +329,9 @@ __device__ inline uint32_t chunk_address(uint32_t tile, int row, int chunk) {
                                       (((chunk & 7) ^ (row & 7)) << 4));
 }
 
-/// Rows of this warpgroup's 64-row tile as the left operand of a product, [slice][4].
+/// Rows of this warpgroup's 64-row tile as the left operand of a product, [slice][4]. Afterwards the
+/// copy engine may be told that there is room: without the fence its next rows can arrive before
+/// these loads, which an arrival at a barrier does not wait for (once in 10^6 tiles, in fact).
 template <int kSlices>
 __device__ inline void load_fragment(uint32_t (&a)[kSlices][4], const void* tile) {
   const int lane = threadIdx.x & 31;
@@ -325,6 +344,7 @@ __device__ inline void load_fragment(uint32_t (&a)[kSlices][4], const void* tile
                  : "r"(chunk_address<64>(base, row, 2 * k + (lane >> 4)))
                  : "memory");
   }
+  fence_async_proxy();
 }
 
 /// Transposes the 8 x 8 matrix of 2-byte elements that a warp holds in one register.

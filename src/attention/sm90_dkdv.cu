@@ -227,8 +227,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
 #if SEGUE_SM90A
   using Shape = KeyShape<kHeadDim>;
   extern __shared__ uint8_t raw[];
-  auto& sh = *reinterpret_cast<KeyShared<T, kHeadDim>*>((reinterpret_cast<uintptr_t>(raw) + 1023) &
-                                                        ~uintptr_t{1023});
+  auto& sh = *reinterpret_cast<KeyShared<T, kHeadDim>*>(tile_aligned(raw));
   if (threadIdx.x == 0) {
     sh.queue.init(1 + 4 * kConsumers);
     for (int i = 0; i < 2; ++i) {

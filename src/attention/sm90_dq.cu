@@ -114,7 +114,6 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
     q_parity ^= 1;
     load_fragment(q, sh.q[consumer]);
     load_fragment(grad_o, sh.grad_o[consumer]);
-    __syncwarp();
     release(&sh.q_empty[consumer]);
 
     float dq[kHeadDim / 2];
@@ -225,8 +224,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
 #if SEGUE_SM90A
   using Shape = QueryShape<kHeadDim>;
   extern __shared__ uint8_t raw[];
-  auto& sh = *reinterpret_cast<QueryShared<T, kHeadDim>*>(
-      (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023});
+  auto& sh = *reinterpret_cast<QueryShared<T, kHeadDim>*>(tile_aligned(raw));
   if (threadIdx.x == 0) {
     sh.queue.init(1 + 4 * kConsumers);
     for (int w = 0; w < kConsumers; ++w) {

@@ -123,8 +123,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     dq_spilled_kernel(const __grid_constant__ CUtensorMap k_map, const SpilledArgs args) {
 #if SEGUE_SM90A
   extern __shared__ uint8_t raw[];
-  auto& sh = *reinterpret_cast<SpilledShared<T, kHeadDim>*>(
-      (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023});
+  auto& sh = *reinterpret_cast<SpilledShared<T, kHeadDim>*>(tile_aligned(raw));
   if (threadIdx.x == 0) {
     sh.queue.init(1 + 4 * kConsumers);
     for (int i = 0; i < kStages; ++i) {

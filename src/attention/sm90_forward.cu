@@ -191,7 +191,6 @@ __device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args,
     barrier_wait(&sh.q_full[consumer], q_parity);
     q_parity ^= 1;
     load_fragment(q, sh.q[consumer]);
-    __syncwarp();
     release(&sh.q_empty[consumer]);
 
     barrier_wait(&sh.k_full[at.stage], at.parity);
@@ -351,8 +350,7 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
 #if SEGUE_SM90A
   using Shape = ForwardShape<kHeadDim>;
   extern __shared__ uint8_t raw[];
-  auto& sh = *reinterpret_cast<ForwardShared<T, kHeadDim>*>(
-      (reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t{1023});
+  auto& sh = *reinterpret_cast<ForwardShared<T, kHeadDim>*>(tile_aligned(raw));
   if (threadIdx.x == 0) {
     sh.queue.init(2 + 4 * Shape::kConsumers);
     for (int w = 0; w < Shape::kConsumers; ++w) {

@@ -216,10 +216,8 @@ struct StepWord {
   }
   /// When all consumers see all of it.
   __device__ static StepWord all(int block) { return {static_cast<uint32_t>(block) << 12 | 0xff}; }
-  /// By the whole warp of a consumer; the compiler knows the result to be the same in all lanes.
-  __device__ static StepWord read(const StepWord& from) {
-    return {__shfl_sync(~0u, load_shared(&from.bits), 0)};
-  }
+  /// By the whole warp of a consumer.
+  __device__ static StepWord read(const StepWord& from) { return {load_uniform(&from.bits)}; }
   __device__ int block() const { return static_cast<int>(bits >> 12); }
   __device__ bool causal(int consumer) const { return (bits >> (8 + consumer) & 1) != 0; }
   __device__ View view(int consumer) const {
