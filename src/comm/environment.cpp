@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/error.h"
 
@@ -44,6 +45,13 @@ Launch with_ranks(Launch::By by, const char* rank, const char* ranks) {
 }
 
 }  // namespace
+
+std::string machine_name() {
+  if (has("NCCL_HOSTID")) return text("NCCL_HOSTID");
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  return host;
+}
 
 std::string first_host(const std::string& nodelist) {
   const size_t end = nodelist.find_first_of(",[");

@@ -18,6 +18,10 @@ struct Launch {
 /// cannot be meant.
 Launch read_launch();
 
+/// Name of this machine as NCCL sees it: NCCL_HOSTID, or the host's. Ranks that differ in it can
+/// share a GPU, which NCCL refuses to ranks of one machine; they talk over the network.
+std::string machine_name();
+
 /// First host of a Slurm list: "node[07-09,12],other" gives "node07".
 std::string first_host(const std::string& nodelist);
 

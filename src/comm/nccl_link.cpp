@@ -2,13 +2,16 @@
 
 #if SEGUE_HAS_NCCL
 
+#include <condition_variable>
 #include <cstring>
+#include <deque>
+#include <mutex>
 #include <thread>
 
 #include <cuda_runtime.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
+#include "comm/environment.h"
 #include "comm/nccl_api.h"
 
 namespace segue::comm {
@@ -21,6 +24,10 @@ Clock::time_point after(double seconds) {
          std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
 }
 
+/// An exchange that is queued does not end when a peer is lost, and whatever this rank does on the
+/// GPU then waits behind it: also an allocation or a copy, in which no thread can look around. So
+/// every link has a thread that watches what is queued, and ends it when it fails or takes too
+/// long, or when the world has failed elsewhere. The waiting threads then find the fate sealed.
 class NcclLink final : public Link {
  public:
   NcclLink(std::unique_ptr<Link> host, Group group, Device device, std::shared_ptr<Fate> fate)
@@ -31,6 +38,14 @@ class NcclLink final : public Link {
         fate_(std::move(fate)) {}
 
   ~NcclLink() override {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    stopped_.notify_all();
+    if (watch_.joinable()) watch_.join();
+    for (const Queued& q : queue_) cudaEventDestroy(q.done);
+    for (const cudaEvent_t event : events_) cudaEventDestroy(event);
     if (comm_ == nullptr) return;
     constexpr double kPatience = 2;  // for peers that are still busy with the last exchange
     if (queued(api_.finalize(comm_)) && finished(after(kPatience)).ok()) {
@@ -64,21 +79,26 @@ class NcclLink final : public Link {
     config.blocking = 0;
     const ncclResult_t rc = api_.init_rank(&comm_, group_.size(), id, group_.rank, &config);
     if (!queued(rc)) return trouble(rc);
-    return finished(call.deadline);
+    const Status status = finished(call.deadline);
+    if (status.ok()) watch_ = std::thread([this] { watch(); });
+    return status;
   }
 
   Status exchange(const Call& call, std::span<const ConstBytes> send,
                   std::span<const Bytes> receive) override {
-    return host_ == nullptr ? Status() : host_->exchange(call, send, receive);
+    if (host_ == nullptr) return {};
+    const std::lock_guard lock(host_mutex_);
+    return host_->exchange(call, send, receive);
   }
 
   bool reaches(Device device) const override { return device == device_; }
 
   Status exchange_on_device(const Call& call, std::span<const ConstBytes> send,
                             std::span<const Bytes> receive, const Stream& stream) override {
-    if (comm_ == nullptr) return fate_->status();
     cudaSetDevice(device_.index);
     const auto handle = static_cast<cudaStream_t>(stream.handle());
+    std::unique_lock lock(mutex_);
+    if (comm_ == nullptr) return fate_->status();
     ncclResult_t rc = api_.group_start();
     for (int q = 0; q < group_.size() && queued(rc); ++q) {
       const ConstBytes out = send[static_cast<size_t>(q)];
@@ -92,15 +112,22 @@ class NcclLink final : public Link {
     }
     const ncclResult_t end = api_.group_end();
     if (queued(rc)) rc = end;
+    lock.unlock();
     if (!queued(rc)) return trouble(rc);
-    return finished(call.deadline);
+    const Status status = finished(call.deadline);
+    if (!status.ok()) return status;
+    lock.lock();
+    queue_.push_back({call, Clock::now(), event()});
+    cudaEventRecord(queue_.back().done, handle);
+    return {};
   }
 
   Status synchronize(const Call& call, const Stream& stream) override {
     const auto handle = static_cast<cudaStream_t>(stream.handle());
     for (;;) {
       const cudaError_t rc = cudaStreamQuery(handle);
-      if (rc == cudaSuccess) return {};
+      // An exchange that was broken off has ended, too.
+      if (rc == cudaSuccess) return fate_->sealed() ? fate_->status() : Status();
       if (rc != cudaErrorNotReady) {
         return {ErrorCode::kUnsupported, std::string("CUDA: ") + cudaGetErrorString(rc)};
       }
@@ -112,41 +139,101 @@ class NcclLink final : public Link {
   }
 
   Status listen(bool none_may_be_gone) override {
-    return host_ == nullptr ? Status() : host_->listen(none_may_be_gone);
+    const std::unique_lock lock(host_mutex_, std::try_to_lock);
+    if (host_ == nullptr || !lock) return {};
+    return host_->listen(none_may_be_gone);
   }
 
   void break_off(const std::string& reason) noexcept override {
-    if (host_ != nullptr) host_->break_off(reason);
+    {
+      const std::unique_lock lock(host_mutex_, std::try_to_lock);
+      if (host_ != nullptr && lock) host_->break_off(reason);
+    }
     // Ends what is queued on the device, which would wait for the peers for ever.
+    const std::lock_guard lock(mutex_);
     if (comm_ != nullptr) api_.abort(comm_);
     comm_ = nullptr;
   }
 
  private:
+  /// On the device, not known to be done.
+  struct Queued {
+    Call call;
+    Clock::time_point since;
+    cudaEvent_t done;
+  };
+
+  /// With the lock held.
+  cudaEvent_t event() {
+    cudaEvent_t e = nullptr;
+    if (events_.empty()) {
+      cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+    } else {
+      e = events_.back();
+      events_.pop_back();
+    }
+    return e;
+  }
+
+  void watch() {
+    cudaSetDevice(device_.index);
+    constexpr auto kPause = std::chrono::milliseconds(20);
+    std::unique_lock lock(mutex_);
+    while (!stopped_.wait_for(lock, kPause, [this] { return stop_; })) {
+      while (!queue_.empty() && cudaEventQuery(queue_.front().done) != cudaErrorNotReady) {
+        events_.push_back(queue_.front().done);
+        queue_.pop_front();
+      }
+      cudaGetLastError();  // not ready is an answer, not an error to keep
+      if (comm_ == nullptr || (queue_.empty() && !fate_->sealed())) continue;
+      const bool idle = queue_.empty();
+      const Queued oldest = idle ? Queued{} : queue_.front();
+      lock.unlock();
+      // A peer that is done with its part may have left, but then its part arrives.
+      constexpr auto kOnTheWay = std::chrono::seconds(2);
+      const bool late = !idle && Clock::now() - oldest.since > kOnTheWay;
+      const Status status = idle ? fate_->status() : look_around(oldest.call.deadline, late);
+      if (!status.ok()) {
+        if (!idle) {
+          fate_->seal(fmt::format("{} gave up (group `{}`, {}, step {}): {}",
+                                  group_.peer(group_.rank), group_.name, to_string(oldest.call.op),
+                                  oldest.call.step, status.message()));
+        }
+        break_off(fate_->reason());
+      }
+      lock.lock();
+    }
+  }
+
   /// Calls of a communicator that does not block may not be done on return.
   static bool queued(ncclResult_t rc) { return rc == ncclSuccess || rc == ncclInProgress; }
 
   /// NCCL has done what it was asked to queue.
   Status finished(Clock::time_point deadline) {
     for (;;) {
-      ncclResult_t state = ncclSuccess;
-      const ncclResult_t rc = api_.get_async_error(comm_, &state);
-      if (rc != ncclSuccess) return trouble(rc);
-      if (state == ncclSuccess) return {};
+      const ncclResult_t state = async_state();
+      if (state == ncclSuccess) return fate_->sealed() ? fate_->status() : Status();
       const Status status = look_around(deadline);
       if (!status.ok()) return status;
       std::this_thread::sleep_for(kPoll);
     }
   }
 
-  /// While waiting: an error of NCCL, a peer that says it has stopped, the deadline.
-  Status look_around(Clock::time_point deadline) {
+  ncclResult_t async_state() {
+    const std::lock_guard lock(mutex_);
     ncclResult_t state = ncclSuccess;
-    if (comm_ != nullptr) api_.get_async_error(comm_, &state);
-    if (!queued(state)) return trouble(state);
+    if (comm_ == nullptr) return state;
+    const ncclResult_t rc = api_.get_async_error(comm_, &state);
+    return rc == ncclSuccess ? state : rc;
+  }
+
+  /// While waiting: an error of NCCL, a peer that says it has stopped, the deadline. A peer that is
+  /// done with its part may have left already, unless `none_may_be_gone`.
+  Status look_around(Clock::time_point deadline, bool none_may_be_gone = false) {
     if (fate_->sealed()) return fate_->status();
-    // A peer that is done with its part may have left already.
-    const Status heard = listen(false);
+    const ncclResult_t state = async_state();
+    if (!queued(state)) return trouble(state);
+    const Status heard = listen(none_may_be_gone);
     if (!heard.ok()) return heard;
     if (Clock::now() < deadline) return {};
     std::string who;
@@ -161,7 +248,8 @@ class NcclLink final : public Link {
   /// NCCL does not say which peer it lost; the host link may, a moment later.
   Status trouble(ncclResult_t rc) {
     for (const auto until = after(1); host_ != nullptr && Clock::now() < until;) {
-      const Status heard = host_->listen(true);
+      if (fate_->sealed()) return fate_->status();
+      const Status heard = listen(true);
       if (!heard.ok()) return heard;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
@@ -173,7 +261,14 @@ class NcclLink final : public Link {
   Group group_;
   Device device_;
   std::shared_ptr<Fate> fate_;
+  std::mutex host_mutex_;  // of host_, while the watching thread is there
+  std::mutex mutex_;       // of all that follows
   ncclComm_t comm_ = nullptr;
+  std::deque<Queued> queue_;
+  std::vector<cudaEvent_t> events_;
+  bool stop_ = false;
+  std::condition_variable stopped_;
+  std::thread watch_;
 };
 
 }  // namespace
@@ -182,10 +277,8 @@ std::string nccl_trouble() { return nccl_api().trouble; }
 
 std::string gpu_identity(Device device) {
   char bus[64] = "";
-  char host[256] = "";
-  ::gethostname(host, sizeof host - 1);
   if (cudaDeviceGetPCIBusId(bus, sizeof bus, device.index) != cudaSuccess) return "none";
-  return fmt::format("{}/{}", host, bus);
+  return fmt::format("{}/{}", machine_name(), bus);
 }
 
 std::unique_ptr<Link> nccl_link(std::unique_ptr<Link> host, const Group& group, Device device,

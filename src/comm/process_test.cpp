@@ -14,6 +14,7 @@
 #include "base/test_util.h"
 #include "base/time.h"
 #include "comm/launch.h"
+#include "comm/nccl_link.h"
 #include "comm/process_test_util.h"
 
 namespace segue::comm {
@@ -269,6 +270,51 @@ TEST(GpuProcesses, ShareAGpuOverTcp) {
       EXPECT_TRUE(contains(outcome.text, "device memory goes through host memory"));
     }
   }
+}
+
+/// On one GPU too, over the loopback network: see run_on_gpu.
+Settings nccl(const std::string& trouble, double timeout) {
+  return {{"SEGUE_TEST_SCENARIO", "nccl" + trouble},
+          {"SEGUE_TEST_TIMEOUT", std::to_string(timeout)},
+          {"NCCL_SOCKET_IFNAME", "lo"},
+          {"NCCL_IB_DISABLE", "1"}};
+}
+#define SKIP_WITHOUT_NCCL()                               \
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU"; \
+  if (!nccl_trouble().empty()) GTEST_SKIP() << nccl_trouble()
+
+TEST(GpuProcesses, TalkOverNccl) {
+  SKIP_WITHOUT_NCCL();
+  for (const int ranks : {2, 3, 4}) {
+    const Outcome outcome = launch(ranks, nccl("", 60));
+    EXPECT_EQ(outcome.code, 0) << outcome.text;
+    EXPECT_FALSE(contains(outcome.text, "goes through host memory")) << outcome.text;
+  }
+}
+
+TEST(GpuProcesses, ARankKilledUnderNcclIsNamedByAllOthers) {
+  SKIP_WITHOUT_NCCL();
+  const Outcome outcome = launch(kRanks, nccl("kill", 30));
+  EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
+  for (const char* start : {"failed: ", "rank 1: failed: ", "rank 3: failed: "}) {
+    const std::string lines = outcome.lines(start);
+    EXPECT_TRUE(contains(lines, "group `dense`, all_reduce, step 3")) << outcome.text;
+    EXPECT_TRUE(contains(lines, "rank 2 is gone")) << outcome.text;
+  }
+  EXPECT_LT(outcome.seconds, 30);
+}
+
+TEST(GpuProcesses, ARankStoppedUnderNcclEndsAllOthers) {
+  SKIP_WITHOUT_NCCL();
+  constexpr double kPatience = 6;  // opening the group takes a while
+  const Outcome outcome = launch(kRanks, nccl("stop", kPatience), 2);
+  EXPECT_NE(outcome.code, 0);
+  for (const char* start : {"failed: ", "rank 1: failed: ", "rank 3: failed: "}) {
+    const std::string lines = outcome.lines(start);
+    EXPECT_TRUE(contains(lines, "group `dense`, all_reduce, step 3")) << outcome.text;
+    EXPECT_TRUE(contains(lines, "rank 2")) << outcome.text;
+  }
+  EXPECT_LT(outcome.seconds, 3 * kPatience);
 }
 
 TEST(GpuProcesses, ShareAGpuUnderMpirun) {

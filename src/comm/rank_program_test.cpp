@@ -36,17 +36,31 @@ void make_trouble(const std::string& scenario, World& world) {
   }
 }
 
-/// Ranks share the GPUs there are.
-void run_on_gpu(World& world) {
+/// Ranks share the GPUs there are. `nccl`: each says that it is a machine of its own, so that NCCL
+/// connects them. Then a step at which `trouble` comes, if it is not empty.
+void run_on_gpu(World& world, bool nccl, const std::string& trouble) {
+  if (nccl) ::setenv("NCCL_HOSTID", std::to_string(world.rank()).c_str(), 1);
   const Device device = Device::cuda(world.local_rank() % cuda_device_count());
   const Stream stream(device);
   const auto comm = world.open("dense", device);
+  if (!trouble.empty()) {
+    for (int step = 0; step < 6; ++step) {
+      comm->set_step(step);
+      if (world.rank() == kCulprit && step == kTroubleStep) make_trouble(trouble, world);
+      testing::check_all_reduce<float>(*comm, static_cast<uint64_t>(step), 20000,
+                                       {device, &stream});
+    }
+    return;
+  }
+  const auto other = world.open("tables", device);
   testing::check_random_calls(*comm, 31, 40, 20000, {device, &stream});
+  testing::check_random_calls(*other, 33, 20, 100000, {device, &stream});
   testing::check_all_reduce<float>(*comm, 32, 5000001, {device, &stream});
 }
 
 void run(World& world, const std::string& scenario) {
-  if (scenario == "gpu") return run_on_gpu(world);
+  if (scenario == "gpu") return run_on_gpu(world, false, "");
+  if (scenario.starts_with("nccl")) return run_on_gpu(world, true, scenario.substr(4));
   const auto comm = world.open("dense");
   const auto other = world.open("tables");
   if (scenario == "random") {
