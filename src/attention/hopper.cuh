@@ -35,8 +35,8 @@ __device__ inline uint8_t* tile_aligned(uint8_t* raw) {
   return raw + (-shared_address(raw) & 1023u);
 }
 
-/// By a whole warp: lane 0 loads, and the compiler knows the result to be the same in all lanes. The
-/// lane that reads is then the one that arrives at the barrier behind which the word changes.
+/// By a whole warp: lane 0 loads, and the compiler knows the result to be the same in all lanes.
+/// The lane that reads is then the one that arrives at the barrier behind which the word changes.
 __device__ inline uint32_t load_uniform(const uint32_t* p) {
   uint32_t x = 0;
   asm volatile(
@@ -64,6 +64,13 @@ __device__ inline void barrier_init_done() {
 __device__ inline void barrier_expect(uint64_t* barrier, int bytes) {
   asm volatile(
       "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+/// The same without arriving.
+__device__ inline void barrier_expect_more(uint64_t* barrier, int bytes) {
+  asm volatile(
+      "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)),
       "r"(bytes)
       : "memory");
 }
@@ -329,9 +336,10 @@ __device__ inline uint32_t chunk_address(uint32_t tile, int row, int chunk) {
                                       (((chunk & 7) ^ (row & 7)) << 4));
 }
 
-/// Rows of this warpgroup's 64-row tile as the left operand of a product, [slice][4]. Afterwards the
-/// copy engine may be told that there is room: without the fence its next rows can arrive before
-/// these loads, which an arrival at a barrier does not wait for (once in 10^6 tiles, in fact).
+/// Rows of this warpgroup's 64-row tile as the left operand of a product, [slice][4]. Afterwards
+/// the copy engine may be told that there is room: without the fence its next rows can arrive
+/// before these loads, which an arrival at a barrier does not wait for (once in 10^6 tiles, in
+/// fact).
 template <int kSlices>
 __device__ inline void load_fragment(uint32_t (&a)[kSlices][4], const void* tile) {
   const int lane = threadIdx.x & 31;

@@ -52,22 +52,24 @@ __device__ void fetch(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
     for_each_step_up(steps, [&](int block) {
       const int begin = block * kKeys;
       const StepWord word = rows.word<kConsumers>(block, kKeys);
-      const bool wanted = lane < kConsumers && word.view(lane) != kNone;
-      const int blocks = __popc(__ballot_sync(~0u, wanted));
-      barrier_wait(&sh.empty[at.stage], at.parity ^ 1);
-      uint64_t* const full = &sh.full[at.stage];
+      int blocks = 0;
+      for (int w = 0; w < kConsumers; ++w) blocks += word.view(w) != kNone ? 1 : 0;
       if (lane == 0) {
+        uint64_t* const full = &sh.full[at.stage];
+        barrier_wait(&sh.empty[at.stage], at.parity ^ 1);
         sh.word[at.stage] = word;
-        barrier_expect(
+        barrier_expect_more(
             full, static_cast<int>(sizeof(sh.k[0])) + blocks * static_cast<int>(kSpillBlockBytes));
         load_tile(sh.k[at.stage], &k_map, full, t.first_row + begin, t.head);
+        for (int w = 0; w < kConsumers; ++w) {
+          if (word.view(w) == kNone) continue;
+          load_once(sh.ds[at.stage][w],
+                    args.spill + spill_block(t, t.begin + 64 * w, begin) * (kSpillBlockBytes / 16),
+                    static_cast<int>(kSpillBlockBytes), full);
+        }
+        barrier_arrive(full);
       }
       __syncwarp();
-      if (wanted) {
-        load_once(sh.ds[at.stage][lane],
-                  args.spill + spill_block(t, rows.first, begin) * (kSpillBlockBytes / 16),
-                  static_cast<int>(kSpillBlockBytes), full);
-      }
       at.advance();
     });
   }
@@ -107,8 +109,9 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
         products_wait<0>();
         pin(dq);
       }
-      __syncwarp();  // what other lanes read is read
-      if (lane == 0) barrier_arrive(&sh.empty[at.stage]);
+      // Every thread for itself: 0.7 % slower than one for its warp, but a form that racecheck can
+      // follow, as it does not follow __syncwarp.
+      barrier_arrive(&sh.empty[at.stage]);
     }
     T* to = static_cast<T*>(args.dq) + (t.first_row + first) * args.row_stride +
             t.head * args.head_stride;
@@ -128,7 +131,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     sh.queue.init(1 + 4 * kConsumers);
     for (int i = 0; i < kStages; ++i) {
       barrier_init(&sh.full[i], 1);
-      barrier_init(&sh.empty[i], 4 * kConsumers);
+      barrier_init(&sh.empty[i], kConsumers * kWarpgroup);
     }
     barrier_init_done();
   }
