@@ -20,6 +20,7 @@ constexpr int64_t kHoursPerDay = 24;
 // Values that crosses are made of; attributes follow.
 enum CrossValue : size_t { kUser, kItem, kHour, kOrganic, kFirstAttribute };
 static_assert(std::size(kCrossKeys) == kFirstAttribute);
+constexpr size_t kMaxCrossValues = kFirstAttribute + kMaxAttributes;
 
 // A merge key: the position counted from the user's first event, then a bit per pool.
 constexpr int kMaskBits = static_cast<int>(kMaxPools);
@@ -117,10 +118,6 @@ Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
 
 void Gatherer::plan_crosses() {
   const std::vector<AttributeConfig>& attributes = store_.schema().attributes;
-  if (kFirstAttribute + attributes.size() > kMaxCrossValues) {
-    fail(ErrorCode::kConfig, fmt::format("{} attributes; samples hold at most {}",
-                                         attributes.size(), kMaxCrossValues - kFirstAttribute));
-  }
   for (const CrossConfig& config : store_.schema().crosses) {
     Cross cross;
     cross.rows = static_cast<uint64_t>(config.rows);

@@ -12,6 +12,14 @@ namespace {
 
 [[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
 
+/// The pool of this name would have the file of another column.
+constexpr const char* kOrganicColumn = "organic";
+
+/// Columns that every batch has, besides those that are called like the keys of a cross.
+constexpr const char* kOtherColumns[] = {"dummy_query_time", "action_weight",
+                                         "action_timestamp", "item_candidate_id",
+                                         "item_query_time",  "item_action_weight"};
+
 /// Names become parts of file names and columns of a batch.
 void require_name(const char* what, const std::string& name) {
   const auto plain = [](char c) {
@@ -86,16 +94,27 @@ void SampleSchema::validate() const {
   for (const PoolConfig& pool : pools) {
     require_name("pool", pool.name);
     if (!pool_names.insert(pool.name).second) bad(fmt::format("pool `{}` is twice", pool.name));
+    if (pool.name == kOrganicColumn) {
+      bad(
+          fmt::format("pool `{}`: the store's column flat_is_{} is the organic flag; choose "
+                      "another name",
+                      pool.name, pool.name));
+    }
     if (pool.bit < 1) bad(fmt::format("pool `{}`: bit must be positive", pool.name));
   }
   if (!label_pool.empty() && !pool_names.contains(label_pool)) {
     bad(fmt::format("label_pool `{}` is none of the pools", label_pool));
   }
   std::set<std::string> columns(std::begin(kCrossKeys), std::end(kCrossKeys));
+  columns.insert(std::begin(kOtherColumns), std::end(kOtherColumns));
+  if (attributes.size() > kMaxAttributes) {
+    bad(fmt::format("{} attributes; samples hold at most {}", attributes.size(), kMaxAttributes));
+  }
   std::set<std::string> attribute_names;
   for (const AttributeConfig& attribute : attributes) {
     require_name("attribute", attribute.name);
-    if (!columns.insert(attribute.name).second) {
+    if (!columns.insert(attribute.name).second ||
+        !columns.insert("item_candidate_" + attribute.name).second) {
       bad(fmt::format("attribute `{}` has a name that is taken", attribute.name));
     }
     attribute_names.insert(attribute.name);
