@@ -80,6 +80,7 @@ class Prep {
   void sort(const LogScan& scan, const LogSplit& split, SplitSink& sink);
   template <class Take>
   void read_rows(const LogScan& scan, const char* label, EventNormalizer& normalizer, Take take);
+  void check_users(const LogScan& scan) const;
   void warn_if_disk_is_small(const LogScan& scan) const;
   StoreOrigin origin() const;
 
@@ -155,6 +156,21 @@ void Prep::sort(const LogScan& scan, const LogSplit& split, SplitSink& sink) {
   progress.finish();
 }
 
+/// A store has tables by user id. A few users with large ids would fill a disk with them.
+void Prep::check_users(const LogScan& scan) const {
+  constexpr int64_t kSmallTable = int64_t{1} << 24, kEntryBytes = 16, kEntriesPerRow = 16;
+  const int64_t entries = scan.largest_user + 1;
+  if (config_.schema.user_ids != IdMapping::kAuto || entries <= kSmallTable ||
+      entries / kEntriesPerRow <= scan.rows) {
+    return;
+  }
+  fail(ErrorCode::kConfig,
+       fmt::format("{}: user ids reach up to {}, but there are {} rows: tables by user id would "
+                   "take {} MB. Renumber the users with user_ids = \"dense\" in the schema, or "
+                   "insist with \"as_is\"",
+                   config_.raw, scan.largest_user, scan.rows, entries * kEntryBytes / 1000000));
+}
+
 void Prep::warn_if_disk_is_small(const LogScan& scan) const {
   constexpr int64_t kStoreBytes = 48, kListBytes = 16, kRunBytes = 20;  // per event, about
   const auto lists = std::max<int64_t>(1, static_cast<int64_t>(config_.min_history.size()));
@@ -193,6 +209,7 @@ PrepResult Prep::run() {
   }
   stage_ = std::make_shared<StoreStage>(config_.store, config_.overwrite);
   LogScan scan = scan_log(schema, files_, tables_, plan_.dictionary_bytes);
+  check_users(scan);
   warn_if_disk_is_small(scan);
   result_.rows = scan.rows;
   result_.was_in_order = scan.in_order;
