@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -67,6 +68,17 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 std::optional<IndexFile> IndexFile::open(const std::string& path, uint64_t fingerprint,
                                          std::string& why) {
+  return open(path, &fingerprint, kBlocksChecked, why);
+}
+
+std::string IndexFile::find_damage(const std::string& path) {
+  std::string why;
+  open(path, nullptr, std::numeric_limits<int64_t>::max(), why);
+  return why;
+}
+
+std::optional<IndexFile> IndexFile::open(const std::string& path, const uint64_t* fingerprint,
+                                         int64_t blocks_checked, std::string& why) {
   const auto reject = [&why](std::string text) {
     why = std::move(text);
     return std::nullopt;
@@ -82,7 +94,8 @@ std::optional<IndexFile> IndexFile::open(const std::string& path, uint64_t finge
   std::memcpy(&header, all.data(), sizeof(header));
   if (header.magic != kMagic) return reject("it is no index, or of another version");
   if (header.checksum != header.own_checksum()) return reject("its header is damaged");
-  if (header.fingerprint != fingerprint) return reject("the store has changed");
+  if (fingerprint != nullptr && header.fingerprint != *fingerprint)
+    return reject("the store has changed");
 
   // The header is as it was written, so its numbers are good; the file may still be cut off.
   int64_t at = kHeaderBytes;
@@ -103,7 +116,7 @@ std::optional<IndexFile> IndexFile::open(const std::string& path, uint64_t finge
   }
   const std::span<const std::byte> payload =
       all.subspan(kHeaderBytes, static_cast<size_t>(at - kHeaderBytes));
-  const int64_t checked = std::min(blocks, kBlocksChecked);
+  const int64_t checked = std::min(blocks, blocks_checked);
   for (int64_t i = 0; i < checked; ++i) {
     const int64_t block = checked == 1 ? 0 : i * (blocks - 1) / (checked - 1);
     if (block_checksum(payload, block) != checksums[static_cast<size_t>(block)]) {
