@@ -57,7 +57,10 @@ void RowChecker::fail_at(const RawBlock& block, size_t row, const std::string& w
 
 void RowChecker::require(const RawBlock& block, const RawColumn& column, size_t row,
                          const std::string& name) const {
-  if (!column.is_valid(row)) fail_at(block, row, fmt::format("column \"{}\" is empty", name));
+  if (column.is_valid(row)) return;
+  fail_at(block, row,
+          fmt::format("column \"{}\" is empty{}", name,
+                      column.untyped ? " (or null, NA, NaN or \\N, which say the same)" : ""));
 }
 
 int64_t RowChecker::seconds(const RawBlock& block, const RawColumn& column, size_t row) const {

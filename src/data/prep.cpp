@@ -82,6 +82,7 @@ class Prep {
   void read_rows(const LogScan& scan, const char* label, EventNormalizer& normalizer, Take take);
   void check_users(const LogScan& scan) const;
   void warn_if_disk_is_small(const LogScan& scan) const;
+  void warn_about_content(const LogScan& scan, const StoreWriter& store) const;
   StoreOrigin origin() const;
 
   const PrepConfig& config_;
@@ -185,6 +186,23 @@ void Prep::warn_if_disk_is_small(const LogScan& scan) const {
   }
 }
 
+/// What is no mistake in itself, but would surprise whoever trains on it.
+void Prep::warn_about_content(const LogScan& scan, const StoreWriter& store) const {
+  constexpr int64_t kFarFuture = 100'000'000'000;  // seconds since 1970: the year 5138
+  if (scan.last_time > kFarFuture) {
+    base::log_warning(fmt::format("{}: times reach up to {} s; is time_unit_seconds = {} right?",
+                                  config_.raw, scan.last_time, config_.schema.time_unit_seconds));
+  }
+  if (store.num_anchors() == 0) {
+    base::log_warning(fmt::format(
+        "{}: no event has {} earlier ones of its user, so there is nothing to predict; prepare "
+        "with a smaller --min-history, or train with one",
+        config_.store,
+        config_.min_history.empty() ? config_.history_length
+                                    : *std::ranges::min_element(config_.min_history)));
+  }
+}
+
 StoreOrigin Prep::origin() const {
   StoreOrigin origin;
   origin.command = "prep";
@@ -250,6 +268,7 @@ PrepResult Prep::run() {
   store.add_text(kSplitMetaFile, split_meta_json(schema, split, result_.counts));
   store.set_origin(origin());
   store.finish();
+  warn_about_content(scan, store);
   result_.seconds = clock.seconds();
   return result_;
 }

@@ -300,6 +300,39 @@ TEST(PrepIds, TextsAndIntegersDoNotMixByAccident) {
   EXPECT_TRUE(contains(error->what(), "row 2: column \"uid\" has \"ab12\" where an integer"));
 }
 
+TEST(PrepNames, OfRawFilesNeedNotBeUtf8) {
+  RawLog log("raw");
+  log.put_events("events-\xe9t\xe9.csv", random_log(100, 3, 2));
+  const PrepConfig config = log.config("store");
+  prep(config);
+  EXPECT_TRUE(verify_store(config.store).ok());
+  EXPECT_EQ(StoreManifest::read(config.store).origin.sources[0].name,
+            "events-\xef\xbf\xbdt\xef\xbf\xbd.csv");
+}
+
+TEST(PrepWarnings, NothingToPredictAndTimesInTheFuture) {
+  RawLog log("raw");
+  log.schema.attributes.clear();
+  log.put("events.csv", std::string(kCsvHeader) + "1,1700000000000,77,0,1,1,listen\n" +
+                            "3,1700000000000,77,0,1,1,listen\n" +
+                            "3,1700000999999,77,0,1,1,listen\n");
+  PrepConfig config = log.config("store");
+  config.min_history = {2};
+  testing::internal::CaptureStderr();
+  prep(config);
+  std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(said, "is time_unit_seconds = 1 right?"));
+  EXPECT_TRUE(contains(said, "no event has 2 earlier ones"));
+  config = log.config("other");
+  config.schema.time_unit_seconds = 0.001;
+  config.schema.test_seconds = config.schema.gap_seconds = 0;
+  testing::internal::CaptureStderr();
+  prep(config);
+  said = testing::internal::GetCapturedStderr();
+  EXPECT_FALSE(contains(said, "right?")) << said;
+  EXPECT_FALSE(contains(said, "earlier ones")) << said;
+}
+
 // ---- logs that are wrong ----
 
 class PrepMistakes : public testing::Test {

@@ -112,15 +112,17 @@ void SampleStream::choose_windows() {
   }
   first_ = config_.start_window;
   if (first_ >= eval_first) {
-    bad(fmt::format("{}; with {} held out from {} on none is left to train on from {}", there_are,
-                    config_.eval_windows, eval_first, first_));
+    bad(
+        fmt::format("{}; with {} held out from {} on none is left to train on from {}; see "
+                    "window_seconds and eval_windows",
+                    there_are, config_.eval_windows, eval_first, first_));
   }
   end_ = eval_first;
   if (config_.train_windows > 0) {
     // More windows than there are is no mistake, but reaching into named held-out ones is.
     if (explicit_eval && config_.train_windows > eval_first - first_) {
       bad(fmt::format("training windows {} to {} reach into the held-out ones, which start at {}",
-                      first_, first_ + config_.train_windows - 1, eval_first));
+                      first_, first_ + (config_.train_windows - 1), eval_first));
     }
     end_ = first_ + std::min(config_.train_windows, eval_first - first_);
   }
