@@ -3,6 +3,7 @@
 // For tests only.
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -16,12 +17,19 @@
 
 namespace segue::base {
 
-/// A path in a temporary folder that no other test or process uses; removed when the program ends.
+/// A path in a temporary folder that no other test or process uses. The folder is removed when the
+/// program ends, unless a test failed: then it stays to be looked at.
 inline std::string temp_path(const std::string& name) {
   struct Folder {
-    std::string path = testing::TempDir() + "segue-test-" + std::to_string(::getpid());
+    const pid_t owner = ::getpid();
+    const std::string path = testing::TempDir() + "segue-test-" + std::to_string(owner);
     Folder() { std::filesystem::create_directories(path); }
     ~Folder() {
+      if (::getpid() != owner) return;  // a child of a test
+      if (testing::UnitTest::GetInstance()->Failed()) {
+        std::fputs(("files of failed tests: " + path + "\n").c_str(), stderr);
+        return;
+      }
       std::error_code ignored;
       std::filesystem::remove_all(path, ignored);
     }
