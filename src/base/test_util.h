@@ -59,6 +59,15 @@ std::optional<Error> error_of(Action action) {
   return std::nullopt;
 }
 
+/// The message of the segue::Error of this code that `action` throws; a failed test if not so.
+template <class Action>
+std::string message_of(ErrorCode code, Action action) {
+  const std::optional<Error> error = error_of(action);
+  if (!error) return {};
+  EXPECT_EQ(error->code(), code) << error->what();
+  return error->what();
+}
+
 /// `text` contains `part`; shows both if not.
 inline testing::AssertionResult contains(const std::string& text, const std::string& part) {
   if (text.find(part) != std::string::npos) return testing::AssertionSuccess();
