@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -234,6 +235,23 @@ IndexLock::~IndexLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+namespace {
+
+/// Removes what killed processes left of `path`, which may be large. Whoever still writes, on a
+/// file system without locks, has written lately.
+void remove_leftovers(const std::string& folder, const std::string& name) {
+  namespace fs = std::filesystem;
+  constexpr std::chrono::hours kLongAgo{1};
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (!entry.path().filename().string().starts_with(name + ".tmp-")) continue;
+    const auto age = fs::file_time_type::clock::now() - entry.last_write_time(error);
+    if (!error && age > kLongAgo) fs::remove(entry.path(), error);
+  }
+}
+
+}  // namespace
+
 IndexFile open_or_build(const std::string& folder, const std::string& name, uint64_t fingerprint,
                         const std::function<void(const std::string& path)>& build) {
   const std::string path = folder + "/" + name;
@@ -246,6 +264,7 @@ IndexFile open_or_build(const std::string& folder, const std::string& name, uint
   // Making it for the first time is not worth a line; a progress line shows if it takes long.
   base::log(why == kNoFile ? base::LogLevel::kDebug : base::LogLevel::kInfo,
             fmt::format("making {}: {}", path, why));
+  remove_leftovers(folder, name);
   build(path);
   file = IndexFile::open(path, fingerprint, why);
   if (!file) fail(ErrorCode::kIo, fmt::format("{}: was just written, but {}", path, why));
