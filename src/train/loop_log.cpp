@@ -53,6 +53,11 @@ void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds) 
 }
 
 void log_end(const TrainSummary& s) {
+  if (s.steps == 0) {
+    base::log_warning(
+        "nothing was trained: the data has no batch (see data.batch_size and data.stream)");
+    return;
+  }
   std::string quality;
   if (s.held_out && s.held_out->samples > 0) {
     quality = fmt::format(" held-out AUC {:.4f}", s.held_out->auc());
