@@ -241,14 +241,15 @@ void StoreStage::retire_old() {
 
 /// False, and nothing changed, where folders cannot be exchanged.
 bool StoreStage::exchange() {
-  const fs::path real = fs::canonical(folder_);
-  const fs::path here = fs::current_path();
+  std::error_code error, ignored;
+  const fs::path real = fs::canonical(folder_, error);
+  const fs::path here = fs::current_path(ignored);
   // Whoever works in the folder would be left in the old one.
-  if (std::mismatch(real.begin(), real.end(), here.begin(), here.end()).first == real.end()) {
+  if (error ||
+      std::mismatch(real.begin(), real.end(), here.begin(), here.end()).first == real.end()) {
     return false;
   }
   const std::string other = beside(folder_);
-  std::error_code ignored;
   fs::permissions(staged_, fs::status(real).permissions(), ignored);
   if (std::rename(staged_.c_str(), other.c_str()) != 0) return false;
   if (::renameat2(AT_FDCWD, other.c_str(), AT_FDCWD, real.c_str(), RENAME_EXCHANGE) != 0) {
@@ -256,8 +257,13 @@ bool StoreStage::exchange() {
     return false;
   }
   exchanged_ = true;
-  sync_folder(real.parent_path().string());
-  clear_exchanged(other, real.string());
+  try {
+    sync_folder(real.parent_path().string());
+    clear_exchanged(other, real.string());
+  } catch (const Error& failure) {  // the new store is there all the same
+    base::log_warning(
+        fmt::format("{}: the old store is still beside it: {}", folder_, failure.what()));
+  }
   return true;
 }
 
