@@ -158,7 +158,6 @@ class CsvReader final : public TableReader {
     }
     return block.rows > 0;
   }
-  int64_t total_rows() const override { return -1; }
   int64_t bytes_read() const override { return lines_.bytes_read(); }
 
  private:

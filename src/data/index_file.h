@@ -31,7 +31,6 @@ class IndexFile {
   static std::string find_damage(const std::string& path);
 
   const std::string& path() const { return path_; }
-  size_t num_sections() const { return sections_.size(); }
   template <class T>
   std::span<const T> section(size_t i) const {
     const std::span<const std::byte> bytes = sections_[i];
