@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_checks.h"
 #include "base/error.h"
 #include "base/hash.h"
 
@@ -84,9 +85,9 @@ void describe(base::ConfigVisitor& v, GatherConfig& c) {
 }
 
 void GatherConfig::validate() const {
-  if (history_length < 1) fail(ErrorCode::kConfig, "history_length must be at least 1");
-  if (scan_window < 1) fail(ErrorCode::kConfig, "scan_window must be at least 1");
-  if (max_history < 0) fail(ErrorCode::kConfig, "max_history must not be negative");
+  base::require_at_least("history_length", history_length, 1);
+  base::require_at_least("scan_window", scan_window, 1);
+  base::require_at_least("max_history", max_history, 0);
 }
 
 Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
