@@ -302,7 +302,7 @@ TEST(RandomBatchesTest, BadSchemasAndConfigsAreExplained) {
     RandomSchema schema = candidates_schema();
     RandomDataConfig config;
     change(schema, config);
-    return error_of(code, [&] { const RandomBatches data(schema, config, 1); });
+    return message_of(code, [&] { const RandomBatches data(schema, config, 1); });
   };
   using S = RandomSchema;
   using C = RandomDataConfig;
