@@ -1,11 +1,6 @@
 #include "balance/config.h"
 
-#include <cmath>
-#include <utility>
-
-#include <fmt/format.h>
-
-#include "base/error.h"
+#include "base/config_checks.h"
 
 namespace segue::balance {
 
@@ -21,13 +16,8 @@ void describe(base::ConfigVisitor& v, BalanceConfig& c) {
 }
 
 void BalanceConfig::validate() const {
-  for (const auto& [name, value] :
-       {std::pair("token_ps", token_ps), std::pair("pair_ps", pair_ps)}) {
-    if (!(value >= 0) || !std::isfinite(value) || value > 1e9) {
-      fail(ErrorCode::kConfig,
-           fmt::format("balance.{} must be between 0 and 1e9, not {}", name, value));
-    }
-  }
+  base::require_between("balance.token_ps", token_ps, 0, 1e9);
+  base::require_between("balance.pair_ps", pair_ps, 0, 1e9);
 }
 
 }  // namespace segue::balance

@@ -3,6 +3,7 @@
 // For tests only.
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -16,12 +17,19 @@
 
 namespace segue::base {
 
-/// A path in a temporary folder that no other test or process uses; removed when the program ends.
+/// A path in a temporary folder that no other test or process uses. The folder is removed when the
+/// program ends, unless a test failed: then it stays to be looked at.
 inline std::string temp_path(const std::string& name) {
   struct Folder {
-    std::string path = testing::TempDir() + "segue-test-" + std::to_string(::getpid());
+    const pid_t owner = ::getpid();
+    const std::string path = testing::TempDir() + "segue-test-" + std::to_string(owner);
     Folder() { std::filesystem::create_directories(path); }
     ~Folder() {
+      if (::getpid() != owner) return;  // a child of a test
+      if (testing::UnitTest::GetInstance()->Failed()) {
+        std::fputs(("files of failed tests: " + path + "\n").c_str(), stderr);
+        return;
+      }
       std::error_code ignored;
       std::filesystem::remove_all(path, ignored);
     }
@@ -49,6 +57,15 @@ std::optional<Error> error_of(Action action) {
   }
   ADD_FAILURE() << "no segue::Error was thrown";
   return std::nullopt;
+}
+
+/// The message of the segue::Error of this code that `action` throws; a failed test if not so.
+template <class Action>
+std::string message_of(ErrorCode code, Action action) {
+  const std::optional<Error> error = error_of(action);
+  if (!error) return {};
+  EXPECT_EQ(error->code(), code) << error->what();
+  return error->what();
 }
 
 /// `text` contains `part`; shows both if not.

@@ -6,11 +6,14 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "base/hash.h"
+#include "base/test_util.h"
 
 namespace segue {
 namespace {
+
+using base::contains;
+using base::message_of;
 
 Batch make_schema() {
   Batch batch;
@@ -58,39 +61,22 @@ bool equal(const Batch& a, const Batch& b) {
              });
 }
 
-/// Runs `call` and returns the message of the Error it must throw.
-template <class Call>
-std::string error_of(ErrorCode code, Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 TEST(BatchTest, FindsGroupsAndColumnsByName) {
   Batch batch = make_schema();
   EXPECT_EQ(batch.column("timestamp").group, 1);
   EXPECT_EQ(batch.group("history").name, "history");
   EXPECT_EQ(batch.find_column("album_id"), nullptr);
-  EXPECT_TRUE(contains(error_of(ErrorCode::kNotFound, [&] { (void)batch.column("album_id"); }),
+  EXPECT_TRUE(contains(message_of(ErrorCode::kNotFound, [&] { (void)batch.column("album_id"); }),
                        "no column `album_id`; it has `user_id`, `item_id`, `timestamp`"));
-  EXPECT_TRUE(contains(error_of(ErrorCode::kNotFound, [&] { (void)batch.group("targets"); }),
+  EXPECT_TRUE(contains(message_of(ErrorCode::kNotFound, [&] { (void)batch.group("targets"); }),
                        "no group `targets`; it has `user`, `history`, `unused`"));
-  EXPECT_TRUE(contains(error_of(ErrorCode::kNotFound, [] { (void)Batch().group("x"); }), "none"));
+  EXPECT_TRUE(contains(message_of(ErrorCode::kNotFound, [] { (void)Batch().group("x"); }), "none"));
 }
 
 TEST(BatchTest, NamesAreUnique) {
   Batch batch = make_schema();
-  error_of(ErrorCode::kInvalidArgument, [&] { batch.add_group("user"); });
-  error_of(ErrorCode::kInvalidArgument, [&] { batch.add_column("item_id", 0); });
+  message_of(ErrorCode::kInvalidArgument, [&] { batch.add_group("user"); });
+  message_of(ErrorCode::kInvalidArgument, [&] { batch.add_column("item_id", 0); });
 }
 
 TEST(BatchTest, EmptyBatchIsLegalEverywhere) {
@@ -142,7 +128,7 @@ TEST(BatchTest, ValidateSaysWhatDisagrees) {
   Batch batch = make_schema();
   fill_random(batch, 6, 3);
   const auto message = [&] {
-    return error_of(ErrorCode::kInvalidArgument, [&] { batch.validate(); });
+    return message_of(ErrorCode::kInvalidArgument, [&] { batch.validate(); });
   };
   batch.column("timestamp").values.push_back(0);
   EXPECT_TRUE(contains(message(), "column `timestamp`"));
@@ -209,7 +195,7 @@ TEST(BatchTest, DifferentSchemasDoNotMix) {
   Batch b;
   b.add_group("user");
   const Batch* parts[] = {&a, &b};
-  error_of(ErrorCode::kInvalidArgument, [&] { (void)Batch::concatenate(parts); });
+  message_of(ErrorCode::kInvalidArgument, [&] { (void)Batch::concatenate(parts); });
 }
 
 TEST(BatchTest, PackedBatchComesBackEqual) {
@@ -237,11 +223,11 @@ TEST(BatchTest, EveryTruncationIsCorrupt) {
     // A copy of exact size lets the address sanitizer see a read beyond it.
     const std::vector<std::byte> cut(message.begin(),
                                      message.begin() + static_cast<std::ptrdiff_t>(bytes));
-    error_of(ErrorCode::kCorrupt, [&] { (void)Batch::unpack(cut); });
+    message_of(ErrorCode::kCorrupt, [&] { (void)Batch::unpack(cut); });
   }
   std::vector<std::byte> longer = message;
   longer.resize(longer.size() + 8);
-  error_of(ErrorCode::kCorrupt, [&] { (void)Batch::unpack(longer); });
+  message_of(ErrorCode::kCorrupt, [&] { (void)Batch::unpack(longer); });
 }
 
 TEST(BatchTest, EveryFlippedByteIsNoticed) {

@@ -9,6 +9,7 @@
 #include "base/safetensors.h"
 #include "base/test_util.h"
 #include "cli/app.h"
+#include "cli/test_util.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_writer.h"
 
@@ -18,22 +19,9 @@ namespace {
 using base::contains;
 using base::temp_path;
 
-struct Outcome {
-  int code = 0;
-  std::string out, err;
-};
-
-Outcome run(std::vector<std::string> arguments) {
-  arguments.insert(arguments.begin(), {"segue", "checkpoint"});
-  std::vector<const char*> argv;
-  for (const std::string& a : arguments) argv.push_back(a.c_str());
-  testing::internal::CaptureStdout();
-  testing::internal::CaptureStderr();
-  Outcome o;
-  o.code = run_segue(static_cast<int>(argv.size()), argv.data());
-  o.out = testing::internal::GetCapturedStdout();
-  o.err = testing::internal::GetCapturedStderr();
-  return o;
+Outcome run_checkpoint(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "checkpoint");
+  return run(std::move(arguments));
 }
 
 /// A run with checkpoints of steps 10 and 20.
@@ -59,41 +47,41 @@ void spoil(const std::string& path) {
 TEST(CliCheckpointTest, LsShowsAllAndMarksDamagedManifests) {
   const std::string path = make_run();
   for (const std::string& p : {path, path + "/checkpoints"}) {
-    const Outcome o = run({"ls", p});
+    const Outcome o = run_checkpoint({"ls", p});
     EXPECT_EQ(o.code, 0) << o.err;
     EXPECT_TRUE(contains(o.out, "step         10"));
     EXPECT_TRUE(contains(o.out, "step-20\n"));
   }
-  const Outcome json = run({"ls", path + "/checkpoints/step-20", "--json"});
+  const Outcome json = run_checkpoint({"ls", path + "/checkpoints/step-20", "--json"});
   EXPECT_TRUE(contains(json.out, R"("step": 20)"));
   EXPECT_TRUE(contains(json.out, R"("saved": "20)"));
   spoil(path + "/checkpoints/step-20/manifest.json");
-  const Outcome damaged = run({"ls", path});
+  const Outcome damaged = run_checkpoint({"ls", path});
   EXPECT_EQ(damaged.code, 0);
   EXPECT_TRUE(contains(damaged.out, "damaged: "));
-  EXPECT_TRUE(contains(run({"ls", path, "--json"}).out, R"("error": ")"));
+  EXPECT_TRUE(contains(run_checkpoint({"ls", path, "--json"}).out, R"("error": ")"));
 }
 
 TEST(CliCheckpointTest, VerifyNamesTheDamagedFileAndExitsWith4) {
   const std::string path = make_run();
-  const Outcome good = run({"verify", path});
+  const Outcome good = run_checkpoint({"verify", path});
   EXPECT_EQ(good.code, 0) << good.err;
   EXPECT_TRUE(contains(good.out, "step-10: ok, 3 arrays"));
   spoil(path + "/checkpoints/step-10/tables-00001.safetensors");
-  const Outcome bad = run({"verify", path});
+  const Outcome bad = run_checkpoint({"verify", path});
   EXPECT_EQ(bad.code, kExitCorrupt);
   EXPECT_TRUE(contains(bad.err, "tables-00001.safetensors was changed"));
   EXPECT_TRUE(contains(bad.out, "step-20: ok"));
-  EXPECT_EQ(run({"verify", path + "/checkpoints/step-20"}).code, 0);
-  EXPECT_EQ(run({"verify", path + "/checkpoints/step-10/"}).code, kExitCorrupt);
+  EXPECT_EQ(run_checkpoint({"verify", path + "/checkpoints/step-20"}).code, 0);
+  EXPECT_EQ(run_checkpoint({"verify", path + "/checkpoints/step-10/"}).code, kExitCorrupt);
 }
 
 TEST(CliCheckpointTest, ExportWritesWeightsUnderTheReferencesNames) {
   const std::string path = make_run();
   const std::string out = temp_path("w.safetensors");
-  EXPECT_EQ(run({"export", path + "/checkpoints/step-10", "--out", out}).code, 0);
+  EXPECT_EQ(run_checkpoint({"export", path + "/checkpoints/step-10", "--out", out}).code, 0);
   EXPECT_EQ(base::SafetensorsFile(out).tensors().size(), 1u);
-  const Outcome o = run({"export", path, "--out", out, "--tables"});
+  const Outcome o = run_checkpoint({"export", path, "--out", out, "--tables"});
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_TRUE(contains(o.out, "2 tensors of step 20"));
   const base::SafetensorsFile file(out);
@@ -101,7 +89,7 @@ TEST(CliCheckpointTest, ExportWritesWeightsUnderTheReferencesNames) {
   EXPECT_EQ(file.get("_embedding_collection.embeddings.item.weight").shape,
             (std::vector<int64_t>{50, 4}));
   spoil(path + "/checkpoints/step-20/dense.safetensors");
-  EXPECT_EQ(run({"export", path, "--out", out}).code, kExitCorrupt);
+  EXPECT_EQ(run_checkpoint({"export", path, "--out", out}).code, kExitCorrupt);
 }
 
 TEST(CliCheckpointTest, ACheckpointOfSeveralRanksIsOneCheckpoint) {
@@ -129,28 +117,28 @@ TEST(CliCheckpointTest, ACheckpointOfSeveralRanksIsOneCheckpoint) {
   }
   writers[0]->wait().throw_if_failed();
 
-  EXPECT_TRUE(contains(run({"ls", path}).out, "4 files of 3 ranks"));
-  EXPECT_TRUE(contains(run({"ls", path, "--json"}).out, R"("ranks": 3)"));
-  EXPECT_TRUE(contains(run({"verify", path}).out, "step-10: ok, 2 arrays"));
-  EXPECT_EQ(run({"export", path, "--out", out, "--tables"}).code, 0);
+  EXPECT_TRUE(contains(run_checkpoint({"ls", path}).out, "4 files of 3 ranks"));
+  EXPECT_TRUE(contains(run_checkpoint({"ls", path, "--json"}).out, R"("ranks": 3)"));
+  EXPECT_TRUE(contains(run_checkpoint({"verify", path}).out, "step-10: ok, 2 arrays"));
+  EXPECT_EQ(run_checkpoint({"export", path, "--out", out, "--tables"}).code, 0);
   const std::vector<double> rows =
       base::SafetensorsFile(out).get("_embedding_collection.embeddings.item.weight").to_doubles();
   ASSERT_EQ(rows.size(), 40u);
   for (size_t i = 0; i < rows.size(); ++i) EXPECT_EQ(rows[i], static_cast<double>(i));
   spoil(path + "/checkpoints/step-10/tables-rank0002.safetensors");
-  const Outcome bad = run({"verify", path});
+  const Outcome bad = run_checkpoint({"verify", path});
   EXPECT_EQ(bad.code, kExitCorrupt);
   EXPECT_TRUE(contains(bad.err, "tables-rank0002.safetensors was changed"));
 }
 
 TEST(CliCheckpointTest, WrongPathsAndUsage) {
-  EXPECT_EQ(run({"ls", temp_path("nowhere")}).code, kExitFile);
+  EXPECT_EQ(run_checkpoint({"ls", temp_path("nowhere")}).code, kExitFile);
   base::make_folders(temp_path("empty"));
-  const Outcome o = run({"verify", temp_path("empty")});
+  const Outcome o = run_checkpoint({"verify", temp_path("empty")});
   EXPECT_EQ(o.code, kExitFile);
   EXPECT_TRUE(contains(o.err, "no checkpoints"));
-  EXPECT_EQ(run({}).code, kExitUsage);
-  EXPECT_EQ(run({"export", temp_path("empty")}).code, kExitUsage);
+  EXPECT_EQ(run_checkpoint({}).code, kExitUsage);
+  EXPECT_EQ(run_checkpoint({"export", temp_path("empty")}).code, kExitUsage);
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ std::unique_ptr<data::RawLogWriter> make_raw_writer(const SynthArguments& a) {
 }
 
 void run(const SynthArguments& a) {
+  if (a.store.folder.empty()) fail(ErrorCode::kInvalidArgument, "--out names no folder");
   base::set_num_threads(a.threads);
   data::LogSchema::preset("yambda-" + a.store.size_name);  // complains before anything is written
   const data::SynthLog log(a.log);

@@ -24,9 +24,8 @@ namespace {
 namespace fs = std::filesystem;
 using base::contains;
 
-std::string golden_folder() {
-  return (fs::path(__FILE__).parent_path() / ".." / ".." / "tests" / "golden").string();
-}
+/// Tests run in the root of the sources.
+std::string golden_folder() { return "tests/golden"; }
 
 std::string explain(const Report& report) {
   std::ostringstream text;

@@ -88,6 +88,9 @@ TEST(SynthCliTest, WrongUseIsExplained) {
   expect_usage({"--format", "json"}, "--format");
   expect_usage({"--size-name", "7b"}, "yambda-7b");
   expect_usage({"--seed", "x"}, "--seed");
+  const Outcome nowhere = run({"synth", "--out", "", "--format", "csv"});  // not into the root
+  EXPECT_EQ(nowhere.code, kExitUsage);
+  EXPECT_TRUE(contains(nowhere.err, "--out names no folder"));
 }
 
 TEST(SynthCliTest, RawLogThroughPrepTellsTheSame) {

@@ -1,7 +1,7 @@
 #include "comm/codec.h"
 
 #include <algorithm>
-#include <cstring>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -37,18 +37,37 @@ void check(const Tensor& rows, const Tensor& wire) {
 }
 
 template <class F>
-void for_rows(const Tensor& rows, F&& f) {
-  const int64_t grain = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, rows.size(1)));
-  base::parallel_for(rows.size(0), grain, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) f(r);
-  });
-}
-
-template <class F>
 void dispatch_narrow(DType dtype, F&& f) {
   if (dtype == DType::kBf16) return f(bf16{});
   SEGUE_ASSERT(dtype == DType::kF16, "the wire is f32, bf16 or f16");
   f(f16{});
+}
+
+/// What a value becomes on the wire, and what comes back.
+template <class To, class From>
+To converted(From value) {
+  if constexpr (std::is_same_v<To, From>)
+    return value;
+  else if constexpr (sizeof(To) < sizeof(float))
+    return narrowed<To>(value);
+  else
+    return To{static_cast<float>(value)};
+}
+
+/// Calls f(row of `rows`, row of `wire`), as pointers of their types, for every row.
+template <class F>
+void for_row_pairs(const Tensor& rows, const Tensor& wire, F f) {
+  const int64_t grain = std::max<int64_t>(1, (1 << 15) / std::max<int64_t>(1, rows.size(1)));
+  dispatch_real(rows.dtype, [&](auto real) {
+    using Real = decltype(real);
+    const auto run = [&](auto on_wire) {
+      base::parallel_for(rows.size(0), grain, [&](int64_t begin, int64_t end) {
+        for (int64_t r = begin; r < end; ++r) f(rows.row<Real>(r), wire.row<decltype(on_wire)>(r));
+      });
+    };
+    if (wire.dtype == rows.dtype) return run(real);
+    dispatch_narrow(wire.dtype, run);
+  });
 }
 
 }  // namespace
@@ -69,22 +88,10 @@ void encode_rows(const Tensor& rows, const Tensor& wire, const Stream* stream) {
 #endif
   }
   static_cast<void>(stream);
-  const auto columns = static_cast<size_t>(rows.size(1));
-  dispatch_real(rows.dtype, [&](auto zero) {
-    using Real = decltype(zero);
-    if (wire.dtype == rows.dtype) {
-      return for_rows(rows, [&](int64_t r) {
-        std::memcpy(wire.row<Real>(r), rows.row<Real>(r), columns * sizeof(Real));
-      });
-    }
-    dispatch_narrow(wire.dtype, [&](auto narrow) {
-      using Narrow = decltype(narrow);
-      for_rows(rows, [&](int64_t r) {
-        std::transform(rows.row<Real>(r), rows.row<Real>(r) + columns, wire.row<Narrow>(r),
-                       narrowed<Narrow, Real>);
-      });
-    });
-  });
+  for_row_pairs(rows, wire,
+                [columns = rows.size(1)]<class Real, class Wired>(const Real* from, Wired* to) {
+                  std::transform(from, from + columns, to, converted<Wired, Real>);
+                });
 }
 
 void decode_rows(const Tensor& wire, const Tensor& rows, const Stream* stream) {
@@ -98,22 +105,10 @@ void decode_rows(const Tensor& wire, const Tensor& rows, const Stream* stream) {
 #endif
   }
   static_cast<void>(stream);
-  const auto columns = static_cast<size_t>(rows.size(1));
-  dispatch_real(rows.dtype, [&](auto zero) {
-    using Real = decltype(zero);
-    if (wire.dtype == rows.dtype) {
-      return for_rows(rows, [&](int64_t r) {
-        std::memcpy(rows.row<Real>(r), wire.row<Real>(r), columns * sizeof(Real));
-      });
-    }
-    dispatch_narrow(wire.dtype, [&](auto narrow) {
-      using Narrow = decltype(narrow);
-      for_rows(rows, [&](int64_t r) {
-        std::transform(wire.row<Narrow>(r), wire.row<Narrow>(r) + columns, rows.row<Real>(r),
-                       [](Narrow x) { return Real{static_cast<float>(x)}; });
-      });
-    });
-  });
+  for_row_pairs(rows, wire,
+                [columns = rows.size(1)]<class Real, class Wired>(Real* to, const Wired* from) {
+                  std::transform(from, from + columns, to, converted<Real, Wired>);
+                });
 }
 
 }  // namespace segue::comm

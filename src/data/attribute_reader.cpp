@@ -1,5 +1,6 @@
 #include "data/attribute_reader.h"
 
+#include <limits>
 #include <vector>
 
 #include <fmt/format.h>
@@ -8,6 +9,8 @@
 
 namespace segue::data {
 namespace {
+
+constexpr int64_t kLargestAttribute = std::numeric_limits<int32_t>::max();  // of an opened store
 
 std::unique_ptr<IdDictionary> collect(const AttributeFile& attribute, const LogFile& file,
                                       const TableOptions& options, int64_t memory_bytes) {
@@ -66,13 +69,15 @@ void read_attribute(const AttributeFile& attribute, const LogFile& file,
       } else {
         id = item.integers[row];
       }
-      if (id < 0 || id > StoreWriter::kLargestId || (!text && value.integers[row] < 0)) {
+      const int64_t number = text ? dictionary->find(value.text(row)) + 1 : value.integers[row];
+      if (id < 0 || id > StoreWriter::kLargestId || number < 0 || number > kLargestAttribute) {
         fail_row(file.path, place,
-                 fmt::format("item {} has attribute {}; both must be from 0 on", id,
-                             text ? 0 : value.integers[row]));
+                 fmt::format("item {} has attribute {}; items are from 0 to {}, attributes from 0 "
+                             "to {}",
+                             id, number, StoreWriter::kLargestId, kLargestAttribute));
       }
       ids.push_back(id);
-      values.push_back(text ? dictionary->find(value.text(row)) + 1 : value.integers[row]);
+      values.push_back(number);
     }
     store.set_attribute(attribute.name, ids, values);
   }

@@ -24,7 +24,11 @@ bool is_missing(std::string_view field) {
 /// Hands out lines without their ends. A line stays valid until the next call.
 class LineReader {
  public:
-  LineReader(const std::string& path, bool quotes) : file_(path), quotes_(quotes) {
+  /// Without a separator of one character quotes have no meaning.
+  LineReader(const std::string& path, std::string_view separator)
+      : file_(path),
+        quotes_(separator.size() == 1),
+        separator_(separator.empty() ? '\0' : separator.front()) {
     buffer_.resize(std::min<size_t>(kBuffer, static_cast<size_t>(file_.size()) + 1));
     fill();
     if (text().starts_with("\xef\xbb\xbf")) begin_ += 3;  // byte order mark
@@ -44,8 +48,7 @@ class LineReader {
       if (rest.empty()) return false;
       const size_t stop = std::min(end, rest.size());
       if (quotes_) {
-        const std::string_view piece = rest.substr(searched, stop - searched);
-        inside ^= std::count(piece.begin(), piece.end(), '"') % 2 == 1;
+        inside = ends_inside(rest.substr(searched, stop - searched), inside);
         if (inside && end != std::string_view::npos) {
           searched = end + 1;  // a line end inside quotes is part of the field
           continue;
@@ -63,6 +66,24 @@ class LineReader {
 
  private:
   std::string_view text() const { return {buffer_.data() + begin_, end_ - begin_}; }
+
+  /// Whether a quoted field goes on behind `line`. Quotes in the middle of a plain field are just
+  /// characters.
+  bool ends_inside(std::string_view line, bool inside) const {
+    if (line.find('"') == std::string_view::npos) return inside;
+    bool field_begins = !inside;
+    for (size_t i = 0; i < line.size(); ++i) {
+      if (line[i] == '"' && inside) {
+        const bool doubled = i + 1 < line.size() && line[i + 1] == '"';
+        inside = doubled;
+        i += doubled ? 1 : 0;
+      } else if (line[i] == '"' && field_begins) {
+        inside = true;
+      }
+      field_begins = !inside && line[i] == separator_;
+    }
+    return inside;
+  }
 
   /// Moves what is left to the front; grows for a line longer than the buffer.
   void make_room() {
@@ -86,6 +107,7 @@ class LineReader {
 
   InputFile file_;
   bool quotes_;
+  char separator_;
   std::string buffer_;
   size_t begin_ = 0, end_ = 0;  // of what was read and not handed out
   int64_t offset_ = 0;
@@ -98,7 +120,7 @@ class CsvReader final : public TableReader {
             const CsvFormat& format, size_t block_rows)
       : separator_(format.separator),
         quotes_(format.separator.size() == 1),
-        lines_(path, quotes_),
+        lines_(path, separator_),
         requests_(requests),
         block_rows_(block_rows) {
     std::vector<std::string> names = format.columns;
@@ -136,7 +158,6 @@ class CsvReader final : public TableReader {
     }
     return block.rows > 0;
   }
-  int64_t total_rows() const override { return -1; }
   int64_t bytes_read() const override { return lines_.bytes_read(); }
 
  private:

@@ -57,7 +57,10 @@ void RowChecker::fail_at(const RawBlock& block, size_t row, const std::string& w
 
 void RowChecker::require(const RawBlock& block, const RawColumn& column, size_t row,
                          const std::string& name) const {
-  if (!column.is_valid(row)) fail_at(block, row, fmt::format("column \"{}\" is empty", name));
+  if (column.is_valid(row)) return;
+  fail_at(block, row,
+          fmt::format("column \"{}\" is empty{}", name,
+                      column.untyped ? " (or null, NA, NaN or \\N, which say the same)" : ""));
 }
 
 int64_t RowChecker::seconds(const RawBlock& block, const RawColumn& column, size_t row) const {
@@ -65,10 +68,12 @@ int64_t RowChecker::seconds(const RawBlock& block, const RawColumn& column, size
   const UnitScale unit = column.unit_seconds > 0 ? UnitScale(column.unit_seconds) : time_unit_;
   int64_t seconds = 0;
   const bool fits = unit.to_seconds(column.integers[row], seconds);
-  if (!fits || seconds < 0 || seconds > kLargestTime) {
+  if (seconds < 0 || !fits || seconds > kLargestTime) {
     fail_at(block, row,
-            fmt::format("column \"{}\" has the time {}; times are 0 or later", schema_.time,
-                        column.integers[row]));
+            fmt::format("column \"{}\" has the time {}; {}", schema_.time, column.integers[row],
+                        column.integers[row] < 0
+                            ? "times are 0 or later"
+                            : "that is later than any; is time_unit_seconds of the schema right?"));
   }
   return seconds;
 }

@@ -12,9 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string golden_data() {
-  return (fs::path(__FILE__).parent_path() / "../../tests/golden/golden_data").lexically_normal();
-}
+/// Tests run in the root of the sources.
+std::string golden_data() { return "tests/golden/golden_data"; }
 
 /// A copy that may be damaged, without the files that start with `left_out`.
 std::string copy_of_golden(const std::string& name, const std::string& left_out = "\n") {

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_checks.h"
 #include "base/error.h"
 #include "base/hash.h"
 
@@ -20,6 +21,7 @@ constexpr int64_t kHoursPerDay = 24;
 // Values that crosses are made of; attributes follow.
 enum CrossValue : size_t { kUser, kItem, kHour, kOrganic, kFirstAttribute };
 static_assert(std::size(kCrossKeys) == kFirstAttribute);
+constexpr size_t kMaxCrossValues = kFirstAttribute + kMaxAttributes;
 
 // A merge key: the position counted from the user's first event, then a bit per pool.
 constexpr int kMaskBits = static_cast<int>(kMaxPools);
@@ -83,9 +85,9 @@ void describe(base::ConfigVisitor& v, GatherConfig& c) {
 }
 
 void GatherConfig::validate() const {
-  if (history_length < 1) fail(ErrorCode::kConfig, "history_length must be at least 1");
-  if (scan_window < 1) fail(ErrorCode::kConfig, "scan_window must be at least 1");
-  if (max_history < 0) fail(ErrorCode::kConfig, "max_history must not be negative");
+  base::require_at_least("history_length", history_length, 1);
+  base::require_at_least("scan_window", scan_window, 1);
+  base::require_at_least("max_history", max_history, 0);
 }
 
 Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
@@ -117,10 +119,6 @@ Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
 
 void Gatherer::plan_crosses() {
   const std::vector<AttributeConfig>& attributes = store_.schema().attributes;
-  if (kFirstAttribute + attributes.size() > kMaxCrossValues) {
-    fail(ErrorCode::kConfig, fmt::format("{} attributes; samples hold at most {}",
-                                         attributes.size(), kMaxCrossValues - kFirstAttribute));
-  }
   for (const CrossConfig& config : store_.schema().crosses) {
     Cross cross;
     cross.rows = static_cast<uint64_t>(config.rows);

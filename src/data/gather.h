@@ -65,7 +65,6 @@ class Gatherer {
   const GatherConfig& config() const { return config_; }
 
  private:
-  static constexpr size_t kMaxCrossValues = 16;
   struct Cross {
     std::array<size_t, kMaxCrossKeys> keys{};  // into the values of a sample
     int num_keys = 0;

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 #include <utility>
 
@@ -67,6 +69,17 @@ std::string reason(int error) { return std::generic_category().message(error); }
 
 std::optional<IndexFile> IndexFile::open(const std::string& path, uint64_t fingerprint,
                                          std::string& why) {
+  return open(path, &fingerprint, kBlocksChecked, why);
+}
+
+std::string IndexFile::find_damage(const std::string& path) {
+  std::string why;
+  open(path, nullptr, std::numeric_limits<int64_t>::max(), why);
+  return why;
+}
+
+std::optional<IndexFile> IndexFile::open(const std::string& path, const uint64_t* fingerprint,
+                                         int64_t blocks_checked, std::string& why) {
   const auto reject = [&why](std::string text) {
     why = std::move(text);
     return std::nullopt;
@@ -82,7 +95,8 @@ std::optional<IndexFile> IndexFile::open(const std::string& path, uint64_t finge
   std::memcpy(&header, all.data(), sizeof(header));
   if (header.magic != kMagic) return reject("it is no index, or of another version");
   if (header.checksum != header.own_checksum()) return reject("its header is damaged");
-  if (header.fingerprint != fingerprint) return reject("the store has changed");
+  if (fingerprint != nullptr && header.fingerprint != *fingerprint)
+    return reject("the store has changed");
 
   // The header is as it was written, so its numbers are good; the file may still be cut off.
   int64_t at = kHeaderBytes;
@@ -103,7 +117,7 @@ std::optional<IndexFile> IndexFile::open(const std::string& path, uint64_t finge
   }
   const std::span<const std::byte> payload =
       all.subspan(kHeaderBytes, static_cast<size_t>(at - kHeaderBytes));
-  const int64_t checked = std::min(blocks, kBlocksChecked);
+  const int64_t checked = std::min(blocks, blocks_checked);
   for (int64_t i = 0; i < checked; ++i) {
     const int64_t block = checked == 1 ? 0 : i * (blocks - 1) / (checked - 1);
     if (block_checksum(payload, block) != checksums[static_cast<size_t>(block)]) {
@@ -221,6 +235,23 @@ IndexLock::~IndexLock() {
   if (fd_ >= 0) ::close(fd_);
 }
 
+namespace {
+
+/// Removes what killed processes left of `path`, which may be large. Whoever still writes, on a
+/// file system without locks, has written lately.
+void remove_leftovers(const std::string& folder, const std::string& name) {
+  namespace fs = std::filesystem;
+  constexpr std::chrono::hours kLongAgo{1};
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (!entry.path().filename().string().starts_with(name + ".tmp-")) continue;
+    const auto age = fs::file_time_type::clock::now() - entry.last_write_time(error);
+    if (!error && age > kLongAgo) fs::remove(entry.path(), error);
+  }
+}
+
+}  // namespace
+
 IndexFile open_or_build(const std::string& folder, const std::string& name, uint64_t fingerprint,
                         const std::function<void(const std::string& path)>& build) {
   const std::string path = folder + "/" + name;
@@ -233,6 +264,7 @@ IndexFile open_or_build(const std::string& folder, const std::string& name, uint
   // Making it for the first time is not worth a line; a progress line shows if it takes long.
   base::log(why == kNoFile ? base::LogLevel::kDebug : base::LogLevel::kInfo,
             fmt::format("making {}: {}", path, why));
+  remove_leftovers(folder, name);
   build(path);
   file = IndexFile::open(path, fingerprint, why);
   if (!file) fail(ErrorCode::kIo, fmt::format("{}: was just written, but {}", path, why));

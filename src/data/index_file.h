@@ -20,16 +20,17 @@ namespace segue::data {
 /// Layout, little-endian: a header of 4096 bytes (magic, fingerprint of what the file was made
 /// from, sizes, checksum of itself), the sections, each on a multiple of 64 bytes, then one XXH64
 /// per block of 16 MiB. A file that is cut off, was made from something else, or whose blocks do
-/// not match is not opened but made again. Opening checks all blocks of a small file and some,
-/// spread over the whole, of a large one.
+/// not match is not opened but made again. Opening checks all blocks of a small file (up to 256
+/// MiB) and 16, spread over the whole, of a large one; find_damage() checks them all.
 class IndexFile {
  public:
   /// Nothing, and the reason in `why`, when the file cannot be used.
   static std::optional<IndexFile> open(const std::string& path, uint64_t fingerprint,
                                        std::string& why);
+  /// What is wrong with the file, whatever it was made from; empty: nothing. Checks all blocks.
+  static std::string find_damage(const std::string& path);
 
   const std::string& path() const { return path_; }
-  size_t num_sections() const { return sections_.size(); }
   template <class T>
   std::span<const T> section(size_t i) const {
     const std::span<const std::byte> bytes = sections_[i];
@@ -37,6 +38,9 @@ class IndexFile {
   }
 
  private:
+  static std::optional<IndexFile> open(const std::string& path, const uint64_t* fingerprint,
+                                       int64_t blocks_checked, std::string& why);
+
   std::string path_;
   std::unique_ptr<base::MappedFile> file_;
   std::vector<std::span<const std::byte>> sections_;

@@ -1,6 +1,7 @@
 #include "data/index_file.h"
 
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <numeric>
 #include <thread>
@@ -108,6 +109,20 @@ TEST_F(IndexFileTest, IsMadeOnceByManyThreads) {
     write();
   });
   EXPECT_EQ(made, 2);
+}
+
+TEST_F(IndexFileTest, WhatAKilledProcessLeftIsRemoved) {
+  for (const char* name : {"a.idx.tmp-1", "a.idx.tmp-2", "b.idx.tmp-1"}) {
+    base::put_file(folder + "/" + name, "half");
+  }
+  const auto long_ago = fs::file_time_type::clock::now() - std::chrono::hours(2);
+  for (const char* name : {"a.idx.tmp-1", "b.idx.tmp-1"}) {
+    fs::last_write_time(folder + "/" + name, long_ago);
+  }
+  open_or_build(folder, "a.idx", kKey, [&](const std::string&) { write(); });
+  EXPECT_FALSE(base::exists(folder + "/a.idx.tmp-1"));
+  EXPECT_TRUE(base::exists(folder + "/a.idx.tmp-2"));  // may be in the making
+  EXPECT_TRUE(base::exists(folder + "/b.idx.tmp-1"));  // of another file
 }
 
 TEST_F(IndexFileTest, AFolderThatCannotBeMadeSaysWhatToDo) {

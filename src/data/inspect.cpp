@@ -12,20 +12,25 @@
 
 #include <fmt/format.h>
 
+#include "base/error.h"
 #include "base/file.h"
+#include "base/npy.h"
 #include "base/parallel.h"
+#include "data/windows.h"
 
 namespace segue::data {
 namespace {
 
 constexpr int64_t kEventsPerChunk = 1 << 20;
 constexpr int64_t kWindowSeconds = 86400;
+constexpr int64_t kMaxWindows = WindowIndex::kMaxWindows;
 
-/// One bit per item, set from many threads.
+/// One bit per item, set from many threads. Items that nobody knows are left out.
 class ItemSet {
  public:
-  explicit ItemSet(int64_t items) : words_(static_cast<size_t>(items / 64 + 1)) {}
+  explicit ItemSet(int64_t items) : items_(items), words_(static_cast<size_t>(items / 64 + 1)) {}
   void insert(int64_t item) {
+    if (item < 0 || item >= items_) return;
     std::atomic<uint64_t>& word = words_[static_cast<size_t>(item / 64)];
     const uint64_t bit = uint64_t{1} << (item % 64);
     // Most are there already: reading does not disturb the other cores.
@@ -40,8 +45,16 @@ class ItemSet {
   }
 
  private:
+  int64_t items_;
   std::vector<std::atomic<uint64_t>> words_;
 };
+
+/// A store without attributes has no maps that tell how many items there are.
+int64_t known_items(const EventStore& store) {
+  const std::string popularity = store.folder() + "/" + kPopularityFile;
+  if (!base::exists(popularity)) return store.num_items();
+  return std::max(store.num_items(), base::NpyFile(popularity).elements());
+}
 
 /// What one pass over the events counts.
 struct EventCounts {
@@ -75,8 +88,8 @@ void count_chunk(const EventStore& store, size_t begin, size_t end, EventCounts&
     counts.first_time = std::min(counts.first_time, store.timestamps()[i]);
     counts.last_time = std::max(counts.last_time, store.timestamps()[i]);
     const int64_t item = store.items()[i];
-    if (item < 0 || item >= store.num_items()) continue;
     seen.insert(item);
+    if (item < 0 || item >= store.num_items()) continue;
     for (size_t a = 0; a < counts.attributes.size(); ++a) {
       counts.attributes[a] += store.attribute_map(a)[static_cast<size_t>(item)] != 0 ? 1 : 0;
     }
@@ -111,7 +124,14 @@ WindowSummary summarize_windows(const EventStore& store, int64_t min_history) {
   const auto [first, last] = std::ranges::minmax(times);
   w.first_time = first;
   w.last_time = last;
-  std::vector<int64_t> sizes(static_cast<size_t>((last - first) / kWindowSeconds + 1));
+  int64_t span = 0;
+  if (__builtin_sub_overflow(last, first, &span) || span / kWindowSeconds >= kMaxWindows) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{}: anchors from {} to {} s are further apart than any log; was "
+                     "time_unit_seconds of its schema right?",
+                     store.folder(), first, last));
+  }
+  std::vector<int64_t> sizes(static_cast<size_t>(span / kWindowSeconds + 1));
   for (const int64_t time : times) ++sizes[static_cast<size_t>((time - first) / kWindowSeconds)];
   w.windows = static_cast<int64_t>(sizes.size());
   w.empty = std::ranges::count(sizes, 0);
@@ -122,7 +142,14 @@ WindowSummary summarize_windows(const EventStore& store, int64_t min_history) {
 /// Length of the interleaved history of the event at `position`, counted from the newest on.
 int64_t history_length(const EventStore& store, int64_t position, int64_t wanted, int64_t window) {
   const size_t num_pools = store.schema().pools.size();
-  const auto uid = static_cast<size_t>(store.users()[static_cast<size_t>(position)]);
+  const auto uid = position >= 0 && position < store.num_events()
+                       ? static_cast<size_t>(store.users()[static_cast<size_t>(position)])
+                       : store.user_start().size();
+  if (uid >= store.user_start().size()) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{}: the anchor at event {} belongs to no user; see `segue inspect --verify`",
+                     store.cache_folder(), position));
+  }
   const int64_t begin = std::max(store.user_start()[uid], position - window);
   std::vector<int64_t> room(num_pools,
                             std::max<int64_t>(1, wanted / static_cast<int64_t>(num_pools)));
@@ -203,7 +230,7 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
                  .history_length = store.history_length(),
                  .events = store.num_events(),
                  .users = store.num_users(),
-                 .items = store.num_items()};
+                 .items = known_items(store)};
   if (base::exists(s.folder + "/" + kManifestFile)) s.manifest = StoreManifest::read(s.folder);
 
   std::vector<int64_t> lengths;
@@ -213,7 +240,7 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
   }
   s.events_per_user = spread_of(std::move(lengths));
 
-  ItemSet seen(store.num_items());
+  ItemSet seen(s.items);
   const EventCounts counts = count_events(store, schema.kinds.size(), seen);
   s.items_seen = seen.count();
   s.organic_share = ratio(counts.organic, s.events);

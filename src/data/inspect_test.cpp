@@ -114,6 +114,36 @@ TEST(InspectTest, SummaryOfAHandmadeStore) {
   EXPECT_EQ(s.manifest->num_events, 8);
 }
 
+TEST(InspectTest, AStoreWithoutAttributesHasItemsToo) {
+  LogSchema schema = LogSchema::preset("yambda-50m");
+  schema.attributes.clear();
+  schema.crosses.clear();
+  const std::string folder = base::temp_path("store");
+  StoreWriter writer({.folder = folder, .history_length = 6, .min_history = {0}}, schema);
+  const std::vector<Event> events = {{.user = 1, .time = 1, .item = 4},
+                                     {.user = 1, .time = 2, .item = 9}};
+  writer.add(events);
+  writer.finish();
+  const EventStore store(folder, schema.samples());
+  const StoreSummary s = summarize(store, schema);
+  EXPECT_EQ(s.items, 10);
+  EXPECT_EQ(s.items_seen, 2);
+}
+
+TEST(InspectTest, TimesInAWrongUnitAreNoReasonToFillTheMemory) {
+  const std::string folder = base::temp_path("store");
+  const LogSchema schema = LogSchema::preset("yambda-50m");
+  StoreWriter writer({.folder = folder, .history_length = 6, .min_history = {0}}, schema);
+  const std::vector<Event> events = {{.user = 1, .time = 0, .item = 4},
+                                     {.user = 1, .time = int64_t{1} << 53, .item = 4}};
+  writer.add(events);
+  writer.finish();
+  const EventStore store(folder, schema.samples());
+  const auto error = base::error_of([&] { summarize(store, schema); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(), "time_unit_seconds"));
+}
+
 TEST(InspectTest, HistoriesAreAsLongAsGatheredOnes) {
   StoreShape shape;
   shape.disjoint_pools = false;

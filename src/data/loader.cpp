@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_checks.h"
 #include "base/error.h"
 #include "base/stage.h"
 #include "base/time.h"
@@ -17,14 +18,9 @@ void describe(base::ConfigVisitor& v, LoaderConfig& c) {
 }
 
 void LoaderConfig::validate() const {
-  constexpr int64_t kMost = 1024;
-  if (threads < 1 || threads > kMost) {
-    fail(ErrorCode::kConfig, fmt::format("loader threads must be 1 to {}, not {}", kMost, threads));
-  }
-  if (batches_in_flight < 1 || batches_in_flight > kMost) {
-    fail(ErrorCode::kConfig,
-         fmt::format("batches_in_flight must be 1 to {}, not {}", kMost, batches_in_flight));
-  }
+  constexpr double kMost = 1024;
+  base::require_between("loader threads", static_cast<double>(threads), 1, kMost);
+  base::require_between("batches_in_flight", static_cast<double>(batches_in_flight), 1, kMost);
 }
 
 LoaderSource training(const SampleStream& stream, StreamPosition from) {

@@ -94,8 +94,10 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
       const int64_t time = check.seconds(block, block.columns[1], row);
       scan.first_time = std::min(scan.first_time, time);
       scan.last_time = std::max(scan.last_time, time);
-      if (!scan.in_order) continue;
+      if (scan.users.dictionary) continue;
       const int64_t user = check.id(block, block.columns[0], row, schema.user, nullptr);
+      scan.largest_user = std::max(scan.largest_user, user);
+      if (!scan.in_order) continue;
       ties = user == last_user && time == last_time ? ties + 1 : 0;
       scan.in_order =
           (user > last_user || (user == last_user && time >= last_time)) && ties < kMostTies;

@@ -14,6 +14,7 @@ struct LogScan {
   int64_t rows = 0;
   int64_t first_time = 0, last_time = 0;  // seconds
   bool in_order = true;                   // users rise, times rise within a user
+  int64_t largest_user = -1;              // -1: users get new numbers
   IdColumn users, items;
 };
 

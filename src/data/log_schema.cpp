@@ -182,15 +182,6 @@ LogSchema yambda(std::string_view size) {
 
 }  // namespace
 
-bool PoolRule::contains(const Event& e, const std::vector<std::string>& all_kinds,
-                        const std::vector<std::string>& all_flags) const {
-  LogSchema one;
-  one.kinds = all_kinds;
-  one.flags = all_flags;
-  one.pools = {*this};
-  return EventRules(one).in_pool(0, e);
-}
-
 void describe(base::ConfigVisitor& v, PoolRule& c) {
   v.field("name", c.name, "column flat_is_<name>.npy of the store");
   v.field("bit", c.bit, "its bit in the action column, a power of two");

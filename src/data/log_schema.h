@@ -20,9 +20,6 @@ struct PoolRule {
   double min_value = 0;
   double below_value = 0;  // 0: no upper bound
   std::string flag;        // one of the schema's flags; empty: none
-
-  bool contains(const Event& e, const std::vector<std::string>& all_kinds,
-                const std::vector<std::string>& all_flags = {}) const;
 };
 void describe(base::ConfigVisitor& v, PoolRule& c);
 

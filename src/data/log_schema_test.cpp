@@ -49,12 +49,14 @@ TEST(LogSchema, YambdaPools) {
 }
 
 TEST(LogSchema, PoolsByFlags) {
-  const std::vector<std::string> kinds = {"view"}, flags = {"click", "like"};
-  const PoolRule like = {.name = "like", .flag = "like"};
-  EXPECT_FALSE(like.contains({.value = 1}, kinds, flags));
-  EXPECT_TRUE(like.contains({.value = 2}, kinds, flags));
-  EXPECT_TRUE(like.contains({.value = 3}, kinds, flags));
-  EXPECT_FALSE(like.contains({}, kinds, flags));
+  LogSchema schema;
+  schema.flags = {"click", "like"};
+  schema.pools = {{.name = "like", .flag = "like"}};
+  const EventRules rules(schema);
+  EXPECT_FALSE(rules.in_pool(0, {.value = 1}));
+  EXPECT_TRUE(rules.in_pool(0, {.value = 2}));
+  EXPECT_TRUE(rules.in_pool(0, {.value = 3}));
+  EXPECT_FALSE(rules.in_pool(0, {}));
 }
 
 TEST(LogSchema, EveryMistakeIsNamed) {

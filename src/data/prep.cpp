@@ -80,7 +80,9 @@ class Prep {
   void sort(const LogScan& scan, const LogSplit& split, SplitSink& sink);
   template <class Take>
   void read_rows(const LogScan& scan, const char* label, EventNormalizer& normalizer, Take take);
+  void check_users(const LogScan& scan) const;
   void warn_if_disk_is_small(const LogScan& scan) const;
+  void warn_about_content(const LogScan& scan, const StoreWriter& store) const;
   StoreOrigin origin() const;
 
   const PrepConfig& config_;
@@ -155,6 +157,21 @@ void Prep::sort(const LogScan& scan, const LogSplit& split, SplitSink& sink) {
   progress.finish();
 }
 
+/// A store has tables by user id. A few users with large ids would fill a disk with them.
+void Prep::check_users(const LogScan& scan) const {
+  constexpr int64_t kSmallTable = int64_t{1} << 24, kEntryBytes = 16, kEntriesPerRow = 16;
+  const int64_t entries = scan.largest_user + 1;
+  if (config_.schema.user_ids != IdMapping::kAuto || entries <= kSmallTable ||
+      entries / kEntriesPerRow <= scan.rows) {
+    return;
+  }
+  fail(ErrorCode::kConfig,
+       fmt::format("{}: user ids reach up to {}, but there are {} rows: tables by user id would "
+                   "take {} MB. Renumber the users with user_ids = \"dense\" in the schema, or "
+                   "insist with \"as_is\"",
+                   config_.raw, scan.largest_user, scan.rows, entries * kEntryBytes / 1000000));
+}
+
 void Prep::warn_if_disk_is_small(const LogScan& scan) const {
   constexpr int64_t kStoreBytes = 48, kListBytes = 16, kRunBytes = 20;  // per event, about
   const auto lists = std::max<int64_t>(1, static_cast<int64_t>(config_.min_history.size()));
@@ -166,6 +183,23 @@ void Prep::warn_if_disk_is_small(const LogScan& scan) const {
   if (free < needed) {
     base::log_warning(fmt::format("{}: {} MB are free, about {} MB may be needed", config_.store,
                                   free / 1000000, needed / 1000000));
+  }
+}
+
+/// What is no mistake in itself, but would surprise whoever trains on it.
+void Prep::warn_about_content(const LogScan& scan, const StoreWriter& store) const {
+  constexpr int64_t kFarFuture = 100'000'000'000;  // seconds since 1970: the year 5138
+  if (scan.last_time > kFarFuture) {
+    base::log_warning(fmt::format("{}: times reach up to {} s; is time_unit_seconds = {} right?",
+                                  config_.raw, scan.last_time, config_.schema.time_unit_seconds));
+  }
+  if (store.num_anchors() == 0) {
+    base::log_warning(fmt::format(
+        "{}: no event has {} earlier ones of its user, so there is nothing to predict; prepare "
+        "with a smaller --min-history, or train with one",
+        config_.store,
+        config_.min_history.empty() ? config_.history_length
+                                    : *std::ranges::min_element(config_.min_history)));
   }
 }
 
@@ -193,6 +227,7 @@ PrepResult Prep::run() {
   }
   stage_ = std::make_shared<StoreStage>(config_.store, config_.overwrite);
   LogScan scan = scan_log(schema, files_, tables_, plan_.dictionary_bytes);
+  check_users(scan);
   warn_if_disk_is_small(scan);
   result_.rows = scan.rows;
   result_.was_in_order = scan.in_order;
@@ -233,6 +268,7 @@ PrepResult Prep::run() {
   store.add_text(kSplitMetaFile, split_meta_json(schema, split, result_.counts));
   store.set_origin(origin());
   store.finish();
+  warn_about_content(scan, store);
   result_.seconds = clock.seconds();
   return result_;
 }

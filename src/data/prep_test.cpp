@@ -265,6 +265,21 @@ TEST(PrepIds, LargeIntegersCanBeMadeDense) {
   EXPECT_EQ(integers(config.store + "/segue/user_ids.npy"), (Ints{12, 9000000000000000000}));
 }
 
+TEST(PrepIds, AFewLargeUserIdsDoNotFillTheDisk) {
+  RawLog log("raw");
+  log.schema.attributes.clear();
+  log.put("events.csv", std::string(kCsvHeader) + "2147483646,5,77,0,1,1,listen\n" +
+                            "3,5,77,0,1,1,listen\n" + "3,999999,77,0,1,1,listen\n");
+  const auto error = error_of([&] { prep(log.config("store")); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kConfig);
+  EXPECT_TRUE(contains(error->what(), "user ids reach up to 2147483646, but there are 3 rows"));
+  log.schema.user_ids = IdMapping::kDense;
+  const PrepConfig config = log.config("store");
+  prep(config);
+  EXPECT_EQ(integers(config.store + "/segue/user_ids.npy"), (Ints{3, 2147483646}));
+}
+
 TEST(PrepIds, TextsAndIntegersDoNotMixByAccident) {
   RawLog log("raw");
   log.put("events.csv", std::string(kCsvHeader) + "ab12,5,7,0,1,1,listen\n" +
@@ -283,6 +298,39 @@ TEST(PrepIds, TextsAndIntegersDoNotMixByAccident) {
   error = error_of([&] { prep(log.config("store2")); });
   ASSERT_TRUE(error);
   EXPECT_TRUE(contains(error->what(), "row 2: column \"uid\" has \"ab12\" where an integer"));
+}
+
+TEST(PrepNames, OfRawFilesNeedNotBeUtf8) {
+  RawLog log("raw");
+  log.put_events("events-\xe9t\xe9.csv", random_log(100, 3, 2));
+  const PrepConfig config = log.config("store");
+  prep(config);
+  EXPECT_TRUE(verify_store(config.store).ok());
+  EXPECT_EQ(StoreManifest::read(config.store).origin.sources[0].name,
+            "events-\xef\xbf\xbdt\xef\xbf\xbd.csv");
+}
+
+TEST(PrepWarnings, NothingToPredictAndTimesInTheFuture) {
+  RawLog log("raw");
+  log.schema.attributes.clear();
+  log.put("events.csv", std::string(kCsvHeader) + "1,1700000000000,77,0,1,1,listen\n" +
+                            "3,1700000000000,77,0,1,1,listen\n" +
+                            "3,1700000999999,77,0,1,1,listen\n");
+  PrepConfig config = log.config("store");
+  config.min_history = {2};
+  testing::internal::CaptureStderr();
+  prep(config);
+  std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(contains(said, "is time_unit_seconds = 1 right?"));
+  EXPECT_TRUE(contains(said, "no event has 2 earlier ones"));
+  config = log.config("other");
+  config.schema.time_unit_seconds = 0.001;
+  config.schema.test_seconds = config.schema.gap_seconds = 0;
+  testing::internal::CaptureStderr();
+  prep(config);
+  said = testing::internal::GetCapturedStderr();
+  EXPECT_FALSE(contains(said, "right?")) << said;
+  EXPECT_FALSE(contains(said, "earlier ones")) << said;
 }
 
 // ---- logs that are wrong ----
@@ -321,6 +369,9 @@ TEST_F(PrepMistakes, Rows) {
   expect("1,20,1,0,1,1,\n", "column \"event_type\" is empty");
   expect("1,20,1,,1,1,listen\n", "column \"is_organic\" is empty");
   expect("1,-20,1,0,1,1,listen\n", "column \"timestamp\" has the time -20");
+  expect("1,9100000000000000,1,0,1,1,listen\n",
+         "column \"timestamp\" has the time 9100000000000000");
+  EXPECT_TRUE(contains(message("1,9100000000000000,1,0,1,1,listen\n"), "time_unit_seconds"));
   expect("-1,20,1,0,1,1,listen\n", "column \"uid\" has the id -1");
   expect("1,20,-5,0,1,1,listen\n", "column \"item_id\" has the id -5");
   expect("1,20,1,0,1,1,played\n", "column \"event_type\" has the unknown kind \"played\"");
@@ -356,6 +407,10 @@ TEST_F(PrepMistakes, Attributes) {
   EXPECT_TRUE(contains(message(""), "artists.csv: row 1: column \"item_id\" is empty"));
   log_.put("artists.csv", "artist_id,item_id\n1,2\n-4,3\n");
   EXPECT_TRUE(contains(message(""), "artists.csv: row 2: item 3 has attribute -4"));
+  log_.put("artists.csv", "artist_id,item_id\n2147483647,2\n2147483648,3\n");
+  EXPECT_TRUE(contains(message(""), "artists.csv: row 2: item 3 has attribute 2147483648"));
+  log_.put("artists.csv", "artist_id,item_id\n1,2\n4,9000000000\n");
+  EXPECT_TRUE(contains(message(""), "artists.csv: row 2: item 9000000000 has attribute 4"));
   log_.put("artists.csv", "artist,item_id\n1,2\n");
   EXPECT_TRUE(contains(message("", ErrorCode::kConfig), "has no column \"artist_id\""));
   fs::remove(log_.folder + "/artists.csv");

@@ -10,12 +10,14 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
 #include "base/parallel.h"
+#include "base/test_util.h"
 
 namespace segue::data {
 namespace {
 
+using base::contains;
+using base::message_of;
 using Role = RandomColumn::Role;
 
 /// One user, a history with actions, ten candidates with labels.
@@ -54,22 +56,6 @@ std::vector<int64_t> values(const Batch& batch, std::string_view column, int64_t
   const Batch::Column& c = batch.column(column);
   const auto offsets = batch.offsets(c).subspan(static_cast<size_t>(sample), 2);
   return {c.values.data() + offsets[0], c.values.data() + offsets[1]};
-}
-
-template <class Call>
-std::string error_of(ErrorCode code, Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 struct Prediction {
@@ -316,7 +302,7 @@ TEST(RandomBatchesTest, BadSchemasAndConfigsAreExplained) {
     RandomSchema schema = candidates_schema();
     RandomDataConfig config;
     change(schema, config);
-    return error_of(code, [&] { const RandomBatches data(schema, config, 1); });
+    return message_of(code, [&] { const RandomBatches data(schema, config, 1); });
   };
   using S = RandomSchema;
   using C = RandomDataConfig;
@@ -345,7 +331,7 @@ TEST(RandomBatchesTest, BadSchemasAndConfigsAreExplained) {
   const RandomBatches data(candidates_schema(), {}, 1);
   Batch other;
   other.add_group("history");
-  EXPECT_TRUE(contains(error_of(ErrorCode::kInvalidArgument, [&] { data.fill(0, other); }),
+  EXPECT_TRUE(contains(message_of(ErrorCode::kInvalidArgument, [&] { data.fill(0, other); }),
                        "other groups or columns"));
 }
 

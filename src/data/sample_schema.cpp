@@ -5,12 +5,20 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"
+#include "base/config_checks.h"
 
 namespace segue::data {
 namespace {
 
-[[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
+using base::fail_config;
+
+/// The pool of this name would have the file of another column.
+constexpr const char* kOrganicColumn = "organic";
+
+/// Columns that every batch has, besides those that are called like the keys of a cross.
+constexpr const char* kOtherColumns[] = {"dummy_query_time", "action_weight",
+                                         "action_timestamp", "item_candidate_id",
+                                         "item_query_time",  "item_action_weight"};
 
 /// Names become parts of file names and columns of a batch.
 void require_name(const char* what, const std::string& name) {
@@ -18,20 +26,20 @@ void require_name(const char* what, const std::string& name) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
   };
   if (name.empty() || !std::ranges::all_of(name, plain)) {
-    bad(fmt::format("{} `{}`: a name has letters, digits and underscores", what, name));
+    fail_config(fmt::format("{} `{}`: a name has letters, digits and underscores", what, name));
   }
 }
 
 void validate_cross(const CrossConfig& cross, const std::set<std::string>& attributes) {
   if (cross.keys.empty() || cross.keys.size() > kMaxCrossKeys) {
-    bad(fmt::format("cross `{}` has {} keys; 1 to {} can be hashed", cross.name, cross.keys.size(),
-                    kMaxCrossKeys));
+    fail_config(fmt::format("cross `{}` has {} keys; 1 to {} can be hashed", cross.name,
+                            cross.keys.size(), kMaxCrossKeys));
   }
-  if (cross.rows < 1) bad(fmt::format("cross `{}`: rows must be at least 1", cross.name));
+  if (cross.rows < 1) fail_config(fmt::format("cross `{}`: rows must be at least 1", cross.name));
   for (const std::string& key : cross.keys) {
     if (std::ranges::find(kCrossKeys, key) == std::end(kCrossKeys) && !attributes.contains(key)) {
-      bad(fmt::format("cross `{}`: key `{}` is none of {} and no attribute", cross.name, key,
-                      fmt::join(kCrossKeys, ", ")));
+      fail_config(fmt::format("cross `{}`: key `{}` is none of {} and no attribute", cross.name,
+                              key, fmt::join(kCrossKeys, ", ")));
     }
   }
 }
@@ -80,39 +88,52 @@ SampleSchema SampleSchema::yambda() {
 
 void SampleSchema::validate() const {
   if (pools.empty() || pools.size() > kMaxPools) {
-    bad(fmt::format("{} pools; samples need 1 to {}", pools.size(), kMaxPools));
+    fail_config(fmt::format("{} pools; samples need 1 to {}", pools.size(), kMaxPools));
   }
   std::set<std::string> pool_names;
   for (const PoolConfig& pool : pools) {
     require_name("pool", pool.name);
-    if (!pool_names.insert(pool.name).second) bad(fmt::format("pool `{}` is twice", pool.name));
-    if (pool.bit < 1) bad(fmt::format("pool `{}`: bit must be positive", pool.name));
+    if (!pool_names.insert(pool.name).second)
+      fail_config(fmt::format("pool `{}` is twice", pool.name));
+    if (pool.name == kOrganicColumn) {
+      fail_config(
+          fmt::format("pool `{}`: the store's column flat_is_{} is the organic flag; choose "
+                      "another name",
+                      pool.name, pool.name));
+    }
+    if (pool.bit < 1) fail_config(fmt::format("pool `{}`: bit must be positive", pool.name));
   }
   if (!label_pool.empty() && !pool_names.contains(label_pool)) {
-    bad(fmt::format("label_pool `{}` is none of the pools", label_pool));
+    fail_config(fmt::format("label_pool `{}` is none of the pools", label_pool));
   }
   std::set<std::string> columns(std::begin(kCrossKeys), std::end(kCrossKeys));
+  columns.insert(std::begin(kOtherColumns), std::end(kOtherColumns));
+  if (attributes.size() > kMaxAttributes) {
+    fail_config(
+        fmt::format("{} attributes; samples hold at most {}", attributes.size(), kMaxAttributes));
+  }
   std::set<std::string> attribute_names;
   for (const AttributeConfig& attribute : attributes) {
     require_name("attribute", attribute.name);
-    if (!columns.insert(attribute.name).second) {
-      bad(fmt::format("attribute `{}` has a name that is taken", attribute.name));
+    if (!columns.insert(attribute.name).second ||
+        !columns.insert("item_candidate_" + attribute.name).second) {
+      fail_config(fmt::format("attribute `{}` has a name that is taken", attribute.name));
     }
     attribute_names.insert(attribute.name);
     if (!attribute.file.ends_with(".npy") || attribute.file.find('/') != std::string::npos) {
-      bad(fmt::format("attribute `{}`: file `{}` is not the name of an .npy file", attribute.name,
-                      attribute.file));
+      fail_config(fmt::format("attribute `{}`: file `{}` is not the name of an .npy file",
+                              attribute.name, attribute.file));
     }
   }
   for (const CrossConfig& cross : crosses) {
     require_name("cross", cross.name);
     if (!columns.insert(cross.name).second) {
-      bad(fmt::format("cross `{}` has a name that is taken", cross.name));
+      fail_config(fmt::format("cross `{}` has a name that is taken", cross.name));
     }
     validate_cross(cross, attribute_names);
   }
   for (const int64_t kind : anchor_kinds) {
-    if (kind < 0 || kind > 255) bad("anchor_kinds are numbers of kinds, 0 to 255");
+    if (kind < 0 || kind > 255) fail_config("anchor_kinds are numbers of kinds, 0 to 255");
   }
 }
 

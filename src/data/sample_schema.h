@@ -49,7 +49,8 @@ void describe(base::ConfigVisitor& v, SampleSchema& c);
 
 /// Names that a cross may use besides those of attributes, in the order in which values are kept.
 inline constexpr const char* kCrossKeys[] = {"uid", "item_id", "hour_of_day", "is_organic"};
-inline constexpr size_t kMaxPools = 16;     // a pool is a bit of a merge key
+inline constexpr size_t kMaxPools = 16;  // a pool is a bit of a merge key
+inline constexpr size_t kMaxAttributes = 12;
 inline constexpr size_t kMaxCrossKeys = 3;  // the hash takes its short path below 32 bytes
 
 }  // namespace segue::data

@@ -1,6 +1,7 @@
 #include "data/sample_schema.h"
 
 #include <functional>
+#include <string>
 
 #include <gtest/gtest.h>
 
@@ -32,14 +33,27 @@ TEST(SampleSchema, WhatCannotBeMeantIsAConfigError) {
       {"name", [](SampleSchema& s) { s.pools[0].name = "../x"; }, "`../x`"},
       {"twice", [](SampleSchema& s) { s.pools[1].name = "skip"; }, "`skip` is twice"},
       {"bit", [](SampleSchema& s) { s.pools[2].bit = 0; }, "bit must be positive"},
+      {"a column's file", [](SampleSchema& s) { s.pools[1].name = "organic"; }, "organic flag"},
       {"label", [](SampleSchema& s) { s.label_pool = "liked"; }, "`liked`"},
       {"attribute", [](SampleSchema& s) { s.attributes[0].name = "uid"; }, "taken"},
+      {"a column of all", [](SampleSchema& s) { s.attributes[0].name = "action_weight"; }, "taken"},
+      {"the candidate's", [](SampleSchema& s) { s.attributes[0].name = "id"; }, "taken"},
+      {"too many attributes",
+       [](SampleSchema& s) {
+         s.attributes.clear();
+         for (int i = 0; i < 13; ++i) {
+           s.attributes.push_back({"a" + std::to_string(i), "a" + std::to_string(i) + ".npy"});
+         }
+       },
+       "13 attributes"},
       {"file", [](SampleSchema& s) { s.attributes[0].file = "/etc/passwd"; }, "/etc/passwd"},
       {"no key", [](SampleSchema& s) { s.crosses[0].keys.clear(); }, "0 keys"},
       {"keys", [](SampleSchema& s) { s.crosses[0].keys.resize(4, "uid"); }, "4 keys"},
       {"key", [](SampleSchema& s) { s.crosses[0].keys[0] = "country"; }, "`country`"},
       {"rows", [](SampleSchema& s) { s.crosses[0].rows = 0; }, "rows"},
       {"cross", [](SampleSchema& s) { s.crosses[1].name = "album_id"; }, "taken"},
+      {"a cross like a candidate's attribute",
+       [](SampleSchema& s) { s.crosses[1].name = "item_candidate_album_id"; }, "taken"},
       {"kinds", [](SampleSchema& s) { s.anchor_kinds = {-1}; }, "anchor_kinds"},
   };
   for (const Bad& bad : cases) {

@@ -21,6 +21,11 @@ std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
 uint64_t from_hex(const std::string& text) { return std::stoull(text, nullptr, 16); }
 
+/// Names of raw files need not be UTF-8; JSON must.
+std::string dump(const Json& j, int indent = -1) {
+  return j.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
 Json without_checksum(const StoreManifest& m) {
   Json j;
   j["format"] = kFormat;
@@ -72,8 +77,8 @@ const FileRecord* StoreManifest::find(const std::string& name) const {
 
 std::string StoreManifest::to_json() const {
   Json j = without_checksum(*this);
-  j["checksum"] = hex(base::xxh64(j.dump()));
-  return j.dump(2) + "\n";
+  j["checksum"] = hex(base::xxh64(dump(j)));
+  return dump(j, 2) + "\n";
 }
 
 StoreManifest StoreManifest::from_json(const std::string& text, const std::string& path) {
@@ -104,7 +109,7 @@ StoreManifest StoreManifest::from_json(const std::string& text, const std::strin
       record.count = file.value("count", int64_t{0});
       m.files.push_back(record);
     }
-    if (from_hex(j.at("checksum")) != base::xxh64(without_checksum(m).dump())) {
+    if (from_hex(j.at("checksum")) != base::xxh64(dump(without_checksum(m)))) {
       fail(ErrorCode::kCorrupt, fmt::format("{}: checksum is wrong; it was changed", path));
     }
     return m;

@@ -1,6 +1,8 @@
 #include "data/store_stage.h"
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -14,6 +16,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "data/file_io.h"
 
 namespace segue::data {
@@ -24,6 +27,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kCachePrefix = "hstu_cache_L";
 constexpr std::string_view kReady = "_READY";
 constexpr std::string_view kLock = "lock";
+constexpr std::string_view kTemporary = ".tmp";
 
 [[noreturn]] void fail_io(const std::string& path, const char* what, const std::error_code& error) {
   fail(ErrorCode::kIo, fmt::format("{}: cannot be {}: {}", path, what, error.message()));
@@ -38,12 +42,78 @@ std::vector<fs::path> entries(const std::string& folder) {
   return paths;
 }
 
-/// Names at the top of a folder that only a store has.
+/// Names of files that a store has in its folder `segue`.
+bool is_derived(const std::string& name) {
+  const std::string whole = name.substr(0, name.find(".tmp-"));  // or on its way to be one
+  return whole == "manifest.json" || whole == "schema.toml" || whole == "listen_probability.npy" ||
+         whole == ".lock" || whole.ends_with(".idx") || whole.ends_with("_ids.npy") ||
+         whole.ends_with("_ids.txt");
+}
+
+/// Names at the top of a folder that only a store has. `segue` is one only if nothing else is in
+/// it (see require_own_index()).
 bool belongs_to_store(const std::string& name) {
   return name.starts_with(kCachePrefix) || name == "segue" || name == "item_popularity.npy" ||
          (name.starts_with("item_to_") && name.ends_with(".npy")) || name == "split_meta.json" ||
          name == "train_sessions.parquet" || name == "test_events.parquet" ||
          name == "session_index.parquet";
+}
+
+[[noreturn]] void fail_busy(const std::string& folder) {
+  fail(ErrorCode::kIo, fmt::format("{}: another process is writing this store", folder));
+}
+
+/// True if a process holds this lock file.
+bool is_locked(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return false;
+  const bool locked = ::flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  ::close(fd);
+  return locked;
+}
+
+/// A program or a checkout of that name must not be taken for a part of a store, and removed.
+void require_own_index(const std::string& folder) {
+  const fs::path path = fs::path(folder) / "segue";
+  std::error_code ignored;
+  if (!fs::exists(fs::symlink_status(path, ignored))) return;
+  bool own = fs::is_directory(path, ignored);
+  if (own) {
+    for (const fs::path& entry : entries(path.string())) {
+      own = own && is_derived(entry.filename().string());
+    }
+  }
+  if (!own) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("{}: is not part of a store, but a store would need this name; choose another "
+                     "folder for the store",
+                     path.string()));
+  }
+}
+
+void remove_tree(const fs::path& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) fail_io(path.string(), "removed", error);
+}
+
+/// Removes the store in `old`, which was exchanged for the one in `folder`; what else was in it
+/// goes back. The lock comes last: while it is held and there, nobody else does this.
+void clear_exchanged(const std::string& old, const std::string& folder) {
+  for (const fs::path& path : entries(old)) {
+    const std::string name = path.filename().string();
+    if (name == kTemporary) continue;
+    if (belongs_to_store(name)) {
+      remove_tree(path);
+    } else if (!base::exists(folder + "/" + name)) {
+      rename_path(path.string(), folder + "/" + name);
+    } else {
+      base::log_warning(fmt::format("{} stays there: {} has another one", path.string(), folder));
+    }
+  }
+  remove_tree(fs::path(old) / kTemporary);
+  std::error_code ignored;  // not empty: see above
+  fs::remove(old, ignored);
 }
 
 }  // namespace
@@ -58,16 +128,25 @@ bool is_finished_store(const std::string& folder) {
 }
 
 StoreStage::StoreStage(std::string folder, bool overwrite)
-    : folder_(std::move(folder)), temporary_(folder_ + "/.tmp"), staged_(temporary_ + "/store") {
+    : folder_(std::move(folder)),
+      temporary_(fmt::format("{}/{}", folder_, kTemporary)),
+      staged_(temporary_ + "/store") {
+  if (folder_.empty()) fail(ErrorCode::kInvalidArgument, "the folder of a store has no name");
   base::make_folders(temporary_);
   lock();
   try {
+    require_own_index(folder_);
     if (!overwrite && is_finished_store(folder_)) {
       fail(
           ErrorCode::kInvalidArgument,
           fmt::format("{}: holds a finished store; choose another folder or --overwrite", folder_));
     }
     clear();
+    const std::string left = beside(folder_);
+    if (base::exists(left)) {
+      if (is_locked(fmt::format("{}/{}/{}", left, kTemporary, kLock))) fail_busy(folder_);
+      clear_exchanged(left, folder_);
+    }
     base::make_folders(staged_);
   } catch (...) {
     release();
@@ -84,16 +163,23 @@ StoreStage::~StoreStage() {
   release();
 }
 
+std::string StoreStage::beside(const std::string& folder) {
+  const fs::path real = fs::canonical(folder);  // a link is followed: its target is exchanged
+  return (real.parent_path() / fmt::format(".{}.replaced", real.filename().string())).string();
+}
+
 void StoreStage::clear() {
+  if (exchanged_) return;
   for (const fs::path& path : entries(temporary_)) {
-    if (path.filename() == kLock) continue;
-    std::error_code error;
-    fs::remove_all(path, error);
-    if (error) fail_io(path.string(), "removed", error);
+    if (path.filename() != kLock) remove_tree(path);
   }
 }
 
 void StoreStage::release() {
+  if (exchanged_) {
+    ::close(lock_);
+    return;
+  }
   // By its name and while it is held: whoever opened the file meanwhile looks again (see lock()).
   ::unlink(scratch(kLock).c_str());
   ::rmdir(temporary_.c_str());
@@ -113,7 +199,7 @@ void StoreStage::lock() {
       const int error = errno;
       ::close(lock_);
       if (error != EWOULDBLOCK) fail_io(path, "locked", {error, std::generic_category()});
-      fail(ErrorCode::kIo, fmt::format("{}: another process is writing this store", folder_));
+      fail_busy(folder_);
     }
     struct stat mine {
     }, there{};
@@ -153,10 +239,35 @@ void StoreStage::retire_old() {
   }
 }
 
-void StoreStage::commit(const std::string& ready) {
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(staged_)) {
-    if (entry.is_directory()) sync_folder(entry.path().string());
+/// False, and nothing changed, where folders cannot be exchanged.
+bool StoreStage::exchange() {
+  std::error_code error, ignored;
+  const fs::path real = fs::canonical(folder_, error);
+  const fs::path here = fs::current_path(ignored);
+  // Whoever works in the folder would be left in the old one.
+  if (error ||
+      std::mismatch(real.begin(), real.end(), here.begin(), here.end()).first == real.end()) {
+    return false;
   }
+  const std::string other = beside(folder_);
+  fs::permissions(staged_, fs::status(real).permissions(), ignored);
+  if (std::rename(staged_.c_str(), other.c_str()) != 0) return false;
+  if (::renameat2(AT_FDCWD, other.c_str(), AT_FDCWD, real.c_str(), RENAME_EXCHANGE) != 0) {
+    rename_path(other, staged_);
+    return false;
+  }
+  exchanged_ = true;
+  try {
+    sync_folder(real.parent_path().string());
+    clear_exchanged(other, real.string());
+  } catch (const Error& failure) {  // the new store is there all the same
+    base::log_warning(
+        fmt::format("{}: the old store is still beside it: {}", folder_, failure.what()));
+  }
+  return true;
+}
+
+void StoreStage::move_in(const std::string& ready) {
   retire_old();
   for (const fs::path& path : entries(staged_)) {
     rename_path(path.string(), folder_ + "/" + path.filename().string());
@@ -165,6 +276,24 @@ void StoreStage::commit(const std::string& ready) {
   const std::string ready_path = folder_ + "/" + ready;
   OutputFile(ready_path).close();
   sync_folder(fs::path(ready_path).parent_path().string());
+}
+
+void StoreStage::commit(const std::string& ready) {
+  const auto sync = [this] {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(staged_)) {
+      if (entry.is_directory()) sync_folder(entry.path().string());
+    }
+    sync_folder(staged_);
+  };
+  if (is_finished_store(folder_)) {
+    const std::string ready_path = path(ready);
+    OutputFile(ready_path).close();
+    sync();
+    if (exchange()) return;
+    remove_tree(ready_path);
+  }
+  sync();
+  move_in(ready);
 }
 
 }  // namespace segue::data

@@ -7,13 +7,15 @@ namespace segue::data {
 
 /// A store in the making. Everything is written below STORE/.tmp and moved into place when all of
 /// it is there: a process that is killed, or a disk that is full, leaves nothing that looks
-/// finished, and an older store stays whole until that moment. Only one process at a time may have
-/// the folder.
+/// finished. An older store stays whole until the new one takes its place, by an exchange of the
+/// two folders: at any moment one of them is there. Where the system cannot exchange folders
+/// (another file system's mount point, some network file systems) the old files are moved away
+/// first. Files that belong to no store are kept. Only one process at a time may have the folder.
 class StoreStage {
  public:
   /// Takes the folder (made if needed) and clears away what a killed process left. Error(kIo) if
   /// another process has it, Error(kInvalidArgument) if it holds a finished store and not
-  /// `overwrite`.
+  /// `overwrite`, or a folder `segue` that is no store's.
   StoreStage(std::string folder, bool overwrite);
   ~StoreStage();
   StoreStage(const StoreStage&) = delete;
@@ -25,18 +27,25 @@ class StoreStage {
   /// A file that is not part of the store; gone in the end.
   std::string scratch(std::string_view name) const;
 
-  /// Moves the staged files into place, then makes the empty file `ready`. Every staged file must
-  /// be durable by now.
+  /// Moves the staged files into place and makes the empty file `ready` with the last of them.
+  /// Every staged file must be durable by now.
   void commit(const std::string& ready);
+
+  /// Where the new store waits, and then the old one, while folders are exchanged. What a killed
+  /// process left there is cleared away by the next one.
+  static std::string beside(const std::string& folder);
 
  private:
   void lock();
   void clear();    // everything but the lock
   void release();  // the folder, if it is empty, and the lock
   void retire_old();
+  bool exchange();
+  void move_in(const std::string& ready);
 
   std::string folder_, temporary_, staged_;
   int lock_ = -1;
+  bool exchanged_ = false;  // the lock went with the old folder
 };
 
 /// True if a cache in this folder says that it is complete.

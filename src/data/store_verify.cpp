@@ -17,6 +17,7 @@
 #include "base/progress.h"
 #include "data/event.h"
 #include "data/file_io.h"
+#include "data/index_file.h"
 #include "data/log_schema.h"
 #include "data/store_manifest.h"
 #include "data/store_stage.h"
@@ -224,6 +225,19 @@ void check_files(const StoreParts& parts, VerifyReport& report) {
   progress.finish();
 }
 
+/// Files that were derived from the store and are trusted by whoever reads it.
+void check_indices(const std::string& store, VerifyReport& report) {
+  std::error_code ignored;
+  for (const fs::directory_entry& entry : fs::directory_iterator(store + "/segue", ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with(".idx")) continue;
+    const std::string damage = IndexFile::find_damage(entry.path().string());
+    if (damage.empty()) continue;
+    report.problems.push_back(
+        fmt::format("segue/{}: {}; remove it, it is made again when needed", name, damage));
+  }
+}
+
 // ---- events ----
 
 struct EventColumnReaders {
@@ -419,6 +433,7 @@ VerifyReport verify_store(const std::string& store) {
   report.has_manifest = parts.manifest.has_value();
   if (parts.manifest) check_files(parts, report);
   if (report.ok()) EventVerifier(parts, report).run();
+  check_indices(parts.folder, report);
   return report;
 }
 

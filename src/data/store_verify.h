@@ -20,8 +20,8 @@ struct VerifyReport {
 
 /// Reads a whole store through buffers (memory: 8 bytes per item). Compares every file with the
 /// manifest: size, header, checksum. Then derives users, pools, anchors and popularity again from
-/// the events and compares every element. A store without manifest, written by others, is held to
-/// the rules of the Yambda benchmark.
+/// the events and compares every element, and checks every block of the index files. A store
+/// without manifest, written by others, is held to the rules of the Yambda benchmark.
 VerifyReport verify_store(const std::string& store);
 
 }  // namespace segue::data

@@ -1,11 +1,13 @@
 #include "data/store_verify.h"
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
+#include "data/index_file.h"
 #include "data/prep_test_util.h"
 
 namespace segue::data {
@@ -74,6 +76,24 @@ TEST_F(VerifyStore, EveryFlippedBitIsFound) {
       EXPECT_TRUE(contains(error.what(), file.name));
     }
   }
+}
+
+TEST_F(VerifyStore, DamagedIndexFilesAreFoundWhereverTheDamageIs) {
+  const int64_t sizes[] = {int64_t{300} << 20};  // more blocks than opening checks
+  const std::string path = store_ + "/segue/pools.idx";
+  IndexWriter writer(path, 1, sizes);
+  writer.commit();
+  EXPECT_TRUE(verify_store(store_).ok());
+  {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(4096 + (int64_t{88} << 20));  // the sixth block is not among those
+    file.put('x');
+  }
+  std::string why;
+  EXPECT_TRUE(IndexFile::open(path, 1, why));
+  const VerifyReport report = verify_store(store_);
+  ASSERT_EQ(report.problems.size(), 1U);
+  EXPECT_TRUE(contains(report.problems[0], "segue/pools.idx: its content is damaged; remove it"));
 }
 
 TEST_F(VerifyStore, AManifestThatWasTouched) {

@@ -186,7 +186,7 @@ struct StoreWriter::Impl {
   std::vector<int64_t> popularity;
   std::map<std::string, std::vector<int64_t>> attributes;
 
-  int64_t num_events = 0;
+  int64_t num_events = 0, num_anchors = 0;
   int64_t user = -1, time = 0;  // of the event before
   int64_t user_start = 0;
   int64_t largest_item = -1;
@@ -277,6 +277,7 @@ void StoreWriter::Impl::fill(Block& block, std::span<const Event> events) {
     c.organic[i] = e.organic;
     for (size_t p = 0; p < c.pools.size(); ++p) c.pools[p][i] = rules.in_pool(p, e) ? 1 : 0;
     if (rules.may_be_anchor(e)) {
+      if (num_events - user_start >= config.min_history.front()) ++num_anchors;
       for (size_t a = 0; a < block.anchors.size(); ++a) {
         if (num_events - user_start < config.min_history[a]) break;  // floors rise
         block.anchors[a].positions.push_back(num_events);
@@ -384,6 +385,7 @@ void StoreWriter::set_origin(StoreOrigin origin) { impl_->manifest.origin = std:
 StoreStage& StoreWriter::stage() { return *impl_->config.stage; }
 int64_t StoreWriter::num_events() const { return impl_->num_events; }
 int64_t StoreWriter::num_users() const { return impl_->users.count(); }
+int64_t StoreWriter::num_anchors() const { return impl_->num_anchors; }
 
 void StoreWriter::finish() {
   Impl& w = *impl_;

@@ -54,6 +54,7 @@ class StoreWriter {
 
   int64_t num_events() const;
   int64_t num_users() const;
+  int64_t num_anchors() const;  // of the smallest minimum history
 
   static constexpr int64_t kLargestId = (int64_t{1} << 31) - 2;
 

@@ -1,5 +1,6 @@
 #include "data/store_writer.h"
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <thread>
@@ -219,7 +220,96 @@ TEST(StoreStage, ClearsAwayWhatAKilledProcessLeft) {
   EXPECT_EQ(base::read_file(folder + "/notes.txt"), "not ours");
 }
 
+class ReplacedStore : public testing::Test {
+ protected:
+  ReplacedStore() : folder_(base::temp_path("store")) { write(1, false); }
+
+  void write(int64_t user, bool overwrite = true) const {
+    StoreWriter writer({.folder = folder_, .history_length = 3, .overwrite = overwrite},
+                       yambda_schema());
+    const Event e = listen(user, 5, 0, 1);
+    writer.add({&e, 1});
+    writer.finish();
+  }
+  int64_t user() const { return integers(folder_ + "/hstu_cache_L3/unique_uids.npy")[0]; }
+
+  std::string folder_;
+};
+
+TEST_F(ReplacedStore, IsThereAtEveryMoment) {
+  std::atomic<bool> stop = false;
+  int64_t missing = 0, looks = 0;
+  std::thread reader([&] {
+    for (; !stop; ++looks) missing += base::exists(folder_ + "/hstu_cache_L3/_READY") ? 0 : 1;
+  });
+  for (int64_t i = 0; i < 8; ++i) write(i);
+  stop = true;
+  reader.join();
+  EXPECT_EQ(missing, 0) << "of " << looks;
+  EXPECT_GT(looks, 8);
+  EXPECT_EQ(user(), 7);
+  EXPECT_TRUE(verify_store(folder_).ok());
+  EXPECT_FALSE(base::exists(StoreStage::beside(folder_)));
+}
+
+TEST_F(ReplacedStore, FilesOfOthersStay) {
+  base::put_file(folder_ + "/notes.txt", "mine");
+  base::make_folders(folder_ + "/runs/1");
+  fs::permissions(folder_, fs::perms::owner_all | fs::perms::group_read);
+  write(2);
+  EXPECT_EQ(user(), 2);
+  EXPECT_EQ(base::read_file(folder_ + "/notes.txt"), "mine");
+  EXPECT_TRUE(base::exists(folder_ + "/runs/1"));
+  EXPECT_EQ(fs::status(folder_).permissions(), fs::perms::owner_all | fs::perms::group_read);
+  EXPECT_FALSE(base::exists(folder_ + "/.tmp"));
+}
+
+TEST_F(ReplacedStore, ThroughALinkAndFromInside) {
+  fs::create_directory_symlink(folder_, folder_ + "-link");
+  StoreWriter writer({.folder = folder_ + "-link", .history_length = 3, .overwrite = true},
+                     yambda_schema());
+  const Event e = listen(7, 5, 0, 1);
+  writer.add({&e, 1});
+  writer.finish();
+  EXPECT_TRUE(fs::is_symlink(folder_ + "-link"));
+  EXPECT_EQ(user(), 7);
+
+  const fs::path before = fs::current_path();
+  fs::current_path(folder_);
+  StoreWriter inside({.folder = ".", .history_length = 3, .overwrite = true}, yambda_schema());
+  inside.add({&e, 1});
+  inside.finish();
+  EXPECT_TRUE(base::exists("hstu_cache_L3/_READY"));
+  EXPECT_FALSE(base::exists(".tmp"));
+  fs::current_path(before);
+}
+
+TEST_F(ReplacedStore, WhatAKilledProcessLeftBesideIsClearedAway) {
+  const std::string beside = StoreStage::beside(folder_);
+  fs::copy(folder_, beside, fs::copy_options::recursive);  // exchanged, not yet removed
+  base::make_folders(beside + "/.tmp");
+  base::put_file(beside + "/.tmp/lock", "");
+  base::put_file(beside + "/notes.txt", "mine");
+  write(5);
+  EXPECT_FALSE(base::exists(beside));
+  EXPECT_EQ(user(), 5);
+  EXPECT_EQ(base::read_file(folder_ + "/notes.txt"), "mine");
+}
+
+TEST(StoreStage, AFolderOfTheSameNameAsTheIndexIsLeftAlone) {
+  const std::string folder = base::temp_path("store");
+  base::make_folders(folder + "/segue/src");
+  const auto error = error_of([&] { StoreStage(folder, false); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(contains(error->what(), "/segue: is not part of a store"));
+  EXPECT_TRUE(base::exists(folder + "/segue/src"));
+  EXPECT_FALSE(base::exists(folder + "/.tmp"));
+}
+
 TEST(StoreStage, FoldersThatCannotBe) {
+  EXPECT_TRUE(contains(error_of([] { StoreStage("", true); })->what(), "has no name"));
+
   const std::string file = base::temp_path("file");
   base::put_file(file, "x");
   const auto error = error_of([&] { StoreStage(file + "/store", false); });

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_checks.h"
 #include "base/error.h"
 #include "base/rng.h"
 #include "data/draw.h"
@@ -13,10 +14,10 @@
 namespace segue::data {
 namespace {
 
-[[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
+using base::fail_config;
+using base::require_at_least;
 
 }  // namespace
-
 void describe(base::ConfigVisitor& v, StreamConfig& c) {
   v.field("min_history", c.min_history,
           "events that a user must have before one is predicted; -1: the store's history length");
@@ -40,15 +41,16 @@ void describe(base::ConfigVisitor& v, StreamConfig& c) {
 }
 
 void StreamConfig::validate() const {
-  if (min_history < -1) bad("min_history must be -1 or at least 0");
-  if (window_seconds < 1) bad("window_seconds must be at least 1");
-  if (start_window < 0) bad("start_window must not be negative");
-  if (train_windows < -1 || train_windows == 0) bad("train_windows must be -1 or at least 1");
-  if (eval_window < -1) bad("eval_window must be -1 or at least 0");
-  if (eval_windows < 0) bad("eval_windows must not be negative");
-  if (!(train_share > 0 && train_share <= 1)) bad("train_share must be in (0, 1]");
-  if (batch_size < 1) bad("batch_size must be at least 1");
-  if (!(shuffle_fraction >= 0)) bad("shuffle_fraction must not be negative");
+  require_at_least("min_history", min_history, -1);
+  require_at_least("window_seconds", window_seconds, 1);
+  require_at_least("start_window", start_window, 0);
+  if (train_windows < -1 || train_windows == 0)
+    fail_config("train_windows must be -1 or at least 1");
+  require_at_least("eval_window", eval_window, -1);
+  require_at_least("eval_windows", eval_windows, 0);
+  if (!(train_share > 0 && train_share <= 1)) fail_config("train_share must be in (0, 1]");
+  require_at_least("batch_size", batch_size, 1);
+  if (!(shuffle_fraction >= 0)) fail_config("shuffle_fraction must not be negative");
 }
 
 SampleList::SampleList(std::span<const int64_t> positions, const StreamConfig& config, int rank,
@@ -99,7 +101,7 @@ void SampleStream::choose_windows() {
   const std::string there_are =
       fmt::format("{} has {} windows of {} s", store_.folder(), windows, config_.window_seconds);
   if (windows == 0) {
-    bad(
+    fail_config(
         fmt::format("{}: no event has {} earlier ones of its user, so there is nothing to train "
                     "on; lower min_history",
                     store_.folder(), windows_.min_history()));
@@ -107,20 +109,23 @@ void SampleStream::choose_windows() {
   const bool explicit_eval = config_.eval == EvalMode::kFixed && config_.eval_window >= 0;
   const int64_t eval_first = explicit_eval ? config_.eval_window : windows - config_.eval_windows;
   if (eval_first < 0 || config_.eval_windows > windows - eval_first) {
-    bad(fmt::format("{}; {} from {} on cannot be held out", there_are, config_.eval_windows,
-                    std::max<int64_t>(0, eval_first)));
+    fail_config(fmt::format("{}; {} from {} on cannot be held out", there_are, config_.eval_windows,
+                            std::max<int64_t>(0, eval_first)));
   }
   first_ = config_.start_window;
   if (first_ >= eval_first) {
-    bad(fmt::format("{}; with {} held out from {} on none is left to train on from {}", there_are,
-                    config_.eval_windows, eval_first, first_));
+    fail_config(
+        fmt::format("{}; with {} held out from {} on none is left to train on from {}; see "
+                    "window_seconds and eval_windows",
+                    there_are, config_.eval_windows, eval_first, first_));
   }
   end_ = eval_first;
   if (config_.train_windows > 0) {
     // More windows than there are is no mistake, but reaching into named held-out ones is.
     if (explicit_eval && config_.train_windows > eval_first - first_) {
-      bad(fmt::format("training windows {} to {} reach into the held-out ones, which start at {}",
-                      first_, first_ + config_.train_windows - 1, eval_first));
+      fail_config(
+          fmt::format("training windows {} to {} reach into the held-out ones, which start at {}",
+                      first_, first_ + (config_.train_windows - 1), eval_first));
     }
     end_ = first_ + std::min(config_.train_windows, eval_first - first_);
   }

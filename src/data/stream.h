@@ -101,7 +101,6 @@ class SampleStream {
   const StreamConfig& config() const { return config_; }
   const WindowIndex& windows() const { return windows_; }
   int rank() const { return rank_; }
-  int world() const { return world_; }
 
  private:
   void choose_windows();

@@ -85,7 +85,6 @@ class TableReader {
   virtual ~TableReader() = default;
   /// Replaces `block`; false at the end.
   virtual bool read(RawBlock& block) = 0;
-  virtual int64_t total_rows() const = 0;  // -1: not known before the end
   virtual int64_t bytes_read() const = 0;  // about
 };
 

@@ -69,6 +69,11 @@ TEST(CsvReader, Quotes) {
   EXPECT_EQ(column("\"n\",\"t\"\n\"1\",2\n", {"n", ColumnRole::kInteger}), (Strings{"1"}));
 }
 
+TEST(CsvReader, QuotesInsideAFieldAreCharacters) {
+  EXPECT_EQ(column("n,t\n1,6\" disk\n2,x \"y\n3,\"a,\n\"\"b\"\n", {"t", ColumnRole::kText}),
+            (Strings{"6\" disk", "x \"y", "a,\n\"b"}));
+}
+
 TEST(CsvReader, LongSeparatorsKnowNoQuotes) {
   const CsvFormat format = {.separator = "::", .columns = {"id", "title", "kind"}};
   EXPECT_EQ(column("1::\"Cats\" (1998)::A|B\n2::x:y::C\n", {"title", ColumnRole::kText}, format),

@@ -16,7 +16,6 @@ namespace segue::data {
 namespace {
 
 constexpr int64_t kChunk = int64_t{1} << 20;  // anchors handled between two looks at memory
-constexpr int64_t kMaxWindows = int64_t{1} << 25;
 constexpr int64_t kWindowsForThreads = int64_t{1} << 20;
 constexpr int64_t kMinBuffer = 512;  // anchors of a window that are written together, at least
 
@@ -80,7 +79,8 @@ class Builder {
       t_max_ = std::max(t_max_, high);
     });
     int64_t span = 0;
-    if (__builtin_sub_overflow(t_max_, t_min_, &span) || span / seconds_ >= kMaxWindows) {
+    if (__builtin_sub_overflow(t_max_, t_min_, &span) ||
+        span / seconds_ >= WindowIndex::kMaxWindows) {
       fail(ErrorCode::kCorrupt, fmt::format("{}: times from {} to {} make too many windows of {} s",
                                             anchors_.timestamps_file, t_min_, t_max_, seconds_));
     }

@@ -17,6 +17,7 @@ namespace segue::data {
 class WindowIndex {
  public:
   static constexpr int64_t kBuildBytes = int64_t{256} << 20;
+  static constexpr int64_t kMaxWindows = int64_t{1} << 25;
 
   /// Opens windows_m<min_history>_s<seconds>.idx of the store's index folder; makes it first when
   /// it is missing, damaged or of other anchors, using about `memory_bytes`.

@@ -4,9 +4,17 @@
 
 #include <fmt/format.h>
 
+#include "base/config_checks.h"
 #include "base/error.h"
 
 namespace segue::model {
+namespace {
+
+using base::fail_config;
+using base::require_at_least;
+using base::require_share;
+
+}  // namespace
 
 using base::ConfigVisitor;
 
@@ -111,20 +119,6 @@ void describe(ConfigVisitor& v, OptimizerConfig& c) {
           "first update uses t = 2, as the reference");
 }
 
-namespace {
-
-[[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
-
-void require_positive(const char* key, int64_t value) {
-  if (value <= 0) bad(fmt::format("{} must be at least 1, not {}", key, value));
-}
-
-void require_share(const char* key, double value) {
-  if (!(value >= 0 && value < 1)) bad(fmt::format("{} must be in [0, 1), not {}", key, value));
-}
-
-}  // namespace
-
 int64_t ModelConfig::contextual_tokens() const {
   int64_t tokens_in_front = 0;
   for (const ContextualFeature& f : contextual) tokens_in_front += f.max_length;
@@ -132,52 +126,56 @@ int64_t ModelConfig::contextual_tokens() const {
 }
 
 void ModelConfig::validate() const {
-  require_positive("model.dim", dim);
-  require_positive("model.heads", heads);
-  require_positive("model.qk_dim", qk_dim);
-  require_positive("model.v_dim", v_dim);
-  require_positive("model.layers", layers);
-  require_positive("model.hidden", hidden);
-  require_positive("model.item_hidden", item_hidden);
-  require_positive("model.head_hidden", head_hidden);
-  require_positive("model.position_buckets", position_buckets);
-  if (time_buckets < 0) bad("model.time_buckets must not be negative");
+  require_at_least("model.dim", dim, 1);
+  require_at_least("model.heads", heads, 1);
+  require_at_least("model.qk_dim", qk_dim, 1);
+  require_at_least("model.v_dim", v_dim, 1);
+  require_at_least("model.layers", layers, 1);
+  require_at_least("model.hidden", hidden, 1);
+  require_at_least("model.item_hidden", item_hidden, 1);
+  require_at_least("model.head_hidden", head_hidden, 1);
+  require_at_least("model.position_buckets", position_buckets, 1);
+  require_at_least("model.time_buckets", time_buckets, 0);
   if (output_norm == OutputNorm::kGroup && heads == 1) {
-    bad("model.output_norm = \"group\" norms every head by itself, with one weight for each, and "
+    fail_config(
+        "model.output_norm = \"group\" norms every head by itself, with one weight for each, and "
         "model.heads is 1; take more heads, or model.output_norm = \"layer\"");
   }
   require_share("model.input_dropout", input_dropout);
   require_share("model.dropout", dropout);
-  if (tasks.empty()) bad("model.tasks is empty: name at least one task ([[model.tasks]])");
+  if (tasks.empty()) fail_config("model.tasks is empty: name at least one task ([[model.tasks]])");
   std::set<std::string> names;
   for (const TaskConfig& task : tasks) {
-    if (task.name.empty()) bad("a task in model.tasks has no name");
-    if (!names.insert(task.name).second) bad(fmt::format("task `{}` is named twice", task.name));
+    if (task.name.empty()) fail_config("a task in model.tasks has no name");
+    if (!names.insert(task.name).second)
+      fail_config(fmt::format("task `{}` is named twice", task.name));
     if (task.kind == ops::TaskKind::kBinary && task.bit <= 0) {
-      bad(fmt::format("task `{}`: bit must be positive", task.name));
+      fail_config(fmt::format("task `{}`: bit must be positive", task.name));
     }
   }
   names.clear();
   for (const ContextualFeature& f : contextual) {
-    require_positive("model.contextual.max_length", f.max_length);
+    require_at_least("model.contextual.max_length", f.max_length, 1);
     if (!names.insert(f.name).second)
-      bad(fmt::format("contextual feature `{}` is named twice", f.name));
+      fail_config(fmt::format("contextual feature `{}` is named twice", f.name));
   }
   if (action.weights.empty() || action.weights.size() > 20) {
-    bad("model.action.weights needs 1 to 20 bits");
+    fail_config("model.action.weights needs 1 to 20 bits");
   }
   for (const int64_t w : action.weights) {
-    if (w <= 0) bad("model.action.weights must be positive");
+    if (w <= 0) fail_config("model.action.weights must be positive");
   }
-  require_positive("model.action.dim", action.dim);
+  require_at_least("model.action.dim", action.dim, 1);
   if (max_seq_len <= contextual_tokens()) {
-    bad(fmt::format("model.max_seq_len ({}) leaves no room behind {} contextual tokens",
-                    max_seq_len, contextual_tokens()));
+    fail_config(fmt::format("model.max_seq_len ({}) leaves no room behind {} contextual tokens",
+                            max_seq_len, contextual_tokens()));
   }
-  if (attention.window < 0 || attention.min_full < 0) bad("model.attention: negative length");
-  require_positive("model.attention.target_group", attention.target_group);
+  if (attention.window < 0 || attention.min_full < 0)
+    fail_config("model.attention: negative length");
+  require_at_least("model.attention.target_group", attention.target_group, 1);
   if (labels == LabelKind::kEveryItem && tokens == TokenKind::kMerged) {
-    bad("model.labels = \"every_item\" needs model.tokens = \"interleaved\": a merged token "
+    fail_config(
+        "model.labels = \"every_item\" needs model.tokens = \"interleaved\": a merged token "
         "carries the "
         "action it would be asked to predict");
   }
@@ -185,12 +183,12 @@ void ModelConfig::validate() const {
 
 void OptimizerConfig::validate() const {
   if (!(lr >= 0) || !(sparse_lr >= 0))
-    bad("optimizer.lr and optimizer.sparse_lr must not be negative");
+    fail_config("optimizer.lr and optimizer.sparse_lr must not be negative");
   require_share("optimizer.beta1", beta1);
   require_share("optimizer.beta2", beta2);
-  if (!(eps > 0)) bad("optimizer.eps must be positive");
-  if (warmup_steps < 0) bad("optimizer.warmup_steps must not be negative");
-  if (!(clip_norm >= 0)) bad("optimizer.clip_norm must not be negative");
+  if (!(eps > 0)) fail_config("optimizer.eps must be positive");
+  require_at_least("optimizer.warmup_steps", warmup_steps, 0);
+  if (!(clip_norm >= 0)) fail_config("optimizer.clip_norm must not be negative");
 }
 
 namespace {

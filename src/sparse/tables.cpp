@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_checks.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "ops/initialize.h"
@@ -16,9 +17,9 @@
 namespace segue::sparse {
 namespace {
 
-constexpr int64_t kIdGrain = 1 << 16;  // ids per chunk of a scan
+using base::fail_config;
 
-[[noreturn]] void fail_config(const std::string& message) { fail(ErrorCode::kConfig, message); }
+constexpr int64_t kIdGrain = 1 << 16;  // ids per chunk of a scan
 
 bool outside(int64_t id, int64_t rows) {
   return static_cast<uint64_t>(id) >= static_cast<uint64_t>(rows);  // negative ids are huge

@@ -343,7 +343,7 @@ TEST(TablesRanksTest, AHotIdDoesNotAddTraffic) {
 TEST(TablesRanksTest, HostTablesAreRefused) {
   ShardPlan plan = ShardPlan::single(2);
   plan.tables[1].tier = Tier::kHost;
-  const std::string message = test::error_of(ErrorCode::kUnsupported, [&] {
+  const std::string message = test::message_of(ErrorCode::kUnsupported, [&] {
     const Tables tables(test::two_tables(), plan, {}, Device::cpu(), DType::kF32, 1);
   });
   EXPECT_NE(message.find("artist"), std::string::npos) << message;

@@ -22,7 +22,7 @@ TEST(TablesConfigTest, ValidateNamesTheMistake) {
   const auto message = [](auto&& change) {
     TablesConfig config = two_tables();
     change(config);
-    return error_of(ErrorCode::kConfig, [&] { config.validate(); });
+    return message_of(ErrorCode::kConfig, [&] { config.validate(); });
   };
   two_tables().validate();
   EXPECT_TRUE(contains(message([](auto& c) { c.tables.clear(); }), "no embedding tables"));
@@ -56,16 +56,16 @@ TEST(TablesConfigTest, ResolvedConfigReadsBackEqual) {
   EXPECT_EQ(config.tables[1].rows, 7);
   EXPECT_EQ(config.tables[1].name, "artist");
   sources.sets = {"out_of_range=ignore"};
-  EXPECT_TRUE(
-      contains(error_of(ErrorCode::kConfig, [&] { base::load_config(config, sources); }), "clamp"));
+  EXPECT_TRUE(contains(message_of(ErrorCode::kConfig, [&] { base::load_config(config, sources); }),
+                       "clamp"));
 }
 
 TEST(TablesTest, UnknownTableSuggestsTheNearest) {
   const Tables tables(two_tables(), Device::cpu(), DType::kF32, 1);
   EXPECT_EQ(tables.id("artist"), TableId{1});
-  EXPECT_TRUE(contains(error_of(ErrorCode::kConfig, [&] { (void)tables.id("artists"); }),
+  EXPECT_TRUE(contains(message_of(ErrorCode::kConfig, [&] { (void)tables.id("artists"); }),
                        "no table `artists`; did you mean `artist`?"));
-  EXPECT_TRUE(contains(error_of(ErrorCode::kConfig, [&] { (void)tables.id("xxxxxxxxxxxxx"); }),
+  EXPECT_TRUE(contains(message_of(ErrorCode::kConfig, [&] { (void)tables.id("xxxxxxxxxxxxx"); }),
                        "known tables: `item`, `artist`"));
 }
 
@@ -193,7 +193,7 @@ TEST(TablesTest, OutOfRangeErrorSaysWhatAndLeavesTablesAlone) {
   const Ids items{1, 2};
   const Ids artists{3, 20, -4};
   const Lookup lookups[] = {{TableId{0}, "item_id", items}, {TableId{1}, "artist_id", artists}};
-  const std::string text = error_of(ErrorCode::kOutOfRange, [&] { (void)tables.begin(lookups); });
+  const std::string text = message_of(ErrorCode::kOutOfRange, [&] { (void)tables.begin(lookups); });
   EXPECT_TRUE(contains(text, "feature `artist_id` has id 20")) << text;
   EXPECT_TRUE(contains(text, "table `artist` has 20 rows (ids 0 to 19)")) << text;
   EXPECT_TRUE(contains(text, "2 of 3 ids")) << text;
@@ -207,7 +207,7 @@ TEST(TablesTest, OutOfRangeErrorSaysWhatAndLeavesTablesAlone) {
   late[99'999] = 51;
   const Lookup big[] = {{TableId{0}, "item_id", late}};
   EXPECT_TRUE(
-      contains(error_of(ErrorCode::kOutOfRange, [&] { (void)tables.begin(big); }), "has id -9"));
+      contains(message_of(ErrorCode::kOutOfRange, [&] { (void)tables.begin(big); }), "has id -9"));
 }
 
 TEST(TablesTest, ClampTakesTheNearestRowAndCounts) {
@@ -291,8 +291,8 @@ TEST(TablesTest, WiresRoundRowsAndGradients) {
 TEST(TablesTest, DoubleTablesHaveNoBf16Wire) {
   TablesConfig config = two_tables();
   config.forward_wire = Wire::kBf16;
-  error_of(ErrorCode::kUnsupported,
-           [&] { const Tables tables(config, Device::cpu(), DType::kF64, 1); });
+  message_of(ErrorCode::kUnsupported,
+             [&] { const Tables tables(config, Device::cpu(), DType::kF64, 1); });
 }
 
 }  // namespace

@@ -8,13 +8,15 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "base/test_util.h"
 #include "sparse/tables.h"
 #include "tensor/arena.h"
 #include "tensor/exec.h"
 
 namespace segue::sparse::test {
 
+using base::contains;
+using base::message_of;
 using Ids = std::vector<int64_t>;
 
 inline TablesConfig two_tables() {
@@ -52,23 +54,6 @@ inline std::vector<double> values_of(const Tensor& t) {
 inline std::vector<std::byte> bytes_of(const Tensor& t) {
   const auto* data = static_cast<const std::byte*>(t.data);
   return {data, data + t.bytes()};
-}
-
-/// Runs `call` and returns the message of the Error it must throw.
-template <class Call>
-std::string error_of(ErrorCode code, Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
-inline bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace segue::sparse::test

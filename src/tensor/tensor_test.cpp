@@ -10,7 +10,7 @@
 
 #include <gtest/gtest.h>
 
-#include "base/error.h"
+#include "base/test_util.h"
 #include "tensor/arena.h"
 #include "tensor/buffer.h"
 #include "tensor/exec.h"
@@ -20,22 +20,8 @@
 namespace segue {
 namespace {
 
-/// Runs `call` and returns the message of the Error it must throw.
-template <class Call>
-std::string error_of(ErrorCode code, Call&& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), code) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "no error";
-  return {};
-}
-
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
+using base::contains;
+using base::message_of;
 
 std::vector<float> counting(size_t n) {
   std::vector<float> values(n);
@@ -300,7 +286,7 @@ TEST(ArenaTest, AddressSpaceIsNotMemory) {
 TEST(ArenaTest, OutOfMemorySaysHowMuchAndWhatToDo) {
   Arena arena(Device::cpu(), 1024);
   (void)arena.tensor(DType::kF32, {64});
-  const std::string text = error_of(ErrorCode::kOutOfMemory, [&] {
+  const std::string text = message_of(ErrorCode::kOutOfMemory, [&] {
     (void)arena.tensor(DType::kF32, {4, 256});
   });
   EXPECT_TRUE(contains(text, "3328 bytes more")) << text;
@@ -326,7 +312,7 @@ TEST(DeviceTest, UnknownNamesAreRefused) {
   for (const char* name : {"", "gpu", "CPU", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda:99999",
                            "cuda:99999999999999999999", "cuda 0", "cpu:0"}) {
     const std::string text =
-        error_of(ErrorCode::kInvalidArgument, [&] { (void)parse_device(name); });
+        message_of(ErrorCode::kInvalidArgument, [&] { (void)parse_device(name); });
     EXPECT_TRUE(contains(text, "use cpu, cuda or cuda:N")) << text;
   }
 }
@@ -347,12 +333,13 @@ TEST(DeviceTest, MissingGpuIsExplained) {
   const char* const expected = "built without CUDA";
 #endif
   const std::string text =
-      error_of(ErrorCode::kUnsupported, [] { require_available(Device::cuda(0)); });
+      message_of(ErrorCode::kUnsupported, [] { require_available(Device::cuda(0)); });
   EXPECT_TRUE(contains(text, expected)) << text;
   EXPECT_TRUE(contains(text, "--device cpu")) << text;
-  error_of(ErrorCode::kUnsupported, [] { const Buffer b(Device::cuda(0), 8, Purpose::kScratch); });
-  error_of(ErrorCode::kUnsupported, [] { const Stream s(Device::cuda(0)); });
-  error_of(ErrorCode::kUnsupported, [] { (void)describe(Device::cuda(0)); });
+  message_of(ErrorCode::kUnsupported,
+             [] { const Buffer b(Device::cuda(0), 8, Purpose::kScratch); });
+  message_of(ErrorCode::kUnsupported, [] { const Stream s(Device::cuda(0)); });
+  message_of(ErrorCode::kUnsupported, [] { (void)describe(Device::cuda(0)); });
 }
 
 TEST(ExecTest, PrecisionDecidesTypes) {
@@ -368,7 +355,7 @@ TEST(ExecTest, PrecisionDecidesTypes) {
   EXPECT_EQ(on_gpu.dtype(), DType::kBf16);
   EXPECT_EQ(on_gpu.parameter_dtype(), DType::kF32);
   require_cpu(exec, "an op");
-  EXPECT_TRUE(contains(error_of(ErrorCode::kUnsupported, [&] { require_cpu(on_gpu, "an op"); }),
+  EXPECT_TRUE(contains(message_of(ErrorCode::kUnsupported, [&] { require_cpu(on_gpu, "an op"); }),
                        "an op has no CUDA kernel"));
 }
 

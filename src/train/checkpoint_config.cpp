@@ -1,20 +1,9 @@
 #include "train/checkpoint_config.h"
 
-#include <cmath>
-
-#include <fmt/format.h>
-
-#include "base/error.h"
+#include "base/config_checks.h"
 
 namespace segue::train {
 namespace {
-
-/// NaN and infinities included.
-template <class T>
-void require_not_negative(const char* key, T value) {
-  if (value >= 0 && std::isfinite(static_cast<double>(value))) return;
-  fail(ErrorCode::kConfig, fmt::format("checkpoint.{} must be 0 or more, not {}", key, value));
-}
 
 bool is_multiple(int64_t count, int64_t every) {
   return every > 0 && count > 0 && count % every == 0;
@@ -23,11 +12,12 @@ bool is_multiple(int64_t count, int64_t every) {
 }  // namespace
 
 void CheckpointConfig::validate() const {
-  require_not_negative("keep_last", keep_last);
-  require_not_negative("every_batches", every_batches);
-  require_not_negative("every_steps", every_steps);
-  require_not_negative("every_seconds", every_seconds);
-  require_not_negative("copy_gib", copy_gib);
+  constexpr double kLongest = 1e9, kMostGib = 1 << 20;
+  base::require_at_least("checkpoint.keep_last", keep_last, 0);
+  base::require_at_least("checkpoint.every_batches", every_batches, 0);
+  base::require_at_least("checkpoint.every_steps", every_steps, 0);
+  base::require_between("checkpoint.every_seconds", every_seconds, 0, kLongest);
+  base::require_between("checkpoint.copy_gib", copy_gib, 0, kMostGib);
 }
 
 void describe(base::ConfigVisitor& v, CheckpointConfig& c) {

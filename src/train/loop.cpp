@@ -16,10 +16,10 @@
 #include "base/parallel.h"
 #include "base/stage.h"
 #include "base/time.h"
-#include "ops/gemm.h"
 #include "train/batch_pipeline.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_writer.h"
+#include "train/loop_log.h"
 #include "train/memory_plan.h"
 #include "train/mlperf_log.h"
 #include "train/ranks.h"
@@ -36,13 +36,6 @@
 namespace segue::train {
 namespace {
 
-constexpr double kMib = 1 << 20, kGib = 1 << 30;
-
-std::string format_bytes(double bytes) {
-  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
-                      : fmt::format("{:.1f} GiB", bytes / kGib);
-}
-
 /// "auto" and "cuda" spread the ranks of a machine over its GPUs.
 Device device_for(const RunConfig& config, const comm::World& world) {
   const Device device = choose_device(config.train.device);
@@ -55,26 +48,6 @@ Device device_for(const RunConfig& config, const comm::World& world) {
 double available_bytes(Device device) {
   if (device.is_cuda()) return static_cast<double>(cuda_facts(device.index).free_bytes);
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
-
-void log_start(const RunConfig& c, Trainer& trainer, const RunFolder& folder) {
-  const model::ModelConfig& m = c.model;
-  int64_t rows = 0;
-  for (const sparse::TableConfig& t : c.sparse.tables) rows += t.rows;
-  base::log_info(fmt::format("run folder {}", folder.path()));
-  base::log_info(
-      fmt::format("model: {} layers, {} heads, width {}, {} tokens at most; {} dense "
-                  "parameters",
-                  m.layers, m.heads, m.dim, m.max_seq_len,
-                  base::format_count(static_cast<double>(trainer.ranker().parameters().count()))));
-  base::log_info(fmt::format("tables: {} with {} rows of {}, {} with optimizer state",
-                             c.sparse.tables.size(), base::format_count(static_cast<double>(rows)),
-                             c.sparse.dim,
-                             format_bytes(static_cast<double>(trainer.tables().bytes()))));
-  const int ranks = trainer.ranks().size();
-  base::log_info(fmt::format(
-      "{}device {}, {} threads, gemm {}", ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",
-      segue::describe(trainer.device()), base::num_threads(), ops::gemm_backend()));
 }
 
 /// One process's part of a run.
@@ -372,10 +345,7 @@ class Loop {
       summary_.oracle_auc = source_->oracle_auc();
       log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, state_);
     }
-    log_first(
-        fmt::format("evaluation after step {}: AUC {:.4f}, NE {:.4f} over {} samples in {:.1f} s",
-                    state_.step, evaluation.auc(), evaluation.normalized_entropy(),
-                    base::format_count(static_cast<double>(evaluation.samples)), seconds));
+    if (ranks_.first()) log_evaluation(evaluation, state_.step, seconds);
     state_.eval_pending = false;
     state_.last_eval_step = state_.step;
     state_.last_auc = evaluation.auc();
@@ -473,19 +443,7 @@ class Loop {
     summary_.samples_per_s = log_->samples_per_s();
     summary_.tokens_per_s = log_->tokens_per_s();
     summary_.model_flops_per_s = log_->jagged_flops_per_s();
-    std::string quality;
-    if (summary_.held_out) quality = fmt::format(" held-out AUC {:.4f}", summary_.held_out->auc());
-    if (summary_.oracle_auc) quality += fmt::format(" (oracle {:.4f})", *summary_.oracle_auc);
-    if (!quality.empty()) quality += ",";
-    base::log_info(fmt::format("saving kept training waiting for {:.2f} s, {:.2f} % of {:.1f} s",
-                               summary_.checkpoint_stall_seconds,
-                               100 * summary_.checkpoint_stall_seconds / summary_.seconds,
-                               summary_.seconds));
-    base::log_info(
-        fmt::format("{}: {} steps, loss {:.4f} -> {:.4f},{} {} samples/s, {:.1f} model GFLOP/s",
-                    state_.finished ? "done" : "so far", summary_.steps, summary_.first_loss,
-                    summary_.last_loss, quality, base::format_count(summary_.samples_per_s),
-                    summary_.model_flops_per_s / 1e9));
+    log_end(summary_);
   }
 
   const RunConfig& config_;

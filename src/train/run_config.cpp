@@ -8,13 +8,13 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"
+#include "base/config_checks.h"
 #include "train/random_schema.h"
 
 namespace segue::train {
 namespace {
 
-[[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
+using base::fail_config;
 
 /// `feature` names the config item that asks for the table.
 void require_table(const RunConfig& c, const std::string& feature, const std::string& table) {
@@ -24,9 +24,10 @@ void require_table(const RunConfig& c, const std::string& feature, const std::st
     names.push_back(t.name);
   }
   const std::string nearest = base::nearest_name(table, names);
-  bad(fmt::format("{} looks up table `{}`, which sparse.tables does not have; {}", feature, table,
-                  nearest.empty() ? fmt::format("there is: {}", fmt::join(names, ", "))
-                                  : fmt::format("did you mean `{}`?", nearest)));
+  fail_config(fmt::format("{} looks up table `{}`, which sparse.tables does not have; {}", feature,
+                          table,
+                          nearest.empty() ? fmt::format("there is: {}", fmt::join(names, ", "))
+                                          : fmt::format("did you mean `{}`?", nearest)));
 }
 
 void check_tables(const RunConfig& c) {
@@ -43,11 +44,11 @@ void check_tables(const RunConfig& c) {
 /// some later step; the config can tell now.
 void check_random(const RunConfig& c) {
   if (c.eval.every_windows > 0 || c.eval.every_share > 0) {
-    bad("random samples have neither windows nor an end: use eval.every_steps");
+    fail_config("random samples have neither windows nor an end: use eval.every_steps");
   }
   const int64_t events = longest_history(c.data.random.lengths);
   if (events < 0) {
-    bad(
+    fail_config(
         fmt::format("data.random.lengths has no upper bound, but a sample may have {} tokens "
                     "(model.max_seq_len); set data.random.lengths.high",
                     c.model.max_seq_len));
@@ -56,7 +57,7 @@ void check_random(const RunConfig& c) {
   const int64_t around = c.model.contextual_tokens() + (candidates ? kRandomCandidates : 0);
   const int64_t tokens = around + events * c.model.tokens_per_event();
   if (tokens <= c.model.max_seq_len) return;
-  bad(
+  fail_config(
       fmt::format("the longest sample of the data has {} tokens ({} events of {} token(s), {} "
                   "contextual and candidate tokens), more than model.max_seq_len = {}; lower "
                   "data.random.lengths.high, or raise model.max_seq_len to {}",
@@ -70,15 +71,15 @@ void check_task_bits(const RunConfig& c) {
     if (task.kind != ops::TaskKind::kBinary) continue;
     // With labels at every item the label is the action, and only its bits can ever be set.
     if (c.model.labels == model::LabelKind::kEveryItem && (task.bit & known) == 0) {
-      bad(
+      fail_config(
           fmt::format("task `{}` asks for bit {}, which no action has (model.action.weights = "
                       "[{}]): its label would always be 0",
                       task.name, task.bit, fmt::join(c.model.action.weights, ", ")));
     }
     constexpr int64_t kMostBits = 32;
     if (std::bit_width(static_cast<uint64_t>(task.bit)) > kMostBits) {
-      bad(fmt::format("task `{}`: bit {} does not fit the {} bits of a label", task.name, task.bit,
-                      kMostBits));
+      fail_config(fmt::format("task `{}`: bit {} does not fit the {} bits of a label", task.name,
+                              task.bit, kMostBits));
     }
   }
 }
@@ -127,12 +128,13 @@ void RunConfig::validate() const {
 int64_t history_budget(const RunConfig& config) {
   const model::ModelConfig& m = config.model;
   if (m.labels != model::LabelKind::kCandidates) {
-    bad("samples of a store have one labelled candidate: set model.labels = \"candidates\"");
+    fail_config(
+        "samples of a store have one labelled candidate: set model.labels = \"candidates\"");
   }
   const int64_t events =
       (m.max_seq_len - m.contextual_tokens() - kStoreCandidates) / m.tokens_per_event();
   if (events < 1) {
-    bad(fmt::format(
+    fail_config(fmt::format(
         "model.max_seq_len = {} leaves no token for a history beside {} contextual and {} "
         "candidate tokens",
         m.max_seq_len, m.contextual_tokens(), kStoreCandidates));

@@ -4,24 +4,18 @@
 
 #include <fmt/format.h>
 
-#include "base/error.h"
+#include "base/config_checks.h"
 
 namespace segue::train {
 namespace {
 
-[[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
+using base::fail_config;
+using base::require_at_least;
+using base::require_between;
 
-void require_at_least(const char* key, int64_t value, int64_t least) {
-  if (value < least) bad(fmt::format("{} must be at least {}, not {}", key, least, value));
-}
-
-void require_between(const char* key, double value, double least, double most) {
-  if (value >= least && value <= most) return;  // not NaN either
-  bad(fmt::format("{} must be between {} and {}, not {}", key, least, most, value));
-}
+constexpr double kMostGib = 1 << 20;
 
 }  // namespace
-
 void describe(base::ConfigVisitor& v, DataConfig& c) {
   v.field("store", c.store, "event store made by `segue prep` or `segue synth`; empty: random");
   v.field("index", c.index,
@@ -89,10 +83,7 @@ void describe(base::ConfigVisitor& v, ParallelConfig& c) {
 
 void ParallelConfig::validate() const {
   require_at_least("parallel.tensor_parallel", tensor_parallel, 1);
-  if (!(device_gib >= 0)) {
-    fail(ErrorCode::kConfig,
-         fmt::format("parallel.device_gib must be 0 or more, not {}", device_gib));
-  }
+  require_between("parallel.device_gib", device_gib, 0, kMostGib);
 }
 
 void describe(base::ConfigVisitor& v, MlperfConfig& c) {
@@ -132,15 +123,12 @@ void DataConfig::validate() const {
 
 void TrainConfig::validate() const {
   if (!(distinct_share > 0 && distinct_share <= 1)) {
-    fail(ErrorCode::kConfig,
-         fmt::format("train.distinct_share must be in (0, 1], not {}", distinct_share));
+    fail_config(fmt::format("train.distinct_share must be in (0, 1], not {}", distinct_share));
   }
   require_at_least("train.steps", steps, 0);
   require_at_least("train.seed", seed, 0);
-  constexpr int64_t kMostThreads = 1024;
-  if (threads < 0 || threads > kMostThreads) {
-    bad(fmt::format("train.threads must be between 0 and {}, not {}", kMostThreads, threads));
-  }
+  constexpr double kMostThreads = 1024;
+  require_between("train.threads", static_cast<double>(threads), 0, kMostThreads);
   require_at_least("train.micro_batch_tokens", micro_batch_tokens, 1);
   require_at_least("train.log_every", log_every, 1);
   require_at_least("train.metric_window", metric_window, 1);
@@ -148,7 +136,6 @@ void TrainConfig::validate() const {
   require_between("train.warn_z_score", warn_z_score, 0, 1e9);
   require_between("train.watchdog_seconds", watchdog_seconds, 0, 1e9);
   require_between("train.peak_tflops", peak_tflops, 0, 1e9);
-  constexpr double kMostGib = 1 << 20;
   require_between("train.arena_gib", arena_gib, 0, kMostGib);
 }
 
@@ -160,18 +147,19 @@ void EvalConfig::validate() const {
   require_between("eval.skip_share", skip_share, 0, 1);
   require_between("eval.target_auc", target_auc, 0, 1);
   if ((every_windows > 0) + (every_steps > 0) + (every_share > 0) > 1) {
-    bad("only one of eval.every_windows, eval.every_share and eval.every_steps may be above 0");
+    fail_config(
+        "only one of eval.every_windows, eval.every_share and eval.every_steps may be above 0");
   }
 }
 
 void MlperfConfig::validate() const {
   if (!log) return;
   if (division != "closed" && division != "open") {
-    bad(fmt::format("mlperf.division must be closed or open, not `{}`", division));
+    fail_config(fmt::format("mlperf.division must be closed or open, not `{}`", division));
   }
   for (const auto& [key, value] : {std::pair("benchmark", &benchmark), std::pair("org", &org),
                                    std::pair("platform", &platform)}) {
-    if (value->empty()) bad(fmt::format("mlperf.{} must not be empty", key));
+    if (value->empty()) fail_config(fmt::format("mlperf.{} must not be empty", key));
   }
 }
 

@@ -263,7 +263,6 @@ class ParquetReader final : public TableReader {
   bool read(RawBlock& block) override {
     return translated(path_, [this, &block] { return read_block(block); });
   }
-  int64_t total_rows() const override { return total_rows_; }
   int64_t bytes_read() const override {
     return total_rows_ == 0
                ? 0

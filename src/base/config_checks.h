@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace segue::base {
+
+// What validate() of a config struct asks of single values. `key` is how the user writes it.
+
+[[noreturn]] void fail_config(const std::string& message);  // Error(kConfig)
+void require_at_least(const char* key, int64_t value, int64_t least);
+void require_between(const char* key, double value, double least, double most);  // ends included
+void require_share(const char* key, double value);                               // in [0, 1)
+
+}  // namespace segue::base

@@ -1,0 +1,76 @@
+#include "train/loop_log.h"
+
+#include <string>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+#include "base/parallel.h"
+#include "base/progress.h"
+#include "ops/gemm.h"
+
+namespace segue::train {
+namespace {
+
+constexpr double kMib = 1 << 20, kGib = 1 << 30;
+
+std::string format_bytes(double bytes) {
+  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
+                      : fmt::format("{:.1f} GiB", bytes / kGib);
+}
+
+}  // namespace
+
+void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder) {
+  const model::ModelConfig& m = config.model;
+  int64_t rows = 0;
+  for (const sparse::TableConfig& t : config.sparse.tables) rows += t.rows;
+  base::log_info(fmt::format("run folder {}", folder.path()));
+  base::log_info(
+      fmt::format("model: {} layers, {} heads, width {}, {} tokens at most; {} dense "
+                  "parameters",
+                  m.layers, m.heads, m.dim, m.max_seq_len,
+                  base::format_count(static_cast<double>(trainer.ranker().parameters().count()))));
+  base::log_info(fmt::format("tables: {} with {} rows of {}, {} with optimizer state",
+                             config.sparse.tables.size(),
+                             base::format_count(static_cast<double>(rows)), config.sparse.dim,
+                             format_bytes(static_cast<double>(trainer.tables().bytes()))));
+  const int ranks = trainer.ranks().size();
+  base::log_info(fmt::format(
+      "{}device {}, {} threads, gemm {}", ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",
+      segue::describe(trainer.device()), base::num_threads(), ops::gemm_backend()));
+}
+
+void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds) {
+  if (evaluation.samples == 0) {
+    base::log_warning(fmt::format("evaluation after step {}: no sample is held out", step));
+    return;
+  }
+  base::log_info(
+      fmt::format("evaluation after step {}: AUC {:.4f}, NE {:.4f} over {} samples in {:.1f} s",
+                  step, evaluation.auc(), evaluation.normalized_entropy(),
+                  base::format_count(static_cast<double>(evaluation.samples)), seconds));
+}
+
+void log_end(const TrainSummary& s) {
+  if (s.steps == 0) {
+    base::log_warning(
+        "nothing was trained: the data has no batch (see data.batch_size and data.stream)");
+    return;
+  }
+  std::string quality;
+  if (s.held_out && s.held_out->samples > 0) {
+    quality = fmt::format(" held-out AUC {:.4f}", s.held_out->auc());
+  }
+  if (s.oracle_auc) quality += fmt::format(" (oracle {:.4f})", *s.oracle_auc);
+  if (!quality.empty()) quality += ",";
+  base::log_info(fmt::format("saving kept training waiting for {:.2f} s, {:.2f} % of {:.1f} s",
+                             s.checkpoint_stall_seconds,
+                             100 * s.checkpoint_stall_seconds / s.seconds, s.seconds));
+  base::log_info(
+      fmt::format("{}: {} steps, loss {:.4f} -> {:.4f},{} {} samples/s, {:.1f} model GFLOP/s",
+                  s.finished ? "done" : "so far", s.steps, s.first_loss, s.last_loss, quality,
+                  base::format_count(s.samples_per_s), s.model_flops_per_s / 1e9));
+}
+
+}  // namespace segue::train

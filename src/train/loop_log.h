@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+
+#include "train/loop.h"
+#include "train/run_config.h"
+#include "train/run_folder.h"
+#include "train/trainer.h"
+
+namespace segue::train {
+
+// What a run says in the terminal at its beginning, after an evaluation and at its end.
+
+void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder);
+void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds);
+void log_end(const TrainSummary& summary);
+
+}  // namespace segue::train
