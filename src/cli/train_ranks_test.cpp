@@ -158,7 +158,8 @@ class TrainRanks : public testing::Test {
     int spoken = 0;
     std::istringstream lines(outcome.err);
     for (std::string line; std::getline(lines, line);) {
-      if (!contains(line, "segue: error: ")) continue;
+      const bool launcher = line.starts_with("segue: rank ");  // which repeats the first of them
+      if (launcher || line.find("segue: error: ") == std::string::npos) continue;
       ++spoken;
       EXPECT_TRUE(contains(line, "group `")) << line;
       EXPECT_TRUE(contains(line, ", step ")) << line;
