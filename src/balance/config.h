@@ -11,9 +11,10 @@ struct BalanceConfig {
   bool on = true;  // one rank has nothing to balance
   CostKind cost = CostKind::kCalibrated;
   PartitionMode mode = PartitionMode::kRefined;
-  /// Both 0: as the caller calibrates. Only their ratio changes who gets what.
+  /// Both 0: as the caller thinks. Only their ratio changes who gets what.
   double token_ps = 0;
   double pair_ps = 0;
+  bool calibrate = false;  // both 0: the caller measures them when a run begins
 
   bool has_weights() const { return token_ps > 0 || pair_ps > 0; }
   void validate() const;  // Error(kConfig)

@@ -111,7 +111,7 @@ struct Settings {
   AttentionGrid grid;
   int64_t yardstick = 0;   // rows and columns of the product that rates are shares of; 0: by device
   int64_t table_rows = 0;  // of the bench `embedding`; 0: by device
-  std::string config = "configs/random.toml";  // of the bench `step`
+  std::string config = "configs/random.toml";  // of the benches `step` and `balance`
   std::vector<std::string> sets;
   std::string preset;                              // of the bench `step`, in place of a config
   int64_t layers = 3;                              // of the bench `stack`
@@ -139,6 +139,7 @@ void bench_embedding(const Settings& settings, Report& report);
 void bench_stack(const Settings& settings, Report& report);
 void bench_step(const Settings& settings, Report& report);
 void bench_loader(const Settings& settings, Report& report);
+void bench_balance(const Settings& settings, Report& report);
 
 /// The yardstick: a product of size^3 in the type of activations, float or bf16.
 class GemmYardstick {

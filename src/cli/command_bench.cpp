@@ -106,7 +106,8 @@ void add_bench(CLI::App& app) {
   command->add_option(
       "--preset", s.preset,
       "of the bench `step`: dlrmv4-1gpu, the reference's model beside 70 GB of tables");
-  command->add_option("--config", s.config, "config of the bench `step`")->capture_default_str();
+  command->add_option("--config", s.config, "config of the benches `step` and `balance`")
+      ->capture_default_str();
   command->add_option("--set", s.sets, "override one value of that config; may be repeated")
       ->allow_extra_args(false);
   command->callback([arguments, sequences, length] {

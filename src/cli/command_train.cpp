@@ -1,7 +1,10 @@
+#include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -65,7 +68,7 @@ std::vector<std::string> rank_command(const std::string& run_dir) {
 }
 
 /// What every rank would find wrong is said once.
-void check_ranks(const train::RunConfig& config, int64_t ranks) {
+void check_launch(const train::RunConfig& config) {
   if (comm::read_launch().ranks > 1) {
     fail(ErrorCode::kInvalidArgument,
          "this process is already one of several ranks (mpirun, srun): leave out --ranks");
@@ -77,16 +80,34 @@ void check_ranks(const train::RunConfig& config, int64_t ranks) {
                      "it to auto, tcp or nccl",
                      config.comm.transport == comm::Transport::kMpi ? "mpi" : "self"));
   }
-  train::require_ranks(config, ranks);
 }
 
 int train_ranks(const train::RunConfig& config, int64_t ranks, const std::string& run_dir) {
-  check_ranks(config, ranks);
+  check_launch(config);
   comm::LaunchOptions launch;
   launch.ranks = static_cast<int>(ranks);
   launch.argv = rank_command(run_dir);
   launch.peer_exit_code = kExitPeer;
   return comm::launch_ranks(launch);
+}
+
+/// What is wrong with a command line or a config is wrong on all ranks, as a rule. The first one
+/// says it and ends, whereupon mpirun ends the others before they have spoken; one that is alone
+/// with its error still says it.
+void let_first_rank_speak() {
+  if (comm::read_launch().rank > 0) std::this_thread::sleep_for(std::chrono::seconds(2));
+}
+
+train::RunConfig load_checked(TrainArguments& arguments) {
+  try {
+    if (arguments.sources.file.empty()) take_config_of_run(arguments);
+    train::RunConfig config = train::load_run_config(arguments.sources);
+    train::require_ranks(config, std::max<int64_t>(arguments.ranks, comm::read_launch().ranks));
+    return config;
+  } catch (const Error&) {
+    let_first_rank_speak();
+    throw;
+  }
 }
 
 void train(TrainArguments& arguments) {
@@ -96,8 +117,7 @@ void train(TrainArguments& arguments) {
   if (arguments.threads) sets.push_back(fmt::format("train.threads={}", *arguments.threads));
   if (arguments.steps) sets.push_back(fmt::format("train.steps={}", *arguments.steps));
   if (arguments.seed) sets.push_back(fmt::format("train.seed={}", *arguments.seed));
-  if (arguments.sources.file.empty()) take_config_of_run(arguments);
-  const train::RunConfig config = train::load_run_config(arguments.sources);
+  const train::RunConfig config = load_checked(arguments);
   const std::string run_dir =
       arguments.run_dir.empty() ? default_run_dir(arguments.sources.file) : arguments.run_dir;
   if (arguments.ranks > 1) {

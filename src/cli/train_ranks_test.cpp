@@ -5,6 +5,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -38,7 +39,10 @@ class TrainRanks : public testing::Test {
     fs::create_directories(folder_);
     base::write_file(folder_ + "/small.toml", kSmallConfig);
   }
-  void TearDown() override { fs::remove_all(folder_); }
+  void TearDown() override {
+    fs::remove_all(folder_);
+    if (!mpi_folder_.empty()) fs::remove_all(mpi_folder_);
+  }
 
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
 
@@ -84,11 +88,12 @@ class TrainRanks : public testing::Test {
   static pid_t rank_of(const Process& launcher, int rank) {
     const std::string pid = std::to_string(launcher.pid());
     std::ifstream children("/proc/" + pid + "/task/" + pid + "/children");
-    const std::string wanted = "SEGUE_RANK=" + std::to_string(rank);
     for (pid_t child = 0; children >> child;) {
       std::ifstream environment("/proc/" + std::to_string(child) + "/environ");
       for (std::string setting; std::getline(environment, setting, '\0');) {
-        if (setting == wanted) return child;
+        for (const char* name : {"SEGUE_RANK=", "OMPI_COMM_WORLD_RANK="}) {
+          if (setting == name + std::to_string(rank)) return child;
+        }
       }
     }
     ADD_FAILURE() << "no rank " << rank << " of process " << pid;
@@ -100,39 +105,79 @@ class TrainRanks : public testing::Test {
     EXPECT_TRUE(newest_arrays(path(a)) == newest_arrays(path(b)));
   }
 
-  /// Runs 4 ranks, sends `signal` to one of them in mid-training, and goes on with the same
+  /// mpirun with a folder of its own, as several that start together trip over a common one.
+  std::vector<std::string> mpirun_command(int ranks, const std::vector<std::string>& more = {}) {
+    if (mpi_folder_.empty()) {
+      mpi_folder_ = "/tmp/segue-mpi-XXXXXX";  // short: a socket's path has 108 characters
+      EXPECT_NE(::mkdtemp(mpi_folder_.data()), nullptr);
+    }
+    std::vector<std::string> command = {
+        "mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to",
+        "none",   "--mca",           "orte_tmpdir_base",    mpi_folder_};
+    command.insert(command.end(), more.begin(), more.end());
+    command.insert(command.end(), {"-n", std::to_string(ranks)});
+    return command;
+  }
+
+  /// The same without --ranks, for mpirun.
+  static std::vector<std::string> without_ranks(std::vector<std::string> command) {
+    const auto option = std::ranges::find(command, "--ranks");
+    command.erase(option, option + 2);
+    return command;
+  }
+
+  /// How 4 ranks are started, and what happens to one of them in mid-training.
+  struct Trouble {
+    int signal = 0;
+    double timeout = 20;       // of the ranks
+    double most_seconds = 10;  // until all have ended
+    bool by_mpirun = false;
+    std::vector<std::string> mpirun_options = {};
+    bool others_speak = true;  // each names the culprit
+  };
+
+  /// Runs 4 ranks, sends a signal to one of them in mid-training, and goes on with the same
   /// command: it must end like a run that nothing happened to.
-  Outcome survive(int signal, double timeout, double most_seconds) {
-    const std::string seconds = "comm.timeout_seconds=" + std::to_string(timeout);
-    const int steps = 120;
-    EXPECT_EQ(run_process(arguments("straight", 4, steps)).code, 0);
-    const std::vector<std::string> command = arguments("broken", 4, steps, {seconds});
-    Process process(command);
+  Outcome survive(const Trouble& trouble) {
+    constexpr int kRanks = 4, kSteps = 120;
+    const auto start = [&](const std::vector<std::string>& command) {
+      return trouble.by_mpirun
+                 ? Process(mpirun_command(kRanks, trouble.mpirun_options), without_ranks(command))
+                 : Process(command);
+    };
+    EXPECT_EQ(run_process(arguments("straight", kRanks, kSteps)).code, 0);
+    const std::vector<std::string> command = arguments(
+        "broken", kRanks, kSteps, {"comm.timeout_seconds=" + std::to_string(trouble.timeout)});
+    Process process = start(command);
     wait_for_step("broken", 25);
     const pid_t victim = rank_of(process, 2);
-    if (victim > 0) ::kill(victim, signal);
+    if (victim > 0) ::kill(victim, trouble.signal);
     const base::Stopwatch watch;
     const Outcome outcome = process.wait();
-    EXPECT_LT(watch.seconds(), most_seconds);
-    EXPECT_NE(outcome.code, 0);
-    for (const char* start :
-         {"segue: error: ", "rank 1: segue: error: ", "rank 3: segue: error: "}) {
-      const size_t at = ("\n" + outcome.err).find(std::string("\n") + start);
-      EXPECT_NE(at, std::string::npos) << start << "\n" << outcome.err;
-      if (at == std::string::npos) continue;
-      const std::string line = outcome.err.substr(at, outcome.err.find('\n', at) - at);
-      EXPECT_TRUE(contains(line, "group `"));
-      EXPECT_TRUE(contains(line, ", step "));
-      EXPECT_TRUE(contains(line, "rank 2 "));
-      EXPECT_FALSE(contains(line, ", step 0:"));
+    EXPECT_LT(watch.seconds(), trouble.most_seconds);
+    int spoken = 0;
+    std::istringstream lines(outcome.err);
+    for (std::string line; std::getline(lines, line);) {
+      const bool launcher = line.starts_with("segue: rank ");  // which repeats the first of them
+      if (launcher || line.find("segue: error: ") == std::string::npos) continue;
+      ++spoken;
+      EXPECT_TRUE(contains(line, "group `")) << line;
+      EXPECT_TRUE(contains(line, ", step ")) << line;
+      EXPECT_TRUE(contains(line, "rank 2 ")) << line;
+      EXPECT_FALSE(contains(line, ", step 0:")) << line;
     }
-    const Outcome again = run_process(command);
+    if (trouble.others_speak) {
+      EXPECT_EQ(spoken, kRanks - 1) << outcome.err;
+    }
+    Process second = start(command);
+    const Outcome again = second.wait();
     EXPECT_EQ(again.code, 0) << again.err;
     EXPECT_EQ(count(again.err, "going on from "), 1) << again.err;
     expect_same_runs("broken", "straight");
     return outcome;
   }
 
+  std::string mpi_folder_;
   std::string folder_;
 };
 
@@ -231,7 +276,7 @@ TEST_F(TrainRanks, SigtermStopsAllRanksWithACheckpoint) {
 }
 
 TEST_F(TrainRanks, AKilledRankEndsAllAndTheRunGoesOnInTheSameBits) {
-  const Outcome o = survive(SIGKILL, 20, 10);
+  const Outcome o = survive({.signal = SIGKILL});
   EXPECT_EQ(o.code, 128 + SIGKILL);
   EXPECT_TRUE(contains(o.err, "segue: rank 2 failed first (signal 9)"));
 }
@@ -239,21 +284,28 @@ TEST_F(TrainRanks, AKilledRankEndsAllAndTheRunGoesOnInTheSameBits) {
 /// The others wait for the timeout; then the stopped one is killed after the launcher's grace time.
 using SlowTrainRanks = TrainRanks;
 TEST_F(SlowTrainRanks, AStoppedRankEndsAllAndTheRunGoesOnInTheSameBits) {
-  const Outcome o = survive(SIGSTOP, 3, 3 + 10 + 5);
+  const Outcome o = survive({.signal = SIGSTOP, .timeout = 3, .most_seconds = 3 + 10 + 5});
   EXPECT_EQ(o.code, kExitPeer);
   EXPECT_TRUE(contains(o.err, "rank 2 did not answer within 3 s"));
 }
 
-TEST_F(TrainRanks, TraceShowsTheNextBatchPreparedWhileOneIsTrained) {
+/// While step i computes, batch i + 1 is prepared and batch i + 2 is balanced, on threads of their
+/// own. In some steps of many: on a busy machine not in every one.
+TEST_F(TrainRanks, TraceShowsTheNextTwoBatchesMadeWhileOneIsTrained) {
+  constexpr size_t kSteps = 64;
   const Outcome o = run_process(
-      arguments("run", 2, 64, {"trace.steps=[4]", "trace.active=60", "parallel.pipeline=on"}));
+      arguments("run", 2, kSteps, {"trace.steps=[4]", "trace.active=61", "parallel.pipeline=on"}));
   ASSERT_EQ(o.code, 0) << o.err;
   const fs::path file = *fs::directory_iterator(path("run") + "/trace");
   const nlohmann::json trace = nlohmann::json::parse(base::read_file(file.string()));
   struct Span {
-    double start, end;
-    int64_t thread;
+    double start = 0, end = 0;
+    int64_t thread = 0;
+    bool overlaps(const Span& other) const {
+      return thread != other.thread && start < other.end && other.start < end;
+    }
   };
+  // One per step and in their order; the last is that of the last step.
   const auto spans = [&](const std::string& name) {
     std::vector<Span> found;
     for (const nlohmann::json& e : trace["traceEvents"]) {
@@ -261,53 +313,43 @@ TEST_F(TrainRanks, TraceShowsTheNextBatchPreparedWhileOneIsTrained) {
       const double start = e["ts"];
       found.push_back({start, start + static_cast<double>(e["dur"]), e["tid"]});
     }
+    std::ranges::sort(found, {}, &Span::start);
     return found;
   };
-  std::vector<Span> compute = spans("tokens forward");
-  std::ranges::copy(spans("tokens backward"), std::back_inserter(compute));
-  int overlapping = 0;  // in some step of many: on a busy machine not in every one
-  for (const char* name : {"balance", "prepare batch"}) {
-    EXPECT_FALSE(spans(name).empty()) << name;
-    for (const Span& s : spans(name)) {
-      overlapping += std::ranges::any_of(compute, [&](const Span& c) {
-        return c.thread != s.thread && c.start < s.end && s.start < c.end;
-      });
-    }
+  const std::vector<Span> forward = spans("tokens forward"), backward = spans("tokens backward"),
+                          prepare = spans("prepare batch"), balance = spans("balance");
+  ASSERT_EQ(forward.size(), kSteps - 3);
+  ASSERT_EQ(backward.size(), kSteps - 3);
+  constexpr size_t kLooked = 50;
+  ASSERT_GE(prepare.size(), kLooked);
+  ASSERT_GE(balance.size(), kLooked);
+  const auto of = [&](const std::vector<Span>& of_steps, size_t step) {
+    return of_steps[of_steps.size() - 1 - (kSteps - step)];
+  };
+  int prepared = 0, balanced = 0, both = 0;
+  for (size_t step = kSteps - kLooked + 1; step + 2 <= kSteps; ++step) {
+    const Span compute{of(forward, step).start, of(backward, step).end, of(forward, step).thread};
+    prepared += compute.overlaps(of(prepare, step + 1));
+    balanced += compute.overlaps(of(balance, step + 2));
+    both += of(prepare, step + 1).overlaps(of(balance, step + 2));
   }
-  EXPECT_GT(overlapping, 0);
+  EXPECT_GT(prepared, 0);
+  EXPECT_GT(balanced, 0);
+  EXPECT_GT(both, 0);
   EXPECT_FALSE(spans("all-reduce").empty());
-  int threads = 0;
-  for (const nlohmann::json& e : trace["traceEvents"]) {
-    threads += e["ph"] == "M" && e["args"]["name"] == "batch pipeline";
+  for (const char* name : {"pipeline: balance", "pipeline: prepare"}) {
+    int threads = 0;
+    for (const nlohmann::json& e : trace["traceEvents"]) {
+      threads += e["ph"] == "M" && e["args"]["name"] == name;
+    }
+    EXPECT_EQ(threads, 1) << name;
   }
-  EXPECT_EQ(threads, 1);
-}
-
-/// mpirun with a folder of its own, as several that start together trip over a common one.
-std::vector<std::string> mpirun_command(int ranks, const std::string& folder) {
-  fs::create_directories(folder);
-  return {"mpirun",
-          "--oversubscribe",
-          "--allow-run-as-root",
-          "--bind-to",
-          "none",
-          "--mca",
-          "orte_tmpdir_base",
-          folder,
-          "-n",
-          std::to_string(ranks)};
 }
 
 TEST_F(TrainRanks, RunsUnderMpirunAndGoesOnWithout) {
   SKIP_WITHOUT_MPIRUN();
-  std::vector<std::string> under_mpi = arguments("run", 2, 8);
-  const auto ranks_option = std::ranges::find(under_mpi, "--ranks");
-  under_mpi.erase(ranks_option, ranks_option + 2);
-  std::string folder = "/tmp/segue-mpi-XXXXXX";  // short: a socket's path has 108 characters
-  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
-  Process process(mpirun_command(2, folder), under_mpi);
+  Process process(mpirun_command(2), without_ranks(arguments("run", 2, 8)));
   const Outcome o = process.wait();
-  fs::remove_all(folder);
   ASSERT_EQ(o.code, 0) << o.err;
   for (const char* once : {"run folder", "2 ranks, each: ", "done: "}) {
     EXPECT_EQ(count(o.err, once), 1) << once << "\n" << o.err;
@@ -317,6 +359,48 @@ TEST_F(TrainRanks, RunsUnderMpirunAndGoesOnWithout) {
   ASSERT_EQ(run_process(arguments("tcp", 2, 8)).code, 0);
   expect_same_runs("run", "tcp");
   EXPECT_EQ(run_process(arguments("run", 2, 12)).code, 0);
+}
+
+/// mpirun ends the others at once; which rank it was, mpirun says.
+TEST_F(SlowTrainRanks, AKilledRankUnderMpirunEndsAllAndTheRunGoesOnInTheSameBits) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome o = survive({.signal = SIGKILL, .by_mpirun = true, .others_speak = false});
+  EXPECT_EQ(o.code, 128 + SIGKILL);
+  EXPECT_TRUE(contains(o.err + o.out, "rank 2")) << o.err;
+}
+
+/// With this option mpirun leaves the others alone: they notice, and speak.
+TEST_F(SlowTrainRanks, OthersOfAKilledRankMaySpeakUnderMpirun) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome o = survive({.signal = SIGKILL,
+                             .timeout = 3,
+                             .most_seconds = 3 + 10,
+                             .by_mpirun = true,
+                             .mpirun_options = {"--mca", "orte_enable_recovery", "1"}});
+  EXPECT_TRUE(contains(o.err, "rank 2 did not answer within 3 s")) << o.err;
+}
+
+TEST_F(SlowTrainRanks, AStoppedRankUnderMpirunEndsAllAndTheRunGoesOnInTheSameBits) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome o =
+      survive({.signal = SIGSTOP, .timeout = 3, .most_seconds = 3 + 10 + 5, .by_mpirun = true});
+  EXPECT_NE(o.code, 0);
+  EXPECT_TRUE(contains(o.err, "rank 2 did not answer within 3 s")) << o.err;
+}
+
+TEST_F(TrainRanks, WhatAllRanksFindWrongIsSaidOnceUnderMpirun) {
+  SKIP_WITHOUT_MPIRUN();
+  const std::pair<const char*, const char*> settings[] = {
+      {"model.layer=3", "model.layer"},
+      {"parallel.tensor_parallel=2", "does not divide the 3 rank(s)"}};
+  for (const auto& [setting, message] : settings) {
+    Process process(mpirun_command(3), without_ranks(arguments("bad", 3, 2, {setting})));
+    const Outcome o = process.wait();
+    EXPECT_EQ(o.code, kExitUsage) << o.err;
+    EXPECT_EQ(count(o.err, "segue: error: "), 1) << o.err;
+    EXPECT_TRUE(contains(o.err, message)) << o.err;
+    EXPECT_FALSE(base::exists(path("bad")));
+  }
 }
 
 }  // namespace

@@ -97,12 +97,17 @@ Communicator::~Communicator() {
 std::byte* Communicator::Scratch::take(Device device, int64_t bytes, HostMemory kind) {
   if (bytes == 0) return nullptr;
   if (buffer.bytes() < bytes || buffer.device() != device) {
-    const int64_t grown =
-        buffer.device() == device ? std::max(bytes, buffer.bytes() * 3 / 2) : bytes;
+    // Messages grow by and by; what sums take on a GPU is the same in every step, and planned.
+    const bool grows = device.is_cpu() && buffer.device() == device;
+    const int64_t grown = grows ? std::max(bytes, buffer.bytes() * 3 / 2) : bytes;
     buffer = Buffer();  // first, so that old and new are never there together
     buffer = Buffer(device, grown, Purpose::kComm, kind);
   }
   return static_cast<std::byte*>(buffer.data());
+}
+
+void Communicator::listen() {
+  if (link_ != nullptr) static_cast<void>(link_->listen(false));
 }
 
 Call Communicator::next_call(Op op) {

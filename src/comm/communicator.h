@@ -93,6 +93,9 @@ class Communicator {
   /// timeout.
   [[nodiscard]] Status synchronize(const Stream& stream);
 
+  /// Looks, without waiting, whether a peer says that it has stopped; the fate is sealed then.
+  void listen();
+
  private:
   struct Place {  // where the memory of a call is
     Device device;

@@ -4,9 +4,11 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "tensor/device.h"
@@ -57,7 +59,17 @@ class Fate {
   }
   Status status() const { return {ErrorCode::kPeer, reason()}; }
 
+  /// A group that finds a peer gone asks whether it said why over the group that all ranks share
+  /// and that is idle: `look` seals the fate then. Set before there are other groups.
+  void set_world(std::function<void()> look) { look_ = std::move(look); }
+  void ask_world() {
+    const std::lock_guard lock(look_mutex_);
+    if (look_) look_();
+  }
+
  private:
+  std::mutex look_mutex_;
+  std::function<void()> look_;
   mutable std::mutex mutex_;
   std::atomic<bool> sealed_{false};
   std::string reason_;

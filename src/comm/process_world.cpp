@@ -36,6 +36,7 @@ void ProcessWorld::start() {
   std::vector<int> all(static_cast<size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
   control_ = open_group(opened_++, "world", all, Device::cpu());
+  fate()->set_world([this] { control_->listen(); });
 }
 
 std::unique_ptr<Communicator> ProcessWorld::open_group(uint64_t id, const std::string& name,

@@ -183,14 +183,37 @@ Status TcpLink::read_reason(int peer, size_t length) {
   return fate_->status();
 }
 
-Status TcpLink::closed(int peer, const Traffic& t) {
-  // Its reason may still lie in the socket, unless it stopped in the middle of a message.
-  FrameHeader header;
-  if ((!t.receiving || t.received == 0) &&
-      ::recv(fd(peer), &header, kHead, MSG_DONTWAIT) == static_cast<ssize_t>(kHead) &&
-      check_header(header, id_, group_.peer(peer)).ok() && header.kind == FrameHeader::kAbort) {
-    return read_reason(peer, header.length);
+bool TcpLink::take(int peer, std::byte* to, size_t bytes) const {
+  std::array<std::byte, 16384> unwanted;
+  while (bytes > 0) {
+    const size_t most = to != nullptr ? bytes : std::min(bytes, unwanted.size());
+    const ssize_t n = ::recv(fd(peer), to != nullptr ? to : unwanted.data(), most, MSG_DONTWAIT);
+    if (n <= 0) return false;
+    if (to != nullptr) to += n;
+    bytes -= static_cast<size_t>(n);
   }
+  return true;
+}
+
+Status TcpLink::closed(int peer, const Traffic& t) {
+  // Its reason may still lie in the socket, behind the rest of a message and others that nobody has
+  // asked for yet.
+  FrameHeader header = t.in;
+  auto* bytes = reinterpret_cast<std::byte*>(&header);
+  size_t begun = t.receiving ? t.received : 0;
+  bool whole = true;
+  if (begun >= kHead) {
+    whole = take(peer, nullptr, kHead + t.receive.size() - begun);
+    begun = 0;
+  }
+  for (; whole && take(peer, bytes + begun, kHead - begun); begun = 0) {
+    if (!check_header(header, id_, group_.peer(peer)).ok()) break;
+    if (header.kind == FrameHeader::kAbort) return read_reason(peer, header.length);
+    whole = take(peer, nullptr, header.length);
+  }
+  // It could not say it here when it stopped in the middle of a message.
+  if (!fate_->sealed()) fate_->ask_world();
+  if (fate_->sealed()) return fate_->status();
   return {ErrorCode::kPeer,
           group_.peer(peer) + " is gone (its connection is closed); its own last lines say why"};
 }

@@ -42,7 +42,9 @@ class TcpLink final : public Link {
   Status peek(int peer);
   /// The peer has announced a reason of `length` bytes; they come next.
   Status read_reason(int peer, size_t length);
-  /// The connection is gone: what the peer said last, or just that.
+  /// Reads what has already come, into `to` or, without it, past it; false when that is not enough.
+  bool take(int peer, std::byte* to, size_t bytes) const;
+  /// The connection is gone: what the peer said last, here or to the world, or just that.
   Status closed(int peer, const Traffic& t);
   Status step(const Call& call, std::vector<Traffic>& peers, bool& busy);
   Status timed_out(const Call& call, const std::vector<Traffic>& peers) const;

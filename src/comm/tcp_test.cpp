@@ -244,6 +244,46 @@ TEST(TcpLink, AReasonIsPassedOnAsItIs) {
             reason);
 }
 
+/// A peer that ended without reading what it was sent: its reason lies behind messages that nobody
+/// has asked for yet, and is found when sending to it fails.
+TEST(TcpLink, AReasonIsFoundBehindOtherMessages) {
+  const std::string reason = "rank 5 gave up: no more disk";
+  const FrameHeader header = abort_frame(7, reason);
+  const std::string abort =
+      std::string(reinterpret_cast<const char*>(&header), sizeof header) + reason;
+  const std::string data = frame("12345678");
+  for (const std::string& before :
+       {std::string(), data, data + frame("more", 7, 2), data + frame(std::string(50000, 'x'))}) {
+    Pair pair = make_pair();
+    const std::string bytes = before + abort;
+    ASSERT_EQ(::send(pair.peer.fd(), bytes.data(), bytes.size(), 0),
+              static_cast<ssize_t>(bytes.size()));
+    std::thread closer([&] {
+      ::usleep(50'000);
+      pair.peer.close();
+    });
+    std::vector<std::byte> memory(8);
+    const std::vector<std::byte> large(size_t{8} << 20);  // more than a socket takes
+    const std::vector<ConstBytes> send{{}, large};
+    const std::vector<Bytes> receive{{}, memory};
+    EXPECT_EQ(pair.link->exchange(call_of(), send, receive).message(), reason) << before.size();
+    closer.join();
+  }
+}
+
+TEST(TcpLink, APeerThatStoppedInTheMiddleOfAMessageMayHaveToldTheWorld) {
+  Pair pair = make_pair();
+  pair.fate->set_world([&] { pair.fate->seal("rank 5 gave up: told elsewhere"); });
+  const std::string part = frame("12345678").substr(0, 60);
+  ASSERT_EQ(::send(pair.peer.fd(), part.data(), part.size(), 0), 60);
+  pair.peer.close();
+  std::vector<std::byte> memory(8);
+  const std::vector<ConstBytes> send(2);
+  const std::vector<Bytes> receive{{}, memory};
+  EXPECT_EQ(pair.link->exchange(call_of(), send, receive).message(),
+            "rank 5 gave up: told elsewhere");
+}
+
 TEST(TcpLink, GarbageIsNoMessage) {
   EXPECT_TRUE(contains(said_after(std::string(200, 'x')), "damaged"));
 }

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/stage.h"
 #include "base/time.h"
+#include "tensor/device_memory.h"
 
 namespace segue::data {
 
@@ -41,7 +42,7 @@ Loader::Loader(const Gatherer& gatherer, const LoaderConfig& config)
     : gatherer_(gatherer), config_(config) {
   config_.validate();
   slots_.resize(static_cast<size_t>(config_.batches_in_flight));
-  if (!config_.pinned) return;
+  if (config_.device.is_cpu()) return;
   for (Slot& slot : slots_) slot.batch.use_pinned_memory();
 }
 
@@ -137,6 +138,7 @@ bool Loader::take_task(std::unique_lock<std::mutex>& lock, Task& task) {
 
 void Loader::work() {
   base::name_thread("loader");
+  use_device(config_.device);
   std::vector<int64_t> sample_index;
   Task task;
   std::unique_lock lock(mutex_);

@@ -20,7 +20,7 @@ namespace segue::data {
 struct LoaderConfig {
   int64_t threads = 2;
   int64_t batches_in_flight = 4;  // filled or being filled; each holds memory for a batch
-  bool pinned = false;            // in memory that a GPU can read; the trainer decides
+  Device device;                  // that batches are for, as the trainer decides: pinned for a GPU
 
   void validate() const;  // Error(kConfig)
 };

@@ -43,7 +43,7 @@ struct PlannerInput {
 /// One rank's memory and traffic.
 struct RankLoad {
   double tables = 0, optimizer = 0;  // on the device
-  double exchange = 0;               // rows and gradients on their way, on the device
+  double exchange = 0;               // room for rows and gradients on their way, on the device
   double fixed = 0;
   double host = 0;                // tables and their optimizer state in host memory
   double sent = 0, received = 0;  // bytes of one step

@@ -4,6 +4,8 @@ namespace segue::sparse {
 namespace {
 
 constexpr double kIdBytes = 8;
+// Who asks whom for how many rows is known on average only.
+constexpr double kExchangeMargin = 2;
 
 double row_bytes(const TableDemand& d, int64_t value_bytes) {
   return static_cast<double>(d.dim * value_bytes);
@@ -60,7 +62,7 @@ void add_exchange(const PlannerInput& input, size_t table, const TablePlacement&
     for (RankLoad& r : loads.ranks) {
       r.sent += each;
       r.received += each;
-      r.exchange += ranks * (backward + sums);
+      r.exchange += kExchangeMargin * ranks * (backward + sums);
     }
     loads.tables[table].sent += ranks * each;
     return;
@@ -71,7 +73,7 @@ void add_exchange(const PlannerInput& input, size_t table, const TablePlacement&
   for (RankLoad& r : loads.ranks) {
     r.sent += ids + backward;
     r.received += forward;
-    r.exchange += backward;
+    r.exchange += kExchangeMargin * backward;
   }
   for (const int owner : placement.ranks) {
     RankLoad& r = loads.ranks[static_cast<size_t>(owner)];
@@ -82,7 +84,7 @@ void add_exchange(const PlannerInput& input, size_t table, const TablePlacement&
     const double own_ids = ids / static_cast<double>(placement.ranks.size());
     r.sent += others * share * forward - own_ids - share * backward;
     r.received += others * (own_ids + share * backward) - share * forward;
-    r.exchange += ranks * share * (backward + sums);
+    r.exchange += kExchangeMargin * ranks * share * (backward + sums);
     loads.tables[table].sent += others * (own_ids + share * (forward + backward));
   }
 }

@@ -52,7 +52,7 @@ std::vector<int64_t> exchange_words(comm::Communicator& group, std::span<const i
 
 int64_t TableExchange::Messages::total() const { return sum(bytes); }
 
-TableExchange::Segment TableExchange::from_owner(size_t t, int owner) const {
+TableExchange::Segment TableExchange::find_segment(size_t t, int owner) const {
   const LocalShard shard =
       local_shard(placement(t), tables_.config_.tables[t].rows, tables_.config_.dim, owner);
   if (shard.part < 0) return {};
@@ -79,7 +79,8 @@ void TableExchange::ask() {
   std::vector<int64_t> counts(w * tables), slots, slot_counts(w);
   for (size_t q = 0; q < w; ++q) {
     for (size_t t = 0; t < tables; ++t) {
-      const Segment segment = from_owner(t, static_cast<int>(q));
+      const Segment& segment =
+          ticket_.shared_[t].from.emplace_back(find_segment(t, static_cast<int>(q)));
       const RowDeal deal = tables_.tables_[t].shard.deal;
       counts[q * tables + t] = segment.count;
       slot_counts[q] += segment.count;
@@ -162,7 +163,7 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
       if (!travels(t)) continue;
       const auto peer = static_cast<size_t>(q);
       out.bytes.back() += ticket_.shared_[t].served[peer] * row_bytes(t, own_columns(t), wire);
-      const Segment segment = from_owner(t, q);
+      const Segment& segment = from_owner(t, q);
       in.bytes.back() += segment.count * row_bytes(t, segment.columns.width(), wire);
     }
   }
@@ -183,7 +184,7 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
   for (int q = 0; q < ranks(); ++q) {
     for (size_t t = 0; t < tables; ++t) {
       if (!travels(t)) continue;
-      const Segment segment = from_owner(t, q);
+      const Segment& segment = from_owner(t, q);
       if (segment.count == 0) continue;
       decode(from, wire,
              to[t]
@@ -296,7 +297,7 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
     in.bytes.push_back(0);
     for (size_t t = 0; t < tables; ++t) {
       if (!row_gradients[t]) continue;
-      const Segment segment = from_owner(t, q);
+      const Segment& segment = from_owner(t, q);
       out.bytes.back() += segment.count * row_bytes(t, segment.columns.width(), wire);
       in.bytes.back() +=
           ticket_.shared_[t].served[static_cast<size_t>(q)] * row_bytes(t, own_columns(t), wire);
@@ -307,7 +308,7 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
   for (int q = 0; q < ranks(); ++q) {
     for (size_t t = 0; t < tables; ++t) {
       if (!row_gradients[t]) continue;
-      const Segment segment = from_owner(t, q);
+      const Segment& segment = from_owner(t, q);
       if (segment.count == 0) continue;
       encode(row_gradients[t]
                  .rows(segment.first, segment.count)

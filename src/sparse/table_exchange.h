@@ -23,11 +23,7 @@ class TableExchange {
              const Tensor& enabled);
 
  private:
-  /// Part of the distinct rows of a table.
-  struct Segment {
-    int64_t first = 0, count = 0;
-    ColumnBlock columns;
-  };
+  using Segment = Ticket::Shared::Segment;
   /// One message per rank in one buffer: where each begins.
   struct Messages {
     std::vector<int64_t> bytes;  // [ranks]
@@ -37,8 +33,11 @@ class TableExchange {
   const TablePlacement& placement(size_t t) const { return tables_.plan_.tables[t]; }
   bool replicated(size_t t) const { return placement(t).sharding == Sharding::kReplicated; }
   int ranks() const { return tables_.plan_.ranks; }
-  /// What rank `owner` has of the rows that this rank needs.
-  Segment from_owner(size_t t, int owner) const;
+  /// What rank `owner` has of the rows that this rank needs: found once, by ask().
+  Segment find_segment(size_t t, int owner) const;
+  const Segment& from_owner(size_t t, int owner) const {
+    return ticket_.shared_[t].from[static_cast<size_t>(owner)];
+  }
   int64_t row_bytes(size_t t, int64_t columns, Wire wire) const;
   int64_t own_columns(size_t t) const { return tables_.tables_[t].shard.columns.width(); }
   int64_t total_served(size_t t) const;

@@ -83,6 +83,12 @@ class Ticket {
   /// With several ranks: which rows of this rank's shard of a table the others (and itself) ask
   /// for.
   struct Shared {
+    /// Part of the distinct rows of the table.
+    struct Segment {
+      int64_t first = 0, count = 0;
+      ColumnBlock columns;
+    };
+    std::vector<Segment> from;            // [ranks] what each has of the rows that this rank needs
     std::vector<int64_t> served;          // [ranks] rows that each gets from this rank
     UploadBlock::Part<int64_t> slots;     // [sum of served] rows of the shard, by asking rank
     UploadBlock::Part<int64_t> distinct;  // the same, each once, ascending

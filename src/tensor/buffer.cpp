@@ -9,12 +9,18 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "tensor/device_memory.h"
 
 namespace segue {
 
 namespace {
 constexpr size_t kAlignment = 256;
-std::array<std::atomic<int64_t>, kNumPurposes> live_bytes_by_purpose{};
+std::array<std::atomic<int64_t>, kNumPurposes> live_bytes_by_purpose{}, of_these_on_gpus{};
+
+void count(Device device, Purpose purpose, int64_t bytes) {
+  live_bytes_by_purpose[static_cast<size_t>(purpose)] += bytes;
+  if (device.is_cuda()) of_these_on_gpus[static_cast<size_t>(purpose)] += bytes;
+}
 }  // namespace
 
 const char* to_string(Purpose purpose) {
@@ -55,7 +61,7 @@ Buffer::Buffer(Device device, int64_t bytes, Purpose purpose, HostMemory host)
     data_ = detail::cuda_allocate(device.index, bytes);
     detail::cuda_zero(device.index, data_, bytes, bytes, 1, nullptr);
   }
-  live_bytes_by_purpose[static_cast<size_t>(purpose)] += bytes;
+  count(device, purpose, bytes);
 }
 
 Buffer::~Buffer() { release(); }
@@ -88,12 +94,16 @@ void Buffer::release() noexcept {
   } else {
     detail::cuda_free(device_.index, data_);
   }
-  live_bytes_by_purpose[static_cast<size_t>(purpose_)] -= bytes_;
+  count(device_, purpose_, -bytes_);
   data_ = nullptr;
 }
 
 int64_t Buffer::live_bytes(Purpose purpose) {
   return live_bytes_by_purpose[static_cast<size_t>(purpose)];
+}
+
+int64_t device_bytes_held(Purpose purpose) {
+  return of_these_on_gpus[static_cast<size_t>(purpose)];
 }
 
 }  // namespace segue

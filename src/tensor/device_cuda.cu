@@ -68,6 +68,10 @@ int cuda_device_count() {
   return count;
 }
 
+void use_device(Device device) {
+  if (device.is_cuda()) check_cuda(cudaSetDevice(device.index));
+}
+
 std::string describe(Device device) {
   require_available(device);
   if (device.is_cpu()) return "cpu";

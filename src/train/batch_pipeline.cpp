@@ -1,70 +1,122 @@
 #include "train/batch_pipeline.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/stage.h"
 #include "base/time.h"
+#include "tensor/device_memory.h"
 
 namespace segue::train {
+namespace {
+
+/// What the job throws comes out of the future, not out of the worker.
+std::shared_future<bool> run_on(data::BackgroundWorker& worker, std::function<bool()> job) {
+  const auto task = std::make_shared<std::packaged_task<bool()>>(std::move(job));
+  std::shared_future<bool> result = task->get_future().share();
+  worker.submit([task] { (*task)(); });
+  return result;
+}
+
+}  // namespace
 
 BatchPipeline::BatchPipeline(Source& source, Trainer& trainer, balance::Balancer* balancer,
                              Pipeline mode)
     : source_(source), trainer_(trainer), balancer_(balancer) {
   const bool gpu = trainer.device().is_cuda();
   if (mode == Pipeline::kOn || (mode == Pipeline::kAuto && gpu)) {
-    worker_ = std::make_unique<data::BackgroundWorker>();
+    preparer_ = std::make_unique<data::BackgroundWorker>(prepared_.size());
+    fetcher_ = std::make_unique<data::BackgroundWorker>(items_.size());
   }
   if (!gpu) return;
   for (Item& item : items_) item.batch.use_pinned_memory();
 }
 
-bool BatchPipeline::fetch(Item& item) {
-  const std::optional<data::Delivery> delivery = source_.next(item.batch);
-  if (!delivery) return false;
-  item.delivery = *delivery;
-  trainer_.ranks().set_batch_step(++step_);
-  if (balancer_ != nullptr) {
-    const base::Stage stage("balance");
-    balance::Balancer::Pending pending = balancer_->start(item.batch);
-    item.balance = balancer_->finish(item.batch, std::move(pending));
-  }
-  const base::Stage stage("prepare batch");
-  trainer_.prepare(item.batch, item.prepared);
+bool BatchPipeline::fetch(int64_t number) {
+  Item& to = item(number);
+  if (ended_) return false;
+  const std::optional<data::Delivery> delivery = source_.next(to.batch);
+  ended_ = !delivery;
+  if (ended_) return false;
+  to.delivery = *delivery;
+  if (balancer_ == nullptr) return true;
+  const base::Stage stage("balance");
+  trainer_.ranks().balance->set_step(steps_before_ + number + 1);
+  balance::Balancer::Pending pending = balancer_->start(to.batch);
+  to.balance = balancer_->finish(to.batch, std::move(pending));
   return true;
 }
 
-void BatchPipeline::fetch_ahead() {
-  asked_ = true;
-  worker_->submit([this, item = &items_[1 - current_]] {
-    base::name_thread("batch pipeline");
-    found_ = fetch(*item);
-  });
+bool BatchPipeline::prepare(int64_t number) {
+  Item& to = item(number);
+  to.prepared = &prepared_[static_cast<size_t>(number) % prepared_.size()];
+  const base::Stage stage("prepare batch");
+  const Ranks& ranks = trainer_.ranks();
+  if (!ranks.alone()) ranks.ids->set_step(steps_before_ + number + 1);
+  trainer_.prepare(to.batch, *to.prepared);
+  return true;
+}
+
+void BatchPipeline::ask_fetched(int64_t end) {
+  for (; fetch_asked_ < end; ++fetch_asked_) {
+    const int64_t number = fetch_asked_;
+    fetched_[static_cast<size_t>(number) % fetched_.size()] = run_on(*fetcher_, [this, number] {
+      base::name_thread("pipeline: balance");
+      use_device(trainer_.device());
+      return fetch(number);
+    });
+  }
+}
+
+void BatchPipeline::ask_prepared(int64_t end) {
+  ask_fetched(end);
+  for (; prepare_asked_ < end; ++prepare_asked_) {
+    const int64_t number = prepare_asked_;
+    const std::shared_future<bool> fetched =
+        fetched_[static_cast<size_t>(number) % fetched_.size()];
+    ready_[static_cast<size_t>(number) % ready_.size()] =
+        run_on(*preparer_, [this, number, fetched] {
+          base::name_thread("pipeline: prepare");
+          use_device(trainer_.device());
+          return fetched.get() && prepare(number);
+        });
+  }
 }
 
 void BatchPipeline::start(data::StreamPosition from) {
   settle();
-  asked_ = false;
+  given_ = fetch_asked_ = prepare_asked_ = 0;
+  ended_ = false;
   source_.start(from);
-  step_ = trainer_.steps_done();
-  if (worker_) fetch_ahead();
+  steps_before_ = trainer_.steps_done();
+  if (preparer_) ask_prepared(1);
 }
 
-BatchPipeline::Item* BatchPipeline::next(bool more) {
-  if (!worker_) return fetch(items_[0]) ? &items_[0] : nullptr;
+BatchPipeline::Item* BatchPipeline::next(int64_t more) {
+  const int64_t number = given_;
+  if (!preparer_) {
+    if (!fetch(number) || !prepare(number)) return nullptr;
+    ++given_;
+    return &item(number);
+  }
   const base::Stopwatch watch;
-  if (!asked_) fetch_ahead();  // nobody thought that it would be asked for
-  settle();
-  asked_ = false;
-  if (!found_) return nullptr;
-  current_ = 1 - current_;
+  ask_prepared(number + 1);  // maybe nobody thought that it would be asked for
+  if (!ready_[static_cast<size_t>(number) % ready_.size()].get()) return nullptr;
+  ++given_;
   // The wait that a step sees is that for the whole pipeline, not for the loader behind it.
-  items_[current_].delivery.wait_seconds = watch.seconds();
-  if (more) fetch_ahead();
-  return &items_[current_];
+  item(number).delivery.wait_seconds = watch.seconds();
+  ask_prepared(given_ + std::min<int64_t>(more, 1));
+  ask_fetched(given_ + std::min<int64_t>(more, 2));
+  return &item(number);
 }
 
 void BatchPipeline::settle() {
-  if (worker_) worker_->wait();
+  for (int64_t number = given_; number < prepare_asked_; ++number) {
+    ready_[static_cast<size_t>(number) % ready_.size()].get();
+  }
+  for (int64_t number = given_; number < fetch_asked_; ++number) {
+    fetched_[static_cast<size_t>(number) % fetched_.size()].get();
+  }
 }
 
 }  // namespace segue::train

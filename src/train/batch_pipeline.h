@@ -1,6 +1,10 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <limits>
 #include <memory>
 
 #include "balance/exchange.h"
@@ -13,44 +17,56 @@
 
 namespace segue::train {
 
-/// Batches ready for a step. Fetching the next batch, balancing it between ranks and its host work
-/// (layout, distinct ids and their exchange, indices) go on in the background while the current one
-/// is trained; or, with the pipeline off (on the CPU by default, which has nothing to spare), when
-/// asked for. The batches are the same either way.
+/// Batches ready for a step, made in two stages that each have a thread. While batch i is trained,
+/// batch i + 1 is prepared (layout, distinct ids and their exchange, indices, the copy to a GPU)
+/// and batch i + 2 is fetched and balanced between ranks. Each stage has a group of ranks of its
+/// own and takes batches in order, so that all ranks do the same in each group. With the pipeline
+/// off (on the CPU by default, which has nothing to spare) both happen when a batch is asked for.
+/// The batches are the same either way.
 class BatchPipeline {
  public:
   struct Item {
     Batch batch;
     data::Delivery delivery;
-    model::PreparedBatch prepared;
     balance::BalanceStats balance;
+    model::PreparedBatch* prepared = nullptr;
   };
+  static constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
 
   /// `balancer` may be null.
   BatchPipeline(Source& source, Trainer& trainer, balance::Balancer* balancer, Pipeline mode);
 
   /// The batch at `from` comes next.
   void start(data::StreamPosition from);
-  /// Null at the end. Valid until the next call. What went wrong in the background is thrown here.
-  /// `more`: fetch the one after it now, since it will be asked for.
-  Item* next(bool more = true);
-  /// Nothing goes on in the background until the next call: another batch may be prepared. Throws
-  /// as next() does: the other ranks would still wait for this one in the background.
+  /// Null at the end. Valid until the next call. What went wrong with a batch in the background is
+  /// thrown when that batch is asked for. `more`: how many will be asked for after it, at most;
+  /// none beyond them is looked at.
+  Item* next(int64_t more = kNoEnd);
+  /// Nothing goes on in the background until the next call: another batch may be prepared. What
+  /// went wrong there is thrown at once: the other ranks would still wait for this one.
   void settle();
 
  private:
-  bool fetch(Item& item);
-  void fetch_ahead();
+  bool fetch(int64_t number);
+  bool prepare(int64_t number);
+  /// Batches before `end` are asked of a stage.
+  void ask_fetched(int64_t end);
+  void ask_prepared(int64_t end);
+  Item& item(int64_t number) { return items_[static_cast<size_t>(number) % items_.size()]; }
 
   Source& source_;
   Trainer& trainer_;
   balance::Balancer* balancer_;
-  int64_t step_ = 0;  // that the newest batch is for
-  std::array<Item, 2> items_;
-  size_t current_ = 1;
-  bool asked_ = false;  // there is, or will be, a batch that next() has not given out
-  bool found_ = false;  // by the worker, in the item that is not current
-  std::unique_ptr<data::BackgroundWorker> worker_;  // null: batches are made when asked for
+  // Batches are numbered from start(). One is trained, one prepared, one fetched; two are on a GPU.
+  std::array<Item, 3> items_;
+  std::array<model::PreparedBatch, 2> prepared_;
+  std::array<std::shared_future<bool>, 3> fetched_;  // whether there is such a batch
+  std::array<std::shared_future<bool>, 2> ready_;
+  int64_t steps_before_ = 0;  // of the trainer, at start()
+  int64_t given_ = 0, fetch_asked_ = 0, prepare_asked_ = 0;
+  bool ended_ = false;  // seen by fetch()
+  // Null: batches are made when asked for. The one that the other waits for is stopped first.
+  std::unique_ptr<data::BackgroundWorker> preparer_, fetcher_;
 };
 
 }  // namespace segue::train

@@ -63,7 +63,7 @@ TEST(BatchPipelineTest, AFailureInTheBackgroundComesBeforeAnEvaluation) {
       SpoiledSource source = spoiled(config, world.rank() == 1 ? 2 : 0, world.rank(), world.size());
       BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
       pipeline.start(source.first());
-      trainer.step(pipeline.next()->prepared);
+      trainer.step(*pipeline.next()->prepared);
       pipeline.settle();
       Batch batch;
       source.start_evaluation(-1);
@@ -82,10 +82,42 @@ TEST(BatchPipelineTest, NothingIsFetchedBehindTheLastBatch) {
   SpoiledSource source = spoiled(config, 2);
   BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
   pipeline.start(source.first());
-  ASSERT_NE(pipeline.next(/*more=*/false), nullptr);
+  ASSERT_NE(pipeline.next(/*more=*/0), nullptr);
   EXPECT_NO_THROW(pipeline.settle());
   EXPECT_EQ(source.fetched(), 1);
   EXPECT_THROW(pipeline.next(), Error);  // asked for after all
+}
+
+/// Batches ahead are looked at as far as they will be asked for: one, then two.
+TEST(BatchPipelineTest, TwoBatchesAreFetchedAheadAndNoMore) {
+  const RunConfig config = layout_config({});
+  Trainer trainer(config, Device::cpu());
+  SpoiledSource source = spoiled(config, 0);
+  BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
+  pipeline.start(source.first());
+  const int64_t all = 6, fetched[all] = {3, 4, 5, 6, 6, 6};
+  for (int64_t i = 0; i < all; ++i) {
+    trainer.step(*pipeline.next(all - 1 - i)->prepared);
+    pipeline.settle();
+    EXPECT_EQ(source.fetched(), fetched[i]) << i;
+  }
+}
+
+/// A failure two batches ahead waits until its batch is asked for, as it would without the
+/// pipeline.
+TEST(BatchPipelineTest, AFailureComesWithItsBatch) {
+  for (const Pipeline mode : {Pipeline::kOff, Pipeline::kOn}) {
+    const RunConfig config = layout_config({});
+    Trainer trainer(config, Device::cpu());
+    SpoiledSource source = spoiled(config, 4);
+    BatchPipeline pipeline(source, trainer, nullptr, mode);
+    pipeline.start(source.first());
+    for (int step = 1; step <= 3; ++step) trainer.step(*pipeline.next()->prepared);
+    const auto error = base::error_of([&] { pipeline.next(); });
+    ASSERT_TRUE(error);
+    EXPECT_EQ(error->code(), ErrorCode::kOutOfRange) << error->what();
+    EXPECT_EQ(trainer.steps_done(), 3);
+  }
 }
 
 TEST(BatchPipelineTest, ASettledBatchComesNext) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/stage.h"
+#include "tensor/device_memory.h"
 
 namespace segue::train {
 
@@ -46,6 +47,7 @@ void GradientReducer::finish(const Stream& stream) {
 
 void GradientReducer::work() {
   base::name_thread("gradient reducer");
+  use_device(stream_.device());
   std::unique_lock lock(mutex_);
   while (true) {
     changed_.wait(lock, [this] { return stop_ || (done_ < ready_ && error_ == nullptr); });

@@ -139,7 +139,7 @@ inline Trained train_layout(comm::World& world, const Layout& layout, int64_t st
     BatchPipeline pipeline(*source, trainer, balancer.get(), config.parallel.pipeline);
     pipeline.start(source->first());
     for (int64_t step = 0; step < steps; ++step) {
-      const StepStats stats = trainer.step(pipeline.next()->prepared);
+      const StepStats stats = trainer.step(*pipeline.next()->prepared);
       EXPECT_EQ(stats.samples, config.data.batch_size);
       trained.losses.push_back(stats.loss);
       trained.norms.push_back(stats.gradient_norm);

@@ -16,7 +16,9 @@
 #include "base/parallel.h"
 #include "base/stage.h"
 #include "base/time.h"
+#include "tensor/device_memory.h"
 #include "train/batch_pipeline.h"
+#include "train/calibration.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_writer.h"
 #include "train/loop_log.h"
@@ -37,11 +39,14 @@ namespace segue::train {
 namespace {
 
 /// "auto" and "cuda" spread the ranks of a machine over its GPUs.
-Device device_for(const RunConfig& config, const comm::World& world) {
-  const Device device = choose_device(config.train.device);
+Device take_device(const RunConfig& config, const comm::World& world) {
+  Device device = choose_device(config.train.device);
   const bool chosen = config.train.device != "auto" && config.train.device != "cuda";
-  if (device.is_cpu() || chosen) return device;
-  return Device::cuda(world.local_rank() % cuda_device_count());
+  if (device.is_cuda() && !chosen) {
+    device = Device::cuda(world.local_rank() % cuda_device_count());
+  }
+  use_device(device);
+  return device;
 }
 
 /// What cannot fit would make the system kill the process half-way, or fail late on a GPU.
@@ -58,7 +63,7 @@ class Loop {
       : config_(config),
         config_toml_(base::to_toml(config)),
         options_(options),
-        device_(device_for(config, world)),
+        device_(take_device(config, world)),
         ranks_(world, config, device_),
         checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
         run_dir_(run_dir),
@@ -93,7 +98,12 @@ class Loop {
       resuming_ = folder_->holds_run() && !options_.overwrite;
       if (resuming_) load_state();
     }
-    if (!ranks_.alone()) share_state();
+    if (!ranks_.alone()) {
+      share_state();
+      if (calibrate_balance(config_, ranks_, device_, resuming_ ? state_.config : "")) {
+        config_toml_ = base::to_toml(config_);
+      }
+    }
     summary_.resumed = resuming_;
   }
 
@@ -106,15 +116,13 @@ class Loop {
            fmt::format("no checkpoint in {} is whole:\n{}\nStart over with --overwrite",
                        folder_->checkpoints_path(), fmt::join(newest.damaged, "\n")));
     }
-    std::string before;
     if (newest.checkpoint) {
       checkpoint_ = std::make_unique<Checkpoint>(std::move(*newest.checkpoint));
       state_ = run_state_from_json(checkpoint_->state_json());
-      before = state_.config;
     } else {
-      before = base::read_file(folder_->config_path());
+      state_.config = base::read_file(folder_->config_path());
     }
-    require_same_config(before, config_toml_, options_.allow_config_changes);
+    require_same_config(state_.config, config_toml_, options_.allow_config_changes);
   }
 
   /// Ranks of one run that compute something else would train wrongly without a word.
@@ -248,8 +256,9 @@ class Loop {
       BatchPipeline::Item* item = nullptr;
       {
         const base::Stage stage("load");
-        const bool last = config_.train.steps > 0 && state_.step + 1 >= config_.train.steps;
-        item = pipeline_->next(/*more=*/!last);
+        const bool endless = config_.train.steps == 0;
+        item = pipeline_->next(endless ? BatchPipeline::kNoEnd
+                                       : config_.train.steps - state_.step - 1);
       }
       if (item == nullptr) {  // windows without a batch may follow the last one
         state_.next = source_->end();
@@ -273,7 +282,7 @@ class Loop {
     const data::Delivery& delivery = item.delivery;
     const int64_t window = delivery.position.window;
     try {
-      stats_ = trainer_->step(item.prepared);
+      stats_ = trainer_->step(*item.prepared);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::kNumeric || config_.train.non_finite == NonFinite::kStop ||
           state_.skipped >= config_.train.max_skipped) {
@@ -446,8 +455,8 @@ class Loop {
     log_end(summary_);
   }
 
-  const RunConfig& config_;
-  const std::string config_toml_;
+  RunConfig config_;
+  std::string config_toml_;
   const LoopOptions options_;
   const Device device_;
   Ranks ranks_;

@@ -1,6 +1,7 @@
 #include "train/memory_plan.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -22,20 +23,29 @@ std::string format_bytes(double bytes) {
                       : fmt::format("{:.1f} GiB", bytes / kGib);
 }
 
+struct DenseCounts {
+  double all = 0;
+  double largest_bucket = 0;  // of gradients that ranks add up together
+};
+
 /// The registry knows every dense parameter before any memory is taken.
-double dense_parameters(const RunConfig& c) {
+DenseCounts dense_parameters(const RunConfig& c) {
   RunConfig small = c;  // the tables' rows do not matter here
   for (sparse::TableConfig& t : small.sparse.tables) t.rows = 1;
   sparse::Tables tables(small.sparse, Device::cpu(), DType::kF32, 1);
   const model::Ranker ranker(small.model, tables, Device::cpu(), DType::kF32, 1);
-  return static_cast<double>(ranker.parameters().count());
+  DenseCounts counts{static_cast<double>(ranker.parameters().count())};
+  for (const Tensor& bucket : ranker.gradient_buckets()) {
+    counts.largest_bucket = std::max(counts.largest_bucket, static_cast<double>(bucket.elements()));
+  }
+  return counts;
 }
 
 model::StepMemory step_memory(const RunConfig& c, Device device) {
   return model::step_memory(c.model, c.sparse, step_bounds(c), c.train.precision, device);
 }
 
-void add_activations(const RunConfig& c, Device device, MemoryPlan& plan) {
+void add_activations(const RunConfig& c, Device device, bool shares_heads, MemoryPlan& plan) {
   if (c.train.arena_gib > 0) {
     plan.parts.push_back({"activations", "train.arena_gib", c.train.arena_gib * kGib});
   } else {
@@ -47,11 +57,12 @@ void add_activations(const RunConfig& c, Device device, MemoryPlan& plan) {
     add("tokens, kept for backward", step.kept);
     add("working space", step.working);
     add("margin", step.margin);
+    if (shares_heads) add("heads of other ranks", head_exchange_bytes(c, device));
   }
-  constexpr double kBatchesInFlight = 2, kProducts = 64 * kMib;
+  constexpr double kBatchesInFlight = 3, kProducts = 64 * kMib;
   if (device.is_cpu()) return;
   plan.parts.push_back(
-      {"batches", "two, on the device",
+      {"batches", "trained, next, evaluated",
        kBatchesInFlight * static_cast<double>(model::batch_memory(c.model, step_bounds(c)))});
   plan.parts.push_back({"scratch", "of matrix products", kProducts});
 }
@@ -94,6 +105,11 @@ model::StepBounds step_bounds(const RunConfig& config) {
           .distinct_share = config.train.distinct_share};
 }
 
+int64_t head_exchange_bytes(const RunConfig& config, Device device) {
+  const model::StepMemory step = step_memory(config, device);
+  return step.kept + step.working;
+}
+
 int64_t arena_bytes(const RunConfig& config, Device device) {
   if (config.train.arena_gib > 0) return static_cast<int64_t>(config.train.arena_gib * kGib);
   return step_memory(config, device).total();
@@ -122,7 +138,7 @@ std::string MemoryPlan::recompute_text() const {
   return lines;
 }
 
-MemoryPlan memory_plan(const RunConfig& c, Device device) {
+MemoryPlan memory_plan(const RunConfig& c, Device device, int ranks) {
   const double value_bytes = static_cast<double>(size_of(parameter_dtype(c.train.precision)));
   const int64_t state = ops::row_state_size(c.sparse.optimizer, c.sparse.dim);
   MemoryPlan plan;
@@ -134,10 +150,16 @@ MemoryPlan memory_plan(const RunConfig& c, Device device) {
     state_bytes += rows * static_cast<double>(state) * value_bytes;
   }
   plan.parts.push_back({"optimizer", "of the tables", state_bytes});
-  const double dense = dense_parameters(c) * value_bytes;
+  const DenseCounts counts = dense_parameters(c);
+  const double dense = counts.all * value_bytes;
   plan.parts.push_back({"parameters", "dense, and their gradients", 2 * dense});
   plan.parts.push_back({"optimizer", "two moments of the dense ones", 2 * dense});
-  add_activations(c, device, plan);
+  if (ranks > 1) {
+    // Parts of all ranks, one per rank and each as long as the longest.
+    const double part = std::ceil(counts.largest_bucket / ranks);
+    plan.parts.push_back({"communication", "sums of gradients", ranks * part * value_bytes});
+  }
+  add_activations(c, device, ranks > 1 && c.parallel.tensor_parallel > 1, plan);
   add_recompute(c, device, plan);
   return plan;
 }

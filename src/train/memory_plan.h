@@ -25,12 +25,16 @@ struct MemoryPlan {
   /// One line per switch.
   std::string recompute_text() const;
 };
-MemoryPlan memory_plan(const RunConfig& config, Device device);
+/// Of one rank with the samples of `config`. With several, what they exchange counts too, but not
+/// that rows of tables travel and lie elsewhere: see rank_memory.
+MemoryPlan memory_plan(const RunConfig& config, Device device, int ranks = 1);
 
 /// The largest batch that the config allows.
 model::StepBounds step_bounds(const RunConfig& config);
 /// Bytes of the arena: train.arena_gib, or what the largest batch needs.
 int64_t arena_bytes(const RunConfig& config, Device device);
+/// What it takes beside that where ranks share the heads of attention.
+int64_t head_exchange_bytes(const RunConfig& config, Device device);
 /// The device that the run would take, which this machine need not have.
 Device planned_device(const RunConfig& config);
 

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/parallel.h"
+#include "comm/environment.h"
 #include "comm/frame.h"
 #include "comm/process_test_util.h"
 #include "train/layouts_test_util.h"
@@ -153,8 +154,8 @@ RunConfig damaged_config() {
 /// One rank of a run. SEGUE_TEST_DAMAGE: what one of them sends after step 20 is damaged.
 TEST(DISABLED_TrainRank, Loop) {
   const std::string folder = std::getenv("SEGUE_TEST_OUT");
-  const bool culprit = std::getenv("SEGUE_TEST_DAMAGE") != nullptr &&
-                       std::getenv("SEGUE_RANK") == std::to_string(kCulprit);
+  const bool culprit =
+      std::getenv("SEGUE_TEST_DAMAGE") != nullptr && comm::read_launch().rank == kCulprit;
   std::atomic<bool> done{false};
   std::thread trouble([&] {
     const std::string metrics = folder + "/metrics.jsonl";
@@ -178,31 +179,51 @@ TEST(DISABLED_TrainRank, Loop) {
   if (code != 0) std::exit(code);
 }
 
-Outcome train_damaged(const std::string& folder, bool damage) {
+enum class By { kSegue, kMpirun };
+
+Outcome train_damaged(By by, const std::string& folder, bool damage) {
   Settings settings{{"SEGUE_TEST_OUT", folder}};
   if (damage) settings.emplace_back("SEGUE_TEST_DAMAGE", "1");
-  return comm::testing::launch_and_wait(
-      {kRanks, comm::testing::rank_program("DISABLED_TrainRank.Loop"), settings});
+  const std::vector<std::string> program = comm::testing::rank_program("DISABLED_TrainRank.Loop");
+  return by == By::kMpirun ? comm::testing::mpirun(kRanks, program, settings)
+                           : comm::testing::launch_and_wait({kRanks, program, settings});
+}
+
+/// A message is damaged in mid-training; the same command then goes on to the end.
+Outcome expect_same_bits_after_damage(By by) {
+  const std::string broken = base::temp_path("broken"), straight = base::temp_path("straight");
+  const Outcome outcome = train_damaged(by, broken, true);
+  EXPECT_TRUE(base::contains(outcome.text, "from rank 2 was damaged on the way"));
+  const Outcome again = train_damaged(by, broken, false);
+  EXPECT_EQ(again.code, 0) << again.text;
+  EXPECT_EQ(train_damaged(By::kSegue, straight, false).code, 0);
+  std::vector<std::string> files = {"dense-rank0000"};
+  for (int r = 0; r < kRanks; ++r) files.push_back(fmt::format("tables-rank{:04}", r));
+  for (const std::string& name : files) {
+    const std::string file = "/checkpoints/step-100/" + name + ".safetensors";
+    EXPECT_TRUE(base::read_file(broken + file) == base::read_file(straight + file)) << file;
+  }
+  return outcome;
 }
 
 TEST(TcpTraining, ADamagedMessageEndsAllAndTheRunGoesOnInTheSameBits) {
-  const std::string broken = base::temp_path("broken"), straight = base::temp_path("straight");
-  const Outcome outcome = train_damaged(broken, true);
+  const Outcome outcome = expect_same_bits_after_damage(By::kSegue);
   EXPECT_EQ(outcome.code, 1) << outcome.text;
   EXPECT_LT(outcome.seconds, 15);
-  EXPECT_TRUE(base::contains(outcome.text, "from rank 2 was damaged on the way"));
   for (const char* start :
        {"failed: ", "rank 1: failed: ", "rank 2: failed: ", "rank 3: failed: "}) {
     EXPECT_TRUE(base::contains(outcome.lines(start), ", step ")) << outcome.text;
   }
-  EXPECT_EQ(train_damaged(broken, false).code, 0);
-  ASSERT_EQ(train_damaged(straight, false).code, 0);
-  for (int r = 0; r < kRanks; ++r) {
-    const std::string file = fmt::format("/checkpoints/step-100/tables-rank{:04}.safetensors", r);
-    EXPECT_TRUE(base::read_file(broken + file) == base::read_file(straight + file)) << file;
-  }
-  const std::string dense = "/checkpoints/step-100/dense-rank0000.safetensors";
-  EXPECT_TRUE(base::read_file(broken + dense) == base::read_file(straight + dense));
+}
+
+TEST(SlowMpiTraining, ADamagedMessageEndsAllAndTheRunGoesOnInTheSameBits) {
+  SKIP_WITHOUT_MPIRUN();
+  const Outcome outcome = expect_same_bits_after_damage(By::kMpirun);
+  EXPECT_NE(outcome.code, 0) << outcome.text;
+  EXPECT_LT(outcome.seconds, 20);
+  const std::string said = outcome.lines("failed: ");
+  EXPECT_EQ(std::ranges::count(said, '\n'), kRanks) << outcome.text;
+  EXPECT_TRUE(base::contains(said, ", step ")) << said;
 }
 
 }  // namespace

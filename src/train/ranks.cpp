@@ -88,12 +88,6 @@ void Ranks::set_step(int64_t step) const {
   }
 }
 
-void Ranks::set_batch_step(int64_t step) const {
-  for (comm::Communicator* group : {balance.get(), ids.get()}) {
-    if (group != nullptr) group->set_step(step);
-  }
-}
-
 std::string Ranks::from_first(const std::string& text) const {
   if (alone()) return text;
   std::vector<std::vector<std::byte>> all;

@@ -31,15 +31,15 @@ class Ranks {
   bool alone() const { return rows == nullptr; }
   bool first() const { return rank_ == 0; }
 
-  // Used where a batch is prepared, maybe a step ahead on another thread.
+  // Used where a batch is balanced and where it is prepared, maybe ahead, on threads of their own.
   std::unique_ptr<comm::Communicator> balance, ids;
   // Used where it is trained.
   std::unique_ptr<comm::Communicator> rows, dense, results;
   std::unique_ptr<model::HeadGroup> heads;  // null: attention is not split
 
-  /// For messages about a peer: the step that is trained, and the one whose batch is prepared.
+  /// For messages about a peer: the step that is trained. The two groups of a batch that is not yet
+  /// trained are told by whoever makes it.
   void set_step(int64_t step) const;
-  void set_batch_step(int64_t step) const;
   /// What the first rank says, on all ranks.
   std::string from_first(const std::string& text) const;
   /// What any rank wants, all do; what the first wants, all do.

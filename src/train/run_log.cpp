@@ -204,6 +204,12 @@ void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState
   line.add("arena_bytes", trainer.arena().capacity());
   if (trainer.device().is_cuda()) {
     line.add("gpu_memory_bytes", device_bytes_in_use(trainer.device()));
+    base::JsonLine mine;  // the rest are other processes, CUDA's contexts and loaded kernels
+    for (int p = 0; p < kNumPurposes; ++p) {
+      const auto purpose = static_cast<Purpose>(p);
+      mine.add(to_string(purpose), device_bytes_held(purpose));
+    }
+    line.add("gpu_memory_by_purpose", mine);
   }
   line.add("memory_peak_bytes", peak_resident_bytes()).add("wall_s", state.wall_seconds);
   folder_.append_metrics(line);

@@ -12,6 +12,7 @@
 #include "base/parallel.h"
 #include "base/stage.h"
 #include "data/inspect.h"
+#include "tensor/device_memory.h"
 #include "train/checkpoint.h"
 #include "train/run_state.h"
 #include "train/source.h"
@@ -67,7 +68,9 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
   model.step = checkpoint.step();
   model.checkpoint = checkpoint.path();
   base::set_num_threads(static_cast<int>(model.config.train.threads));
-  model.trainer = std::make_unique<Trainer>(model.config, choose_device(model.config.train.device));
+  const Device device = choose_device(model.config.train.device);
+  use_device(device);
+  model.trainer = std::make_unique<Trainer>(model.config, device);
   read_model(checkpoint, *model.trainer);
   return model;
 }

@@ -24,17 +24,24 @@ double history_exponent(const RunConfig& c) {
   return zipf ? ids.alpha : 0;
 }
 
+bool is_of_tables(const MemoryPlan::Part& p) {
+  return p.purpose == "tables" || p.what == "of the tables";
+}
+
+/// Who names the memory of a device means a GPU, whatever this machine has.
+Device device_of(const RunConfig& config, const Cluster& cluster) {
+  const bool gpu = config.train.device == "auto" && cluster.device_bytes > 0;
+  return gpu ? Device::cuda() : planned_device(config);
+}
+
 /// Everything of one rank's device that is no table, from the plan of one rank.
 std::vector<sparse::PlannerInput::Fixed> fixed_parts(const RunConfig& config,
                                                      const Cluster& cluster) {
-  RunConfig one = config;
-  one.data.batch_size = samples_per_rank(config, cluster.ranks);
-  // Who names the memory of a device means a GPU, whatever this machine has.
-  const bool gpu = config.train.device == "auto" && cluster.device_bytes > 0;
-  const Device device = gpu ? Device::cuda() : planned_device(one);
+  const RunConfig one = share_of(config, cluster.ranks);
+  const Device device = device_of(config, cluster);
   std::vector<sparse::PlannerInput::Fixed> fixed;
-  for (const MemoryPlan::Part& p : memory_plan(one, device).parts) {
-    if (p.purpose == "tables" || p.what == "of the tables") continue;
+  for (const MemoryPlan::Part& p : memory_plan(one, device, cluster.ranks).parts) {
+    if (is_of_tables(p)) continue;
     const bool activations = p.purpose == "activations";
     fixed.push_back({activations ? p.purpose : p.purpose + ", " + p.what, p.bytes,
                      activations ? "lower train.arena_gib and train.micro_batch_tokens, or turn "
@@ -53,6 +60,12 @@ Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine) {
 
 int64_t samples_per_rank(const RunConfig& config, int ranks) {
   return (config.data.batch_size + ranks - 1) / std::max(1, ranks);
+}
+
+RunConfig share_of(const RunConfig& config, int ranks) {
+  RunConfig share = config;
+  share.data.batch_size = samples_per_rank(config, ranks);
+  return share;
 }
 
 int64_t longest_history(const RunConfig& config) {
@@ -102,6 +115,21 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   }
   set_demands(c, static_cast<double>(longest_history(c)), in);
   return in;
+}
+
+MemoryPlan rank_memory(const RunConfig& config, const Cluster& cluster, int rank) {
+  const sparse::PlannedTables planned = plan_shards(config, cluster);
+  const sparse::RankLoad& load = planned.ranks[static_cast<size_t>(rank)];
+  MemoryPlan plan =
+      memory_plan(share_of(config, cluster.ranks), device_of(config, cluster), cluster.ranks);
+  std::erase_if(plan.parts, is_of_tables);
+  plan.parts.insert(plan.parts.begin(), {{"tables", "of this rank", load.tables},
+                                         {"optimizer", "of these tables", load.optimizer}});
+  // A given arena has to hold them, too.
+  if (config.train.arena_gib == 0) {
+    plan.parts.push_back({"activations", "rows on their way", load.exchange});
+  }
+  return plan;
 }
 
 sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluster) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "sparse/planner.h"
+#include "train/memory_plan.h"
 #include "train/run_config.h"
 
 namespace segue::train {
@@ -22,7 +23,11 @@ Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine);
 /// trainer does. A function of its arguments alone; ranks that call it with the same ones agree.
 sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluster);
 
-/// What goes into it: memory and lookups for the longest histories that the data can have.
+/// What one of the ranks takes on its device, by purpose: its shards, its share of the samples, and
+/// room for what ranks exchange.
+MemoryPlan rank_memory(const RunConfig& config, const Cluster& cluster, int rank);
+
+/// What goes into the plan: memory and lookups for the longest histories that the data can have.
 sparse::PlannerInput planner_input(const RunConfig& config, const Cluster& cluster);
 /// The same tables looked up by histories of `events` events.
 void set_demands(const RunConfig& config, double events, sparse::PlannerInput& input);
@@ -36,5 +41,7 @@ inline constexpr double kHistoryIdExponent = 1.2;
 
 /// Samples of one rank in a step, rounded up.
 int64_t samples_per_rank(const RunConfig& config, int ranks);
+/// The run as one rank sees it: its share of the samples.
+RunConfig share_of(const RunConfig& config, int ranks);
 
 }  // namespace segue::train

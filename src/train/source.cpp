@@ -81,7 +81,7 @@ class RandomSource final : public Source {
 
 data::LoaderConfig loader_config(const RunConfig& config, Device device) {
   data::LoaderConfig loader = config.data.loader;
-  loader.pinned = device.is_cuda();
+  loader.device = device;
   return loader;
 }
 

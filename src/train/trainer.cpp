@@ -43,27 +43,23 @@ sparse::ShardPlan shard_plan(const RunConfig& config, const Ranks& ranks) {
              : planned_tables(config, ranks).plan;
 }
 
-/// The run as one rank sees it: its share of the samples.
-RunConfig share_of(const RunConfig& config, const Ranks& ranks) {
-  RunConfig share = config;
-  share.data.batch_size = samples_per_rank(config, ranks.size());
-  return share;
-}
-
 /// With several ranks: room for this rank's share of a batch, and for rows and gradients on their
-/// way. How many rows others ask for is only known on average; address space on the CPU is free, so
-/// there the worst case is allowed for.
+/// way, as rank_memory says. Address space on the CPU is free, so there the worst case is allowed
+/// for.
 int64_t arena_of_rank(const RunConfig& config, const Ranks& ranks, Device device) {
-  const RunConfig share = share_of(config, ranks);
+  const RunConfig share = share_of(config, ranks.size());
   const int64_t alone = arena_bytes(share, device);
   if (ranks.alone() || config.train.arena_gib > 0) return alone;
-  const model::StepMemory step = model::step_memory(config.model, config.sparse, step_bounds(share),
-                                                    config.train.precision, device);
-  const int64_t heads = config.parallel.tensor_parallel > 1 ? step.kept + step.working : 0;
-  if (device.is_cpu()) return alone + heads + 4 * ranks.size() * step.rows;
+  const int64_t heads =
+      config.parallel.tensor_parallel > 1 ? head_exchange_bytes(share, device) : 0;
+  if (device.is_cpu()) {
+    const model::StepMemory step = model::step_memory(
+        config.model, config.sparse, step_bounds(share), config.train.precision, device);
+    return alone + heads + 4 * ranks.size() * step.rows;
+  }
   const sparse::PlannedTables planned = planned_tables(config, ranks);
   return alone + heads +
-         2 * static_cast<int64_t>(planned.ranks[static_cast<size_t>(ranks.rank())].exchange);
+         static_cast<int64_t>(planned.ranks[static_cast<size_t>(ranks.rank())].exchange);
 }
 
 /// Labels, and the longest sample (as BatchLayout counts it), are those of all ranks.
@@ -115,7 +111,7 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks* ranks, std::uniq
               static_cast<uint64_t>(config.train.seed)),
       ranker_(config.model, tables_, device, parameter_dtype(config.train.precision),
               static_cast<uint64_t>(config.train.seed)),
-      batch_bytes_(model::batch_memory(config.model, step_bounds(share_of(config, ranks_)))),
+      batch_bytes_(model::batch_memory(config.model, step_bounds(share_of(config, ranks_.size())))),
       lifetime_(config.model.tasks),
       window_(config.model.tasks, config.train.metric_window) {
   if (ranks_.alone()) return;
