@@ -59,6 +59,7 @@ class GoldenFiles : public testing::Test {
   struct Tensor {
     std::vector<int64_t> shape;
     std::vector<double> values;
+    std::string dtype = "F64";  // "I64" of zeros has the same bits
   };
   using Tensors = std::map<std::string, Tensor>;
 
@@ -85,7 +86,7 @@ class GoldenFiles : public testing::Test {
              const std::map<std::string, std::string, std::less<>>& metadata) const {
     std::vector<base::SafetensorsItem> items;
     for (const auto& [name, tensor] : tensors) {
-      items.push_back({name, "F64", tensor.shape, tensor.values.data()});
+      items.push_back({name, tensor.dtype, tensor.shape, tensor.values.data()});
     }
     base::write_safetensors(path(file), items, metadata);
   }
@@ -145,6 +146,74 @@ TEST_F(GoldenFiles, AWrongNumberFails) {
   EXPECT_EQ(report.exit_code(), 1);
   EXPECT_EQ(program(), 1);
   EXPECT_TRUE(contains(printed, "<- FAIL"));
+}
+
+TEST_F(GoldenFiles, RoundingThatTheProblemMagnifiesPasses) {
+  // The norm of two values that differ by a thousandth makes 1e-4 of the rounding of its inputs.
+  const std::vector<double> x = {1.0, 1.001}, dy = {0.3, -0.2};
+  const double mean = (x[0] + x[1]) / 2, d = x[1] - mean, rstd = 1 / std::sqrt(d * d + 1e-5);
+  const std::vector<double> y = {-d * rstd, d * rstd};
+  const double mean1 = (dy[0] + dy[1]) / 2, mean2 = (dy[0] * y[0] + dy[1] * y[1]) / 2;
+  const auto dx = [&](size_t i) { return rstd * (dy[i] - mean1 - y[i] * mean2); };
+  Tensors tensors = {{"n/param._layer_norm.weight", {{2}, {1, 1}}},
+                     {"n/param._layer_norm.bias", {{2}, {0, 0}}},
+                     {"n/x", {{1, 2}, x}},
+                     {"n/dout", {{1, 2}, dy}},
+                     {"n/timestamps", {{1}, {0}, "I64"}},
+                     {"n/out_f64", {{1, 2}, y}},
+                     {"n/dx_f64", {{1, 2}, {dx(0), dx(1)}}},
+                     {"n/grad._layer_norm.weight_f64", {{2}, {dy[0] * y[0], dy[1] * y[1]}}},
+                     {"n/grad._layer_norm.bias_f64", {{2}, dy}}};
+  const std::map<std::string, std::string, std::less<>> metadata = {
+      {"format", "hstu-golden-1"},
+      {"cases", "n"},
+      {"case:n",
+       R"({"op": "postprocessor", "kind": "layernorm", "embedding_dim": 2, "eps": 1e-5})"}};
+  write("norm.safetensors", tensors, metadata);
+  Report report = run();
+  ASSERT_EQ(report.cases.size(), 1U);
+  ASSERT_FALSE(report.cases[0].groups.empty()) << report.cases[0].failures[0];
+  const TensorResult& out = report.cases[0].groups[0].tensors[0];
+  EXPECT_TRUE(report.cases[0].passed());
+  EXPECT_GT(out.error, 1e-5) << "too easy for this test";
+  EXPECT_LT(out.tolerance, 1e-2);
+
+  tensors["n/out_f64"].values[0] *= 1 + 1e-6;  // wrong, though less than rounding makes of it
+  write("norm.safetensors", tensors, metadata);
+  report = run();
+  EXPECT_EQ(report.failed(), 1);
+}
+
+TEST_F(GoldenFiles, AnExpectationWithoutRowsFails) {
+  // One token of one sequence, the layer's own target; nothing may be read where there is nothing.
+  Tensors tensors = {{"s/x", {{1, 2}, {1, 2}}},
+                     {"s/dout", {{1, 2}, {1, 2}}},
+                     {"s/out", {{0, 2}, {}}},
+                     {"s/dx", {{1, 2}, {0, 0}}}};
+  const std::vector<std::pair<std::string, std::vector<int64_t>>> parameters = {
+      {"_uvqk_weight", {2, 4}},  {"_uvqk_beta", {4}},        {"_input_norm_weight", {2}},
+      {"_input_norm_bias", {2}}, {"_output_weight", {3, 2}}, {"_output_norm_weight", {1}},
+      {"_output_norm_bias", {1}}};
+  for (const auto& [name, shape] : parameters) {
+    const std::vector<double> ones(
+        static_cast<size_t>(shape[0] * (shape.size() > 1 ? shape[1] : 1)), 1);
+    tensors["s/param." + name] = {shape, ones};
+    tensors["s/grad." + name] = {shape, ones};
+  }
+  const int64_t offsets[] = {0, 1}, targets[] = {1};
+  std::vector<base::SafetensorsItem> items;
+  for (const auto& [name, tensor] : tensors) {
+    items.push_back({name, tensor.dtype, tensor.shape, tensor.values.data()});
+  }
+  items.push_back({"s/seq_offsets", "I64", {2}, offsets});
+  items.push_back({"s/num_targets", "I64", {1}, targets});
+  base::write_safetensors(
+      path("a.safetensors"), items,
+      {{"format", "hstu-golden-1"},
+       {"cases", "s"},
+       {"case:s", R"({"op": "stu_layer", "embedding_dim": 2, "heads": 1, "dqk": 1, "dv": 1,
+                      "max_seq_len": 1, "norm_eps": 1e-6})"}});
+  expect_one_failure("`out` has shape [0, 2]");
 }
 
 TEST_F(GoldenFiles, AnUnknownOpFails) {

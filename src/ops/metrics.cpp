@@ -53,9 +53,10 @@ void BinnedAuc::add(std::span<const float> predictions, std::span<const float> l
   check_sizes(predictions, labels, weights);
   const size_t bins = positive_.size();
   for (size_t i = 0; i < predictions.size(); ++i) {
-    const double p = static_cast<double>(predictions[i]);
+    const float p = predictions[i];
+    // The product is a float, as in the reference: 0.7f * 10 is 7 there and 6.9999998 in double.
     // NaN fails the comparison and goes to the first bin; finding it is not the metric's task.
-    const double place = p > 0 ? std::min(p, 1.0) * static_cast<double>(bins) : 0.0;
+    const float place = p > 0 ? std::min(p, 1.0f) * static_cast<float>(bins) : 0.0f;
     const size_t bin = std::min(static_cast<size_t>(place), bins - 1);
     const double weight = weight_at(weights, i);
     const double label = static_cast<double>(labels[i]);

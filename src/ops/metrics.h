@@ -8,7 +8,7 @@ namespace segue::ops {
 
 /// Area under the ROC curve over everything seen, from two histograms of the predictions:
 /// mergeable, bounded, independent of order. bin = min(floor(p * bins), bins - 1), with p clamped
-/// to [0, 1].
+/// to [0, 1] and the product rounded to float.
 class BinnedAuc {
  public:
   explicit BinnedAuc(int64_t bins = 100000);

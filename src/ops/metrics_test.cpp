@@ -49,6 +49,14 @@ TEST(MetricsTest, ExactAucCountsPairs) {
   EXPECT_NEAR(exact_auc(s.predictions, s.labels, s.weights), pairwise_auc(s, true), 1e-12);
 }
 
+TEST(MetricsTest, BinnedAucFindsTheBinInFloat) {
+  // 0.7f is a little less than 0.7, but 0.7f * 10 rounds to 7.
+  const std::vector<float> predictions = {0.7f}, labels = {1.f};
+  BinnedAuc auc(10);
+  auc.add(predictions, labels, {});
+  EXPECT_EQ(auc.positive()[7], 1.0);
+}
+
 TEST(MetricsTest, BinnedAucIsCloseToTheExactOne) {
   const Samples s(2000);
   BinnedAuc auc;

@@ -9,7 +9,7 @@ namespace segue::ops {
 ///   y = (x - mean) * rstd * weight + bias,  biased variance, two passes, statistics in float (or
 ///   double).
 struct NormParams {
-  Tensor weight;  // [columns], or [groups] when groups > 1
+  Tensor weight;  // [columns] with one group, or [groups]
   Tensor bias;
   double eps = 1e-5;
   int64_t groups = 1;

@@ -13,11 +13,12 @@ using GpuGateTest = test::GpuTest;
 
 struct Shape {
   int64_t rows, columns, groups = 1;
+  bool weight_per_group = groups > 1;
 };
 
 NormParams norm_params(ModeBed& bed, const Shape& s, bool round_weights) {
   NormParams p;
-  const int64_t count = s.groups == 1 ? s.columns : s.groups;
+  const int64_t count = s.weight_per_group ? s.groups : s.columns;
   p.weight = bed.parameter(101, {count});
   p.bias = bed.parameter(102, {count});
   p.groups = s.groups;
@@ -26,8 +27,9 @@ NormParams norm_params(ModeBed& bed, const Shape& s, bool round_weights) {
 }
 
 // One of each path: a lane holds 8, 16, 32 columns, or single columns of odd and unaligned rows.
-const std::vector<Shape> kShapes = {{1, 8},     {70, 256}, {5000, 512},   {9, 1000},  {33, 37},
-                                    {20, 1200}, {0, 512},  {300, 512, 4}, {17, 60, 5}};
+const std::vector<Shape> kShapes = {{1, 8},      {70, 256},        {5000, 512}, {9, 1000},
+                                    {33, 37},    {20, 1200},       {0, 512},    {300, 512, 4},
+                                    {17, 60, 5}, {40, 64, 1, true}};
 
 TEST_F(GpuNormTest, LayerAndGroupNorm) {
   for (const Shape& s : kShapes) {
@@ -59,7 +61,7 @@ TEST_F(GpuNormTest, LayerAndGroupNorm) {
 
 TEST_F(GpuNormTest, SwishNorm) {
   for (const Shape& s : kShapes) {
-    if (s.groups != 1) continue;
+    if (s.weight_per_group) continue;
     SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns);
     expect_like_cpu([&](ModeBed& bed) -> Outputs {
       const NormParams p = norm_params(bed, s, false);

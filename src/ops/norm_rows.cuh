@@ -41,6 +41,7 @@ struct NormArgs {
   float* rstd;
   float eps;
   int columns, groups, width;
+  int columns_per_weight;  // `width` with one weight per group, 1 with one per column
   bool round_weights;
 
   NormArgs(const Exec& exec, const NormParams& p, const NormStats& stats, int64_t rows,
@@ -53,15 +54,16 @@ struct NormArgs {
         columns(static_cast<int>(num_columns)),
         groups(static_cast<int>(p.groups)),
         width(static_cast<int>(num_columns / p.groups)),
+        columns_per_weight(p.weight.elements() == p.groups ? width : 1),
         round_weights(p.round_weights && exec.rounds_to_bf16()) {
     SEGUE_ASSERT(num_columns % p.groups == 0, "norm: groups must divide the columns");
     SEGUE_ASSERT(
         stats.mean.elements() >= rows * p.groups && stats.rstd.elements() >= rows * p.groups,
         "norm: statistics too short");
-    const int64_t parameters = p.groups == 1 ? num_columns : p.groups;
-    SEGUE_ASSERT(p.weight.elements() == parameters && p.bias.elements() == parameters,
+    SEGUE_ASSERT(p.weight.elements() == weights() && p.bias.elements() == weights(),
                  "norm: one weight and bias per column, or per group");
   }
+  int64_t weights() const { return groups == 1 && columns_per_weight == 1 ? columns : groups; }
   /// Pieces of 8 columns lie inside one group.
   bool can_vectorize_groups() const { return groups == 1 || width % 8 == 0; }
   size_t parameter_bytes() const { return 2 * static_cast<size_t>(columns) * sizeof(float); }
@@ -72,7 +74,7 @@ struct NormArgs {
   template <int kW>
   __device__ void stage(float* shared) const {
     for (int c = static_cast<int>(threadIdx.x); c < columns; c += kThreads) {
-      const int at = groups == 1 ? c : c / width;
+      const int at = c / columns_per_weight;
       const float w = weight[at], b = bias[at];
       const int to = SharedRow<kW>::at(columns, c);
       shared[to] = round_weights ? rounded<bf16>(w) : w;
@@ -204,7 +206,7 @@ __device__ void write_partials(int columns, const float* warp_sums, float* parti
 inline void fold_norm_gradients(cudaStream_t stream, const NormArgs& a, const Tensor& partials,
                                 const Tensor& dweight, const Tensor& dbias) {
   const int64_t blocks = partials.size(0), stride = 2 * int64_t{a.columns};
-  const int64_t n = a.groups == 1 ? a.columns : a.groups, part = a.groups == 1 ? 1 : a.width;
+  const int64_t n = a.weights(), part = a.columns_per_weight;
   const float* from = device_ptr<float>(partials);
   if (dweight) fold_partials(stream, from, blocks, stride, device_ptr<float>(dweight), n, part);
   if (dbias)

@@ -22,6 +22,7 @@ class NormRows {
       : groups_(p.groups),
         columns_(columns),
         width_(columns / p.groups),
+        columns_per_weight_(p.weight.elements() == p.groups ? width_ : 1),
         eps_(static_cast<T>(p.eps)),
         round_weights_(p.round_weights && exec.rounds_to_bf16()),
         mean_(stats.mean.ptr<T>()),
@@ -120,28 +121,27 @@ class NormRows {
   }
 
   const T* expand(const Exec& exec, const Tensor& parameter) const {
-    SEGUE_ASSERT(
-        parameter.is_contiguous() && parameter.elements() == (groups_ == 1 ? columns_ : groups_),
-        "norm: one weight and bias per column, or per group");
+    SEGUE_ASSERT(parameter.is_contiguous() && parameter.elements() == weights(),
+                 "norm: one weight and bias per column, or per group");
     const T* from = parameter.ptr<T>();
     T* to = exec.arena->tensor(parameter.dtype, {columns_}).template ptr<T>();
-    for (int64_t j = 0; j < columns_; ++j) to[j] = used(from[groups_ == 1 ? j : j / width_]);
+    for (int64_t j = 0; j < columns_; ++j) to[j] = used(from[j / columns_per_weight_]);
     return to;
   }
 
   void add_gradient(const T* totals, const Tensor& gradient) const {
-    SEGUE_ASSERT(gradient.elements() == (groups_ == 1 ? columns_ : groups_),
-                 "norm: gradient of another shape");
+    SEGUE_ASSERT(gradient.elements() == weights(), "norm: gradient of another shape");
     T* to = gradient.ptr<T>();
     for (int64_t i = 0; i < gradient.elements(); ++i) {
-      const T* part = totals + i * width_;
-      const T value =
-          groups_ == 1 ? totals[i] : lane_sum<T>(width_, [&](int64_t j) { return part[j]; });
-      to[i] += used(value);
+      const T* part = totals + i * columns_per_weight_;
+      to[i] += used(lane_sum<T>(columns_per_weight_, [&](int64_t j) { return part[j]; }));
     }
   }
 
-  int64_t groups_, columns_, width_;
+  /// One group may have a weight per column (layer norm) or one for all (group norm of one head).
+  int64_t weights() const { return groups_ == 1 && columns_per_weight_ == 1 ? columns_ : groups_; }
+
+  int64_t groups_, columns_, width_, columns_per_weight_;
   T eps_;
   bool round_weights_;
   T *mean_, *rstd_;

@@ -1,5 +1,6 @@
 #include "ops/norm.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -67,11 +68,12 @@ TEST(VectorMathTest, LaneSumTakesEveryElementOnce) {
 
 // ---- norms ----
 
-/// Parameters near 1 and 0, as they are in a trained model.
-NormParams make_params(TestBed& bed, int64_t columns, int64_t groups) {
+/// Parameters near 1 and 0, as they are in a trained model: `weights` of them, or if that is 0 one
+/// per column of a layer norm and one per group of a group norm.
+NormParams make_params(TestBed& bed, int64_t columns, int64_t groups, int64_t weights = 0) {
   NormParams p;
   p.groups = groups;
-  const int64_t count = groups == 1 ? columns : groups;
+  const int64_t count = weights > 0 ? weights : groups == 1 ? columns : groups;
   p.weight = bed.random(101, {count}, 0.5);
   p.bias = bed.random(102, {count}, 0.5);
   dispatch_real(p.weight.dtype, [&](auto zero_value) {
@@ -120,6 +122,32 @@ TEST(NormTest, ForwardMatchesTheFormula) {
       }
     }
   }
+}
+
+TEST(NormTest, OneGroupMayHaveOneWeightForAllColumns) {
+  // Group norm of a layer with a single head: a layer norm whose weights are all the same.
+  TestBed bed(Precision::kF64);
+  const int64_t rows = 3, columns = 7;
+  const NormParams p = make_params(bed, columns, /*groups=*/1, /*weights=*/1);
+  NormParams same = make_params(bed, columns, 1);
+  for (double& w : same.weight.span<double>()) w = p.weight.ptr<double>()[0];
+  for (double& b : same.bias.span<double>()) b = p.bias.ptr<double>()[0];
+  const Tensor x = bed.random(1, {rows, columns}), dy = bed.random(2, {rows, columns});
+  const NormStats stats = make_norm_stats(bed.exec, rows);
+  const Tensor y = bed.zeros(DType::kF64, {rows, columns});
+  const Tensor y_same = bed.zeros(DType::kF64, {rows, columns});
+  const auto loss = [&] {
+    norm_forward(bed.exec, p, x, y, stats);
+    return test::dot(y, dy);
+  };
+  loss();
+  norm_forward(bed.exec, same, x, y_same, stats);
+  EXPECT_TRUE(std::ranges::equal(y.span<double>(), y_same.span<double>()));
+  const Gradients d = make_gradients(bed, p, rows, columns);
+  norm_backward(bed.exec, p, dy, x, stats, Tensor(), d.dx, d.dweight, d.dbias);
+  expect_gradient(x, d.dx, loss);
+  expect_gradient(p.weight, d.dweight, loss);
+  expect_gradient(p.bias, d.dbias, loss);
 }
 
 TEST(NormTest, BackwardMatchesFiniteDifferences) {

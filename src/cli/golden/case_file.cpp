@@ -331,7 +331,9 @@ Geometry read_geometry(const Case& golden, int64_t rows) {
   Geometry g;
   g.offsets = golden.int_list("seq_offsets");
   check_offsets(g.offsets, rows);
-  if (golden.settings().flag("has_num_targets", golden.has("num_targets"))) {
+  const Settings& settings = golden.settings();
+  const bool listed = settings.has("num_targets") && !settings.integers("num_targets").empty();
+  if (settings.flag("has_num_targets", listed || golden.has("num_targets"))) {
     g.num_targets = golden.int_list("num_targets");
     check_targets(g.offsets, g.num_targets);
   }

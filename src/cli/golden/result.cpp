@@ -44,6 +44,24 @@ std::string CaseResult::title() const {
   return variant.empty() ? name : fmt::format("{} [{}]", name, variant);
 }
 
+void allow_rounding(std::span<const CaseResult> nudged, CaseResult& result) {
+  for (GroupResult& group : result.groups) {
+    for (TensorResult& tensor : group.tensors) {
+      if (tensor.passed || tensor.tolerance == 0) continue;
+      double moved = 0;
+      for (const CaseResult& run : nudged) {
+        const auto same = std::ranges::find(run.groups, group.name, &GroupResult::name);
+        if (same == run.groups.end()) continue;
+        for (const TensorResult& t : same->tensors) {
+          if (t.name == tensor.name) moved = std::max(moved, t.error);
+        }
+      }
+      tensor.tolerance = std::max(tensor.tolerance, kRoundings * moved);
+      tensor.passed = tensor.error <= tensor.tolerance;  // false for NaN
+    }
+  }
+}
+
 /// Twice the error of the plain run for what goes forward, three times for gradients and what was
 /// trained with them, and 2^-10 of the largest value for its own roundings. A handful of numbers is
 /// often right by luck, and after many steps luck is all there is: there the worst tensor of the

@@ -92,6 +92,15 @@ Tensor Workspace::zeros(DType dtype, const Shape& shape) {
 void Workspace::write(const Tensor& to, std::span<const double> values) {
   SEGUE_ASSERT(to.is_contiguous() && to.elements() == static_cast<int64_t>(values.size()),
                "one value per element");
+  std::vector<double> nudged;
+  if (nudge_ > 0) {
+    nudged.assign(values.begin(), values.end());
+    for (double& value : nudged) {
+      nudge_seed_ = base::splitmix64(nudge_seed_);
+      value *= 1 + nudge_ * (0x1p-63 * static_cast<double>(nudge_seed_) - 1);
+    }
+    values = nudged;
+  }
   with_real_type(to.dtype, [&]<class T>(T) {
     std::vector<T> converted(values.size());
     for (size_t i = 0; i < values.size(); ++i) {

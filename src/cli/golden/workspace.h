@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/rng.h"
 #include "cli/golden/case_file.h"
 #include "cli/golden/result.h"
 #include "model/parameters.h"
@@ -20,6 +21,13 @@ class Workspace {
 
   Exec exec;
 
+  /// From now on real inputs and parameters are changed by up to `share` of themselves, differently
+  /// for every seed: what the results then do tells how much rounding alone may move them.
+  void nudge_inputs(double share, uint64_t seed) {
+    nudge_ = share;
+    nudge_seed_ = base::splitmix64(seed);
+  }
+
   /// Tensors in the arena. Activations are rounded in mode bf16, as real ones are.
   Tensor activation(const Values& values);
   Tensor index(std::span<const int32_t> values);
@@ -33,6 +41,8 @@ class Workspace {
  private:
   std::optional<Stream> stream_;
   Arena arena_;
+  double nudge_ = 0;
+  uint64_t nudge_seed_ = 0;
 };
 
 /// A contiguous view of arena memory in a shape known at run time (up to four dimensions).
