@@ -105,8 +105,8 @@ void clear_exchanged(const std::string& old, const std::string& folder) {
     if (name == kTemporary) continue;
     if (belongs_to_store(name)) {
       remove_tree(path);
-    } else if (!base::exists(folder + "/" + name)) {
-      rename_path(path.string(), folder + "/" + name);
+    } else if (const std::string back = fmt::format("{}/{}", folder, name); !base::exists(back)) {
+      rename_path(path.string(), back);
     } else {
       base::log_warning(fmt::format("{} stays there: {} has another one", path.string(), folder));
     }
