@@ -117,6 +117,7 @@ bool calibrate_balance(RunConfig& config, const Ranks& ranks, Device device,
   if (ranks.first()) {
     RunConfig known;
     base::ConfigSources recorded;
+    recorded.file = "config of the run";
     recorded.text = before;
     recorded.use_environment = false;
     if (!before.empty()) base::load_config(known, recorded);
