@@ -16,7 +16,6 @@
 #include "base/parallel.h"
 #include "base/stage.h"
 #include "base/time.h"
-#include "ops/gemm.h"
 #include "tensor/device_memory.h"
 #include "train/batch_pipeline.h"
 #include "train/calibration.h"
@@ -38,13 +37,6 @@
 namespace segue::train {
 namespace {
 
-constexpr double kMib = 1 << 20, kGib = 1 << 30;
-
-std::string format_bytes(double bytes) {
-  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
-                      : fmt::format("{:.1f} GiB", bytes / kGib);
-}
-
 /// "auto" and "cuda" spread the ranks of a machine over its GPUs.
 Device take_device(const RunConfig& config, const comm::World& world) {
   Device device = choose_device(config.train.device);
@@ -60,26 +52,6 @@ Device take_device(const RunConfig& config, const comm::World& world) {
 double available_bytes(Device device) {
   if (device.is_cuda()) return static_cast<double>(cuda_facts(device.index).free_bytes);
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-}
-
-void log_start(const RunConfig& c, Trainer& trainer, const RunFolder& folder) {
-  const model::ModelConfig& m = c.model;
-  int64_t rows = 0;
-  for (const sparse::TableConfig& t : c.sparse.tables) rows += t.rows;
-  base::log_info(fmt::format("run folder {}", folder.path()));
-  base::log_info(
-      fmt::format("model: {} layers, {} heads, width {}, {} tokens at most; {} dense "
-                  "parameters",
-                  m.layers, m.heads, m.dim, m.max_seq_len,
-                  base::format_count(static_cast<double>(trainer.ranker().parameters().count()))));
-  base::log_info(fmt::format("tables: {} with {} rows of {}, {} with optimizer state",
-                             c.sparse.tables.size(), base::format_count(static_cast<double>(rows)),
-                             c.sparse.dim,
-                             format_bytes(static_cast<double>(trainer.tables().bytes()))));
-  const int ranks = trainer.ranks().size();
-  base::log_info(fmt::format(
-      "{}device {}, {} threads, gemm {}", ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",
-      segue::describe(trainer.device()), base::num_threads(), ops::gemm_backend()));
 }
 
 /// One process's part of a run.
