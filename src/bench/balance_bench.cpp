@@ -19,7 +19,7 @@ void bench_balance(const Settings& settings, Report& report) {
                {"events", step.events},
                {"tokens", static_cast<int64_t>(step.timing.tokens)},
                {"pairs", static_cast<int64_t>(step.timing.pairs)}};
-    r.timing.seconds = {step.timing.seconds};
+    r.timing.seconds = step.seconds;
     r.items = step.timing.tokens;
     r.item_name = "tokens";
     report.add(r);

@@ -84,6 +84,19 @@ class TrainRanks : public testing::Test {
     FAIL() << "no step " << step << " in " << run_name;
   }
 
+  /// Until there is something to go on from: writing goes on in the background.
+  void wait_for_checkpoint(const std::string& run_name) const {
+    const base::Stopwatch watch;
+    while (watch.seconds() < 40) {
+      std::error_code none;
+      for (const auto& entry : fs::directory_iterator(path(run_name) + "/checkpoints", none)) {
+        if (entry.path().filename().string().starts_with("step-")) return;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    FAIL() << "no checkpoint in " << run_name;
+  }
+
   /// The process that is this rank of a launcher.
   static pid_t rank_of(const Process& launcher, int rank) {
     const std::string pid = std::to_string(launcher.pid());
@@ -139,7 +152,7 @@ class TrainRanks : public testing::Test {
   /// Runs 4 ranks, sends a signal to one of them in mid-training, and goes on with the same
   /// command: it must end like a run that nothing happened to.
   Outcome survive(const Trouble& trouble) {
-    constexpr int kRanks = 4, kSteps = 120;
+    constexpr int kRanks = 4, kSteps = 200;
     const auto start = [&](const std::vector<std::string>& command) {
       return trouble.by_mpirun
                  ? Process(mpirun_command(kRanks, trouble.mpirun_options), without_ranks(command))
@@ -147,15 +160,18 @@ class TrainRanks : public testing::Test {
     };
     EXPECT_EQ(run_process(arguments("straight", kRanks, kSteps)).code, 0);
     const std::vector<std::string> command = arguments(
-        "broken", kRanks, kSteps, {"comm.timeout_seconds=" + std::to_string(trouble.timeout)});
+        "broken", kRanks, kSteps,
+        {"comm.timeout_seconds=" + std::to_string(trouble.timeout), "parallel.pipeline=on"});
     Process process = start(command);
     wait_for_step("broken", 25);
+    wait_for_checkpoint("broken");
     const pid_t victim = rank_of(process, 2);
     if (victim > 0) ::kill(victim, trouble.signal);
     const base::Stopwatch watch;
     const Outcome outcome = process.wait();
     EXPECT_LT(watch.seconds(), trouble.most_seconds);
-    int spoken = 0;
+    // Who waits for a rank that waits for the culprit names that one; one at least knows.
+    int spoken = 0, named = 0;
     std::istringstream lines(outcome.err);
     for (std::string line; std::getline(lines, line);) {
       const bool launcher = line.starts_with("segue: rank ");  // which repeats the first of them
@@ -163,11 +179,12 @@ class TrainRanks : public testing::Test {
       ++spoken;
       EXPECT_TRUE(contains(line, "group `")) << line;
       EXPECT_TRUE(contains(line, ", step ")) << line;
-      EXPECT_TRUE(contains(line, "rank 2 ")) << line;
+      named += line.find("rank 2") != std::string::npos;
       EXPECT_FALSE(contains(line, ", step 0:")) << line;
     }
     if (trouble.others_speak) {
-      EXPECT_EQ(spoken, kRanks - 1) << outcome.err;
+      EXPECT_GE(spoken, kRanks - 1) << outcome.err;  // mpirun wakes a stopped one before it ends it
+      EXPECT_GE(named, 1) << outcome.err;
     }
     Process second = start(command);
     const Outcome again = second.wait();
@@ -262,7 +279,7 @@ TEST_F(TrainRanks, SigtermStopsAllRanksWithACheckpoint) {
   const int steps = 60;
   ASSERT_EQ(run_process(arguments("straight", 3, steps)).code, 0);
   const std::vector<std::string> command =
-      arguments("stopped", 3, steps, {"checkpoint.every_steps=0"});
+      arguments("stopped", 3, steps, {"checkpoint.every_steps=0", "parallel.pipeline=on"});
   Process process(command);
   wait_for_step("stopped", 10);
   process.kill(SIGTERM);
@@ -286,7 +303,7 @@ using SlowTrainRanks = TrainRanks;
 TEST_F(SlowTrainRanks, AStoppedRankEndsAllAndTheRunGoesOnInTheSameBits) {
   const Outcome o = survive({.signal = SIGSTOP, .timeout = 3, .most_seconds = 3 + 10 + 5});
   EXPECT_EQ(o.code, kExitPeer);
-  EXPECT_TRUE(contains(o.err, "rank 2 did not answer within 3 s"));
+  EXPECT_TRUE(contains(o.err, "did not answer within 3 s")) << o.err;
 }
 
 /// While step i computes, batch i + 1 is prepared and batch i + 2 is balanced, on threads of their
@@ -377,7 +394,7 @@ TEST_F(SlowTrainRanks, OthersOfAKilledRankMaySpeakUnderMpirun) {
                              .most_seconds = 3 + 10,
                              .by_mpirun = true,
                              .mpirun_options = {"--mca", "orte_enable_recovery", "1"}});
-  EXPECT_TRUE(contains(o.err, "rank 2 did not answer within 3 s")) << o.err;
+  EXPECT_TRUE(contains(o.err, "did not answer within 3 s")) << o.err;
 }
 
 TEST_F(SlowTrainRanks, AStoppedRankUnderMpirunEndsAllAndTheRunGoesOnInTheSameBits) {
@@ -385,7 +402,7 @@ TEST_F(SlowTrainRanks, AStoppedRankUnderMpirunEndsAllAndTheRunGoesOnInTheSameBit
   const Outcome o =
       survive({.signal = SIGSTOP, .timeout = 3, .most_seconds = 3 + 10 + 5, .by_mpirun = true});
   EXPECT_NE(o.code, 0);
-  EXPECT_TRUE(contains(o.err, "rank 2 did not answer within 3 s")) << o.err;
+  EXPECT_TRUE(contains(o.err, "did not answer within 3 s")) << o.err;
 }
 
 TEST_F(TrainRanks, WhatAllRanksFindWrongIsSaidOnceUnderMpirun) {

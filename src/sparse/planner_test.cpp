@@ -253,7 +253,8 @@ TEST(PlannerTest, TinyTablesAreCopied) {
 TEST(PlannerTest, SaysHowFarItIsFromFitting) {
   const PlannedTables planned = plan_tables(benchmark(4, 80));
   EXPECT_FALSE(planned.fits());
-  // 560 GiB over 4 ranks, 30 of activations, 600,000 rows of 2 KiB three times on their way, with room for twice.
+  // 560 GiB over 4 ranks, 30 of activations, 600,000 rows of 2 KiB three times on their way, with
+  // room for twice.
   EXPECT_NEAR(planned.missing_device / kGib, 560.05 / 4 + 30 + 2 * 3.48 - 80, 0.1);
   std::string advice;
   for (const std::string& a : planned.advice) advice += a + "\n";

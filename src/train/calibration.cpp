@@ -22,8 +22,11 @@ constexpr int64_t kMostRows = 100'000;  // of a table: what a row costs hardly d
 constexpr int64_t kMostPasses = 2;      // micro-batches of a step: more of them say the same
 constexpr int kWarmUp = 1, kTimed = 5;
 
-int64_t most_samples(const RunConfig& config, int ranks) {
-  return std::max<int64_t>(2, samples_per_rank(config, ranks));
+/// Of a step with samples of so many events: a rank's share, or as many as say the same.
+int64_t samples_of(const RunConfig& config, int ranks, int64_t events) {
+  const int64_t enough =
+      kMostPasses * config.train.micro_batch_tokens / (events * config.model.tokens_per_event());
+  return std::max<int64_t>(2, std::min(enough, samples_per_rank(config, ranks)));
 }
 
 /// The same model with random samples as long as the config allows.
@@ -31,7 +34,7 @@ RunConfig calibration_config(const RunConfig& config, int ranks) {
   const int64_t longest = std::max<int64_t>(1, step_bounds(config).events);
   RunConfig c = config;
   c.data.store.clear();
-  c.data.batch_size = most_samples(config, ranks);
+  c.data.batch_size = samples_of(config, ranks, std::max<int64_t>(1, longest / 4));
   c.data.random = {};
   c.data.random.lengths.low = longest;
   c.data.random.lengths.high = longest + 1;
@@ -48,16 +51,15 @@ Calibration::Step timed_step(const RunConfig& config, int64_t samples, int64_t e
   random.lengths.high = events + 1;
   const data::RandomBatches data(random_schema(config.model, config.sparse), random,
                                  static_cast<uint64_t>(config.train.seed));
-  Calibration::Step step{samples, events, {}};
+  Calibration::Step step{samples, events, {}, {}};
   Batch batch;
-  std::vector<double> seconds;
   for (int i = 0; i < kWarmUp + kTimed; ++i) {
     data.fill(i + 1, batch);
     const double taken = seconds_of(batch);
-    if (i >= kWarmUp) seconds.push_back(taken);
+    if (i >= kWarmUp) step.seconds.push_back(taken);
   }
-  std::ranges::nth_element(seconds, seconds.begin() + kTimed / 2);
-  step.timing.seconds = seconds[kTimed / 2];
+  std::ranges::nth_element(step.seconds, step.seconds.begin() + kTimed / 2);
+  step.timing.seconds = step.seconds[kTimed / 2];
   const balance::SampleShape shape = sample_shape(config.model);
   for (const balance::SampleCost& sample :
        balance::sample_costs(batch, shape, balance::CostKind::kCalibrated, {0, 1})) {
@@ -73,13 +75,11 @@ Calibration calibrate_cost(const RunConfig& config, int ranks,
                            const std::function<double(const Batch&)>& seconds_of) {
   const RunConfig c = calibration_config(config, ranks);
   const int64_t longest = c.data.random.lengths.low;
-  const int64_t tokens = kMostPasses * c.train.micro_batch_tokens;
   Calibration all;
   std::vector<balance::Timing> differences;
   for (const int64_t events : {longest, longest / 2, longest / 4}) {
     if (events == 0) continue;
-    const int64_t samples =
-        std::clamp(tokens / (events * c.model.tokens_per_event()), int64_t{2}, c.data.batch_size);
+    const int64_t samples = samples_of(config, ranks, events);
     // What any step costs, however small, is in both and falls out.
     const Calibration::Step half = timed_step(c, samples / 2, events, seconds_of);
     const Calibration::Step whole = timed_step(c, samples, events, seconds_of);
@@ -117,6 +117,7 @@ bool calibrate_balance(RunConfig& config, const Ranks& ranks, Device device,
   if (ranks.first()) {
     RunConfig known;
     base::ConfigSources recorded;
+    recorded.file = "config of the run";
     recorded.text = before;
     recorded.use_environment = false;
     if (!before.empty()) base::load_config(known, recorded);

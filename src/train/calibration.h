@@ -18,6 +18,7 @@ struct Calibration {
   struct Step {
     int64_t samples = 0, events = 0;  // events of each sample
     balance::Timing timing;
+    std::vector<double> seconds;  // of each run; the median is in `timing`
   };
   std::vector<Step> steps;
   balance::CostWeights weights;

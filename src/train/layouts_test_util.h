@@ -155,14 +155,21 @@ inline Trained train_layout(comm::World& world, const Layout& layout, int64_t st
   return trained;
 }
 
+/// `tolerance`, relative, is that of losses: 1e-5 where only the order of sums differs, 1e-3 with
+/// 16-bit wires. Sums in another order move the norm no more than that, nor predictions and so the
+/// AUC (all 360 layouts on the CPU: losses 1.2e-7, norms 4.0e-7, AUC 4.4e-7). A 16-bit wire rounds
+/// rows and their gradients, in bf16 by up to 2^-9 each; in a mean loss that averages out (5.9e-4),
+/// a norm follows its largest parts and may move by both (2.0e-3).
 inline void expect_same_training(const Trained& a, const Trained& b, double tolerance) {
+  constexpr double kOrderOfSums = 1e-5, kTwoRoundings = 2.0 / 512;
+  const double of_norm = tolerance <= kOrderOfSums ? tolerance : kTwoRoundings;
   ASSERT_EQ(a.losses.size(), b.losses.size());
   for (size_t i = 0; i < a.losses.size(); ++i) {
     ASSERT_NEAR(a.losses[i], b.losses[i], tolerance * std::abs(b.losses[i])) << "step " << i + 1;
-    ASSERT_NEAR(a.norms[i], b.norms[i], 10 * tolerance * std::abs(b.norms[i])) << "step " << i + 1;
+    ASSERT_NEAR(a.norms[i], b.norms[i], of_norm * std::abs(b.norms[i])) << "step " << i + 1;
   }
   EXPECT_NEAR(a.eval_loss, b.eval_loss, tolerance * b.eval_loss);
-  EXPECT_NEAR(a.lifetime_auc, b.lifetime_auc, 10 * tolerance);
+  EXPECT_NEAR(a.lifetime_auc, b.lifetime_auc, tolerance);
 }
 
 }  // namespace segue::train

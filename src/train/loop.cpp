@@ -274,6 +274,8 @@ class Loop {
     } else {
       stop_early();
     }
+    // Batches that nobody will train are finished all the same: other ranks may wait for this one.
+    pipeline_->settle();
     watchdog_ = nullptr;
     pipeline_.reset();
   }

@@ -57,7 +57,7 @@ TEST(LoopRanksTest, RunsAreThoseOfOneRank) {
     EXPECT_EQ(several.samples, one.samples);
     EXPECT_NEAR(several.last_loss, one.last_loss, 1e-5 * one.last_loss);
     EXPECT_NEAR(several.held_out->loss, one.held_out->loss, 1e-5 * one.held_out->loss);
-    EXPECT_NEAR(several.held_out->auc(), one.held_out->auc(), 1e-4);
+    EXPECT_NEAR(several.held_out->auc(), one.held_out->auc(), 1e-5);
   }
 }
 

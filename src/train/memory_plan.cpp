@@ -18,11 +18,6 @@ namespace {
 
 constexpr double kMib = 1 << 20, kGib = 1 << 30;
 
-std::string format_bytes(double bytes) {
-  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
-                      : fmt::format("{:.1f} GiB", bytes / kGib);
-}
-
 struct DenseCounts {
   double all = 0;
   double largest_bucket = 0;  // of gradients that ranks add up together
@@ -82,6 +77,11 @@ void add_recompute(const RunConfig& c, Device device, MemoryPlan& plan) {
 }
 
 }  // namespace
+
+std::string format_bytes(double bytes) {
+  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
+                      : fmt::format("{:.1f} GiB", bytes / kGib);
+}
 
 Device planned_device(const RunConfig& config) {
   if (config.train.device == "auto") return choose_device("auto");

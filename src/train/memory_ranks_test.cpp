@@ -87,8 +87,8 @@ TEST(MemoryRanksTest, RanksTakeWhatWasPlanned) {
       Ranks ranks(world, config, Device::cpu());
       Trainer trainer(config, Device::cpu(), ranks);
       train_some(config, trainer, ranks, [&] {
-        const MemoryPlan parts = rank_memory(
-            config, cluster_of(config, layout.ranks, world.local_size()), world.rank());
+        const MemoryPlan parts =
+            rank_memory(config, cluster_of(config, layout.ranks, world.local_size()), world.rank());
         const auto plan = by_purpose(parts);
         const double tables = plan.at("tables") + plan.at("optimizer") - plan.at("parameters");
         EXPECT_NEAR(static_cast<double>(trainer.tables().bytes()), tables, kNear * tables);
