@@ -1,5 +1,7 @@
 #include "model/config.h"
 
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include <fmt/format.h>
@@ -115,8 +117,24 @@ namespace {
 
 [[noreturn]] void bad(const std::string& message) { fail(ErrorCode::kConfig, message); }
 
-void require_positive(const char* key, int64_t value) {
-  if (value <= 0) bad(fmt::format("{} must be at least 1, not {}", key, value));
+// Far beyond what any memory holds, and small enough that no product of sizes overflows.
+constexpr int64_t kMostWidth = 1 << 16;
+constexpr int64_t kMostHeads = 1 << 12;
+constexpr int64_t kMostLayers = 1 << 12;
+constexpr int64_t kMostTokens = 1 << 24;
+constexpr int64_t kMostBuckets = std::numeric_limits<int32_t>::max();
+
+void require_size(const char* key, int64_t value, int64_t most, int64_t least = 1) {
+  if (value < least || value > most) {
+    bad(fmt::format("{} must be between {} and {}, not {}", key, least, most, value));
+  }
+}
+
+/// A rate or a factor; NaN is none.
+void require_number(const char* key, double value) {
+  if (!(value >= 0) || !std::isfinite(value)) {
+    bad(fmt::format("{} must be a number and not negative, not {}", key, value));
+  }
 }
 
 void require_share(const char* key, double value) {
@@ -132,20 +150,18 @@ int64_t ModelConfig::contextual_tokens() const {
 }
 
 void ModelConfig::validate() const {
-  require_positive("model.dim", dim);
-  require_positive("model.heads", heads);
-  require_positive("model.qk_dim", qk_dim);
-  require_positive("model.v_dim", v_dim);
-  require_positive("model.layers", layers);
-  require_positive("model.hidden", hidden);
-  require_positive("model.item_hidden", item_hidden);
-  require_positive("model.head_hidden", head_hidden);
-  require_positive("model.position_buckets", position_buckets);
-  if (time_buckets < 0) bad("model.time_buckets must not be negative");
-  if (output_norm == OutputNorm::kGroup && heads == 1) {
-    bad("model.output_norm = \"group\" norms every head by itself, with one weight for each, and "
-        "model.heads is 1; take more heads, or model.output_norm = \"layer\"");
-  }
+  require_size("model.dim", dim, kMostWidth);
+  require_size("model.heads", heads, kMostHeads);
+  require_size("model.qk_dim", qk_dim, kMostWidth);
+  require_size("model.v_dim", v_dim, kMostWidth);
+  require_size("model.layers", layers, kMostLayers);
+  require_size("model.hidden", hidden, kMostWidth);
+  require_size("model.item_hidden", item_hidden, kMostWidth);
+  require_size("model.head_hidden", head_hidden, kMostWidth);
+  require_size("model.max_seq_len", max_seq_len, kMostTokens);
+  require_size("model.position_buckets", position_buckets, kMostBuckets);
+  require_size("model.time_buckets", time_buckets, kMostBuckets, 0);
+  require_number("model.time_pi", time_pi);
   require_share("model.input_dropout", input_dropout);
   require_share("model.dropout", dropout);
   if (tasks.empty()) bad("model.tasks is empty: name at least one task ([[model.tasks]])");
@@ -159,7 +175,7 @@ void ModelConfig::validate() const {
   }
   names.clear();
   for (const ContextualFeature& f : contextual) {
-    require_positive("model.contextual.max_length", f.max_length);
+    require_size("model.contextual.max_length", f.max_length, kMostTokens);
     if (!names.insert(f.name).second)
       bad(fmt::format("contextual feature `{}` is named twice", f.name));
   }
@@ -169,13 +185,15 @@ void ModelConfig::validate() const {
   for (const int64_t w : action.weights) {
     if (w <= 0) bad("model.action.weights must be positive");
   }
-  require_positive("model.action.dim", action.dim);
+  require_size("model.action.dim", action.dim, kMostWidth);
   if (max_seq_len <= contextual_tokens()) {
     bad(fmt::format("model.max_seq_len ({}) leaves no room behind {} contextual tokens",
                     max_seq_len, contextual_tokens()));
   }
-  if (attention.window < 0 || attention.min_full < 0) bad("model.attention: negative length");
-  require_positive("model.attention.target_group", attention.target_group);
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  require_size("model.attention.window", attention.window, kAny, 0);
+  require_size("model.attention.min_full", attention.min_full, kAny, 0);
+  require_size("model.attention.target_group", attention.target_group, kAny);
   if (labels == LabelKind::kEveryItem && tokens == TokenKind::kMerged) {
     bad("model.labels = \"every_item\" needs model.tokens = \"interleaved\": a merged token "
         "carries the "
@@ -184,13 +202,19 @@ void ModelConfig::validate() const {
 }
 
 void OptimizerConfig::validate() const {
-  if (!(lr >= 0) || !(sparse_lr >= 0))
-    bad("optimizer.lr and optimizer.sparse_lr must not be negative");
+  require_number("optimizer.lr", lr);
+  require_number("optimizer.sparse_lr", sparse_lr);
   require_share("optimizer.beta1", beta1);
   require_share("optimizer.beta2", beta2);
-  if (!(eps > 0)) bad("optimizer.eps must be positive");
+  // Smaller ones are 0 as a float, and 0 / 0 is what the first step of an unused weight would be.
+  constexpr double kLeastEps = std::numeric_limits<float>::min();
+  if (!(eps >= kLeastEps) || !std::isfinite(eps)) {
+    bad(fmt::format("optimizer.eps must be at least {:.2g}, not {}", kLeastEps, eps));
+  }
+  require_number("optimizer.weight_decay", weight_decay);
+  require_number("optimizer.warmup_start_lr", warmup_start_lr);
   if (warmup_steps < 0) bad("optimizer.warmup_steps must not be negative");
-  if (!(clip_norm >= 0)) bad("optimizer.clip_norm must not be negative");
+  require_number("optimizer.clip_norm", clip_norm);
 }
 
 namespace {

@@ -1,6 +1,7 @@
 #include "train/train_config.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -13,6 +14,13 @@ namespace {
 
 void require_at_least(const char* key, int64_t value, int64_t least) {
   if (value < least) bad(fmt::format("{} must be at least {}, not {}", key, least, value));
+}
+
+/// A number of things in memory; sizes that follow from it must not overflow.
+void require_count(const char* key, int64_t value) {
+  constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
+  if (value >= 1 && value <= kMost) return;
+  bad(fmt::format("{} must be between 1 and {}, not {}", key, kMost, value));
 }
 
 void require_between(const char* key, double value, double least, double most) {
@@ -122,7 +130,7 @@ data::RandomDataConfig DataConfig::random_config() const {
 }
 
 void DataConfig::validate() const {
-  require_at_least("data.batch_size", batch_size, 1);
+  require_count("data.batch_size", batch_size);
   require_at_least("data.gather.history_length", gather.history_length, 0);
   if (gather.history_length > 0) gather.validate();
   stream_config().validate();
@@ -143,13 +151,13 @@ void TrainConfig::validate() const {
   }
   require_at_least("train.micro_batch_tokens", micro_batch_tokens, 1);
   require_at_least("train.log_every", log_every, 1);
-  require_at_least("train.metric_window", metric_window, 1);
+  require_count("train.metric_window", metric_window);
   require_at_least("train.max_skipped", max_skipped, 0);
   require_between("train.warn_z_score", warn_z_score, 0, 1e9);
   require_between("train.watchdog_seconds", watchdog_seconds, 0, 1e9);
   require_between("train.peak_tflops", peak_tflops, 0, 1e9);
-  constexpr double kMostGib = 1 << 20;
-  require_between("train.arena_gib", arena_gib, 0, kMostGib);
+  constexpr double kMostGib = 1 << 20, kLeastGib = 0x1p-20;  // 1 KiB
+  if (arena_gib != 0) require_between("train.arena_gib", arena_gib, kLeastGib, kMostGib);
 }
 
 void EvalConfig::validate() const {
