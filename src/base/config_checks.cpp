@@ -1,5 +1,7 @@
 #include "base/config_checks.h"
 
+#include <cmath>
+
 #include <fmt/format.h>
 
 #include "base/error.h"
@@ -12,6 +14,16 @@ void fail_config(const std::string& message) { fail(ErrorCode::kConfig, message)
 
 void require_at_least(const char* key, int64_t value, int64_t least) {
   if (value < least) fail_config(fmt::format("{} must be at least {}, not {}", key, least, value));
+}
+
+void require_size(const char* key, int64_t value, int64_t most, int64_t least) {
+  if (value >= least && value <= most) return;
+  fail_config(fmt::format("{} must be between {} and {}, not {}", key, least, most, value));
+}
+
+void require_number(const char* key, double value) {
+  if (value >= 0 && std::isfinite(value)) return;
+  fail_config(fmt::format("{} must be a number and not negative, not {}", key, value));
 }
 
 void require_between(const char* key, double value, double least, double most) {

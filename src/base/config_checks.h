@@ -9,6 +9,9 @@ namespace segue::base {
 
 [[noreturn]] void fail_config(const std::string& message);  // Error(kConfig)
 void require_at_least(const char* key, int64_t value, int64_t least);
+/// A number of things in memory; with the largest one a size that follows must not overflow.
+void require_size(const char* key, int64_t value, int64_t most, int64_t least = 1);
+void require_number(const char* key, double value);  // finite, not negative
 void require_between(const char* key, double value, double least, double most);  // ends included
 void require_share(const char* key, double value);                               // in [0, 1)
 

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int64_t kLargestValue = int64_t{1} << 62;  // longer tails are cut here
 constexpr double kLargestAlpha = 64;
+constexpr double kLargestVariation = 1e100;  // the square of std / mean must be finite
 
 /// Each attempt at an element has a Philox counter of its own: 128 random bits, two uniform
 /// numbers. A rejection method that fails this often (all of ours accept at least every other
@@ -134,6 +135,10 @@ void Distribution::validate(const char* what) const {
         fail_config(what, fmt::format("lognormal needs `mean` above 0, not {}", mean));
       if (std < 0) {
         fail_config(what, fmt::format("`std` must be 0 (for mean / 2) or more, not {}", std));
+      }
+      if (!(std / mean < kLargestVariation)) {
+        fail_config(what, fmt::format("`std` must be below {:.0e} times `mean`, not {} for mean {}",
+                                      kLargestVariation, std, mean));
       }
       break;
     case DistributionKind::kZipf:

@@ -223,6 +223,11 @@ TEST(DistributionTest, ValidateSaysWhatIsWrong) {
   expect(zipf_bounded(0, 5, 0), "`alpha`");
   expect(zipf(0, 0, 1), "above 1");
   expect(zipf(0, 0, NAN), "`alpha`");
+  Distribution wide;
+  wide.kind = DistributionKind::kLognormal;
+  wide.mean = 1e-3;
+  wide.std = 1e300;
+  expect(wide, "times `mean`");
   expect(zipf(9, 5, 2), "`high` = 5 is below `low` = 9");
   expect(make(DistributionKind::kNormal, 0, 0, 5, 0, 0), "`std`");
   expect(make(DistributionKind::kNormal, 0, 0, NAN, 1, 0), "finite");

@@ -1,5 +1,7 @@
 #include "model/config.h"
 
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include <fmt/format.h>
@@ -12,7 +14,16 @@ namespace {
 
 using base::fail_config;
 using base::require_at_least;
+using base::require_number;
 using base::require_share;
+using base::require_size;
+
+// Far beyond what any memory holds, and small enough that no product of sizes overflows.
+constexpr int64_t kMostWidth = 1 << 16;
+constexpr int64_t kMostHeads = 1 << 12;
+constexpr int64_t kMostLayers = 1 << 12;
+constexpr int64_t kMostTokens = 1 << 24;
+constexpr int64_t kMostBuckets = std::numeric_limits<int32_t>::max();
 
 }  // namespace
 
@@ -126,21 +137,18 @@ int64_t ModelConfig::contextual_tokens() const {
 }
 
 void ModelConfig::validate() const {
-  require_at_least("model.dim", dim, 1);
-  require_at_least("model.heads", heads, 1);
-  require_at_least("model.qk_dim", qk_dim, 1);
-  require_at_least("model.v_dim", v_dim, 1);
-  require_at_least("model.layers", layers, 1);
-  require_at_least("model.hidden", hidden, 1);
-  require_at_least("model.item_hidden", item_hidden, 1);
-  require_at_least("model.head_hidden", head_hidden, 1);
-  require_at_least("model.position_buckets", position_buckets, 1);
-  require_at_least("model.time_buckets", time_buckets, 0);
-  if (output_norm == OutputNorm::kGroup && heads == 1) {
-    fail_config(
-        "model.output_norm = \"group\" norms every head by itself, with one weight for each, and "
-        "model.heads is 1; take more heads, or model.output_norm = \"layer\"");
-  }
+  require_size("model.dim", dim, kMostWidth);
+  require_size("model.heads", heads, kMostHeads);
+  require_size("model.qk_dim", qk_dim, kMostWidth);
+  require_size("model.v_dim", v_dim, kMostWidth);
+  require_size("model.layers", layers, kMostLayers);
+  require_size("model.hidden", hidden, kMostWidth);
+  require_size("model.item_hidden", item_hidden, kMostWidth);
+  require_size("model.head_hidden", head_hidden, kMostWidth);
+  require_size("model.max_seq_len", max_seq_len, kMostTokens);
+  require_size("model.position_buckets", position_buckets, kMostBuckets);
+  require_size("model.time_buckets", time_buckets, kMostBuckets, 0);
+  require_number("model.time_pi", time_pi);
   require_share("model.input_dropout", input_dropout);
   require_share("model.dropout", dropout);
   if (tasks.empty()) fail_config("model.tasks is empty: name at least one task ([[model.tasks]])");
@@ -155,7 +163,7 @@ void ModelConfig::validate() const {
   }
   names.clear();
   for (const ContextualFeature& f : contextual) {
-    require_at_least("model.contextual.max_length", f.max_length, 1);
+    require_size("model.contextual.max_length", f.max_length, kMostTokens);
     if (!names.insert(f.name).second)
       fail_config(fmt::format("contextual feature `{}` is named twice", f.name));
   }
@@ -165,14 +173,15 @@ void ModelConfig::validate() const {
   for (const int64_t w : action.weights) {
     if (w <= 0) fail_config("model.action.weights must be positive");
   }
-  require_at_least("model.action.dim", action.dim, 1);
+  require_size("model.action.dim", action.dim, kMostWidth);
   if (max_seq_len <= contextual_tokens()) {
     fail_config(fmt::format("model.max_seq_len ({}) leaves no room behind {} contextual tokens",
                             max_seq_len, contextual_tokens()));
   }
-  if (attention.window < 0 || attention.min_full < 0)
-    fail_config("model.attention: negative length");
-  require_at_least("model.attention.target_group", attention.target_group, 1);
+  constexpr int64_t kAny = std::numeric_limits<int64_t>::max();
+  require_size("model.attention.window", attention.window, kAny, 0);
+  require_size("model.attention.min_full", attention.min_full, kAny, 0);
+  require_size("model.attention.target_group", attention.target_group, kAny);
   if (labels == LabelKind::kEveryItem && tokens == TokenKind::kMerged) {
     fail_config(
         "model.labels = \"every_item\" needs model.tokens = \"interleaved\": a merged token "
@@ -182,13 +191,19 @@ void ModelConfig::validate() const {
 }
 
 void OptimizerConfig::validate() const {
-  if (!(lr >= 0) || !(sparse_lr >= 0))
-    fail_config("optimizer.lr and optimizer.sparse_lr must not be negative");
+  require_number("optimizer.lr", lr);
+  require_number("optimizer.sparse_lr", sparse_lr);
   require_share("optimizer.beta1", beta1);
   require_share("optimizer.beta2", beta2);
-  if (!(eps > 0)) fail_config("optimizer.eps must be positive");
+  // Smaller ones are 0 as a float, and 0 / 0 is what the first step of an unused weight would be.
+  constexpr double kLeastEps = std::numeric_limits<float>::min();
+  if (!(eps >= kLeastEps) || !std::isfinite(eps)) {
+    fail_config(fmt::format("optimizer.eps must be at least {:.2g}, not {}", kLeastEps, eps));
+  }
+  require_number("optimizer.weight_decay", weight_decay);
+  require_number("optimizer.warmup_start_lr", warmup_start_lr);
   require_at_least("optimizer.warmup_steps", warmup_steps, 0);
-  if (!(clip_norm >= 0)) fail_config("optimizer.clip_norm must not be negative");
+  require_number("optimizer.clip_norm", clip_norm);
 }
 
 namespace {

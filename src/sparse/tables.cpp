@@ -161,8 +161,11 @@ void describe(base::ConfigVisitor& v, TablesConfig& c) {
 
 void TablesConfig::validate() const {
   if (tables.empty()) fail_config("there are no embedding tables; add at least one to `tables`");
-  if (dim <= 0)
-    fail_config(fmt::format("`dim`, the width of table rows, must be positive, not {}", dim));
+  constexpr int64_t kMostColumns = 1 << 16;
+  if (dim <= 0 || dim > kMostColumns) {
+    fail_config(fmt::format("`dim`, the width of table rows, must be between 1 and {}, not {}",
+                            kMostColumns, dim));
+  }
   if (!(eps >= 0) || !std::isfinite(eps)) {
     fail_config(fmt::format("`eps` of the table optimizer must be 0 or more, not {}", eps));
   }

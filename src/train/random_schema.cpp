@@ -69,7 +69,11 @@ class Builder {
   }
 
   data::RandomColumn& add(const std::string& name, const std::string& group, Role role) {
-    if (name.empty()) fail(ErrorCode::kConfig, "a feature of the model has no column name");
+    if (name.empty())
+      fail(ErrorCode::kConfig,
+           fmt::format("a feature of the model has no column name, in group `{}`: see the "
+                       "names under [model]",
+                       group));
     if (!names_.insert(name).second) {
       fail(
           ErrorCode::kConfig,

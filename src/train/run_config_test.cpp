@@ -1,6 +1,8 @@
 #include "train/run_config.h"
 
 #include <functional>
+#include <limits>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -90,6 +92,49 @@ TEST(RunConfigTest, SectionsAreValidated) {
   EXPECT_FALSE(error_text([](RunConfig& c) { c.sparse.dim = 0; }).empty());
   EXPECT_FALSE(error_text([](RunConfig& c) { c.optimizer.beta1 = 1; }).empty());
   EXPECT_FALSE(error_text([](RunConfig& c) { c.data.batch_size = 0; }).empty());
+}
+
+TEST(RunConfigTest, SizesWhoseProductsOverflowAreRefused) {
+  constexpr int64_t kHuge = int64_t{1} << 62;
+  using Change = void (*)(RunConfig&);
+  const std::pair<const char*, Change> changes[] = {
+      {"model.dim", [](RunConfig& c) { c.model.dim = kHuge; }},
+      {"model.heads", [](RunConfig& c) { c.model.heads = kHuge; }},
+      {"model.qk_dim", [](RunConfig& c) { c.model.qk_dim = kHuge; }},
+      {"model.v_dim", [](RunConfig& c) { c.model.v_dim = kHuge; }},
+      {"model.layers", [](RunConfig& c) { c.model.layers = kHuge; }},
+      {"model.hidden", [](RunConfig& c) { c.model.hidden = kHuge; }},
+      {"model.item_hidden", [](RunConfig& c) { c.model.item_hidden = kHuge; }},
+      {"model.head_hidden", [](RunConfig& c) { c.model.head_hidden = kHuge; }},
+      {"model.max_seq_len", [](RunConfig& c) { c.model.max_seq_len = kHuge; }},
+      {"model.position_buckets", [](RunConfig& c) { c.model.position_buckets = kHuge; }},
+      {"model.time_buckets", [](RunConfig& c) { c.model.time_buckets = kHuge; }},
+      {"model.action.dim", [](RunConfig& c) { c.model.action.dim = kHuge; }},
+      {"`dim`, the width of table rows", [](RunConfig& c) { c.sparse.dim = kHuge; }},
+      {"data.batch_size", [](RunConfig& c) { c.data.batch_size = kHuge; }},
+      {"train.metric_window", [](RunConfig& c) { c.train.metric_window = kHuge; }}};
+  for (const auto& [key, change] : changes) {
+    EXPECT_TRUE(base::contains(error_text(change), key)) << key;
+  }
+}
+
+TEST(RunConfigTest, NumbersThatAreNoneAreRefused) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInf = std::numeric_limits<double>::infinity();
+  using Change = void (*)(RunConfig&);
+  const std::pair<const char*, Change> changes[] = {
+      {"model.time_pi", [](RunConfig& c) { c.model.time_pi = kNan; }},
+      {"optimizer.lr", [](RunConfig& c) { c.optimizer.lr = kInf; }},
+      {"optimizer.sparse_lr", [](RunConfig& c) { c.optimizer.sparse_lr = kInf; }},
+      {"optimizer.weight_decay", [](RunConfig& c) { c.optimizer.weight_decay = kNan; }},
+      {"optimizer.weight_decay", [](RunConfig& c) { c.optimizer.weight_decay = -1; }},
+      {"optimizer.warmup_start_lr", [](RunConfig& c) { c.optimizer.warmup_start_lr = kNan; }},
+      {"optimizer.clip_norm", [](RunConfig& c) { c.optimizer.clip_norm = kInf; }},
+      {"optimizer.eps", [](RunConfig& c) { c.optimizer.eps = 1e-320; }},
+      {"train.arena_gib", [](RunConfig& c) { c.train.arena_gib = 1e-320; }}};
+  for (const auto& [key, change] : changes) {
+    EXPECT_TRUE(base::contains(error_text(change), key)) << key;
+  }
 }
 
 TEST(RunConfigTest, ResolvedConfigReadsBackAsTheSame) {

@@ -1,6 +1,7 @@
 #include "train/train_config.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -12,10 +13,13 @@ namespace {
 using base::fail_config;
 using base::require_at_least;
 using base::require_between;
+using base::require_size;
 
 constexpr double kMostGib = 1 << 20;
+constexpr int64_t kMostCount = std::numeric_limits<int32_t>::max();
 
 }  // namespace
+
 void describe(base::ConfigVisitor& v, DataConfig& c) {
   v.field("store", c.store, "event store made by `segue prep` or `segue synth`; empty: random");
   v.field("index", c.index,
@@ -113,7 +117,7 @@ data::RandomDataConfig DataConfig::random_config() const {
 }
 
 void DataConfig::validate() const {
-  require_at_least("data.batch_size", batch_size, 1);
+  require_size("data.batch_size", batch_size, kMostCount);
   require_at_least("data.gather.history_length", gather.history_length, 0);
   if (gather.history_length > 0) gather.validate();
   stream_config().validate();
@@ -131,12 +135,13 @@ void TrainConfig::validate() const {
   require_between("train.threads", static_cast<double>(threads), 0, kMostThreads);
   require_at_least("train.micro_batch_tokens", micro_batch_tokens, 1);
   require_at_least("train.log_every", log_every, 1);
-  require_at_least("train.metric_window", metric_window, 1);
+  require_size("train.metric_window", metric_window, kMostCount);
   require_at_least("train.max_skipped", max_skipped, 0);
   require_between("train.warn_z_score", warn_z_score, 0, 1e9);
   require_between("train.watchdog_seconds", watchdog_seconds, 0, 1e9);
   require_between("train.peak_tflops", peak_tflops, 0, 1e9);
-  require_between("train.arena_gib", arena_gib, 0, kMostGib);
+  constexpr double kLeastGib = 0x1p-20;  // 1 KiB
+  if (arena_gib != 0) require_between("train.arena_gib", arena_gib, kLeastGib, kMostGib);
 }
 
 void EvalConfig::validate() const {
