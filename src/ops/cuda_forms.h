@@ -28,6 +28,7 @@ void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const
 bool gemm_each(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
                const Tensor& c, bool accumulate);
 void column_sum(const Exec& exec, const Tensor& x, const Tensor& out);
+std::string gemm_library();
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                   const NormStats& stats);
