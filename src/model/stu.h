@@ -110,6 +110,9 @@ class StuLayer {
     return {2 * config_.value_width() + config_.heads * config_.qk_dim,
             config_.heads * config_.qk_dim};
   }
+  /// The three that the collapsed layer forms for target rows; V comes along because it lies
+  /// between.
+  Block uvq_block() const { return {0, k_block().begin}; }
   static Tensor columns(const Tensor& t, Block b) { return t.columns(b.begin, b.width); }
 
   ops::NormParams input_norm() const;

@@ -48,18 +48,19 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
 
   s.h_target = exec.activation({targets, dim});
-  s.u = exec.activation({targets, w});
-  const Tensor q = exec.activation({targets, q_block().width});
-  ops::gather_rows(exec, s.h, target_tokens.rows, s.h_target);
-  ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, u_block()), s.u,
-            {.bias = uvqk_bias_->value.narrow(0, u_block().begin, u_block().width)});
-  ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, q_block()), q,
-            {.bias = uvqk_bias_->value.narrow(0, q_block().begin, q_block().width)});
+  const Tensor x_target = exec.activation({targets, dim});
+  const ops::TableRows gathers[] = {{s.h, target_tokens.rows, s.h_target},
+                                    {x, target_tokens.rows, x_target}};
+  ops::gather_tables(exec, gathers);
+  const Tensor uvq = exec.activation({targets, uvq_block().width});
+  ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, uvq_block()), uvq,
+            {.bias = uvqk_bias_->value.narrow(0, 0, uvq_block().width)});
+  s.u = columns(uvq, u_block());
 
   // From here to `a` everything stays in float: these values have no counterpart in the plain path.
   const Exec wide = wide_exec(exec);
   s.q_scaled = wide.activation({targets, q_block().width});
-  ops::scale(wide, as_activation(wide, q), alpha(), s.q_scaled);
+  ops::scale(wide, columns(uvq, q_block()), alpha(), s.q_scaled);
   s.key_query = wide.activation({targets, heads, dim});
   s.key_bias = wide.activation({targets, heads});
   const Tensor q_heads = by_head(s.q_scaled, heads);
@@ -93,8 +94,6 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   s.y = exec.activation({targets, 3 * w});
   ops::gate_forward(exec, gate_params(s.u, s.a, s.targets.identity, seq.training), s.y,
                     s.stats_out);
-  const Tensor x_target = exec.activation({targets, dim});
-  ops::gather_rows(exec, x, target_tokens.rows, x_target);
   s.x_out = exec.activation({targets, dim});
   ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out,
             {.residual = x_target});
@@ -117,7 +116,9 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
 
   // Output projection and gate, at target rows.
   const Tensor dy = exec.activation({targets, 3 * w});
-  const Tensor du = exec.activation({targets, w});
+  const Tensor duvq = exec.activation({targets, uvq_block().width});
+  zero(duvq, exec.stream);  // V of the target rows has its gradient elsewhere
+  const Tensor du = columns(duvq, u_block());
   const Tensor da = exec.activation({targets, w});
   ops::gemm(exec, Trans::kNo, dx_out, Trans::kYes, output_weight_->value, dy);
   ops::gemm(exec, Trans::kYes, s.y, Trans::kNo, dx_out, output_weight_->grad, {.accumulate = true});
@@ -169,25 +170,18 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
                  block_heads(dweight, k_block()), true);
   ops::gemm_each(wide, Trans::kYes, dc_heads, Trans::kNo, q_heads, block_heads(dbias, k_block()),
                  true);
-  ops::scale(wide, dq_wide, alpha(), dq_wide);
-  const Tensor dq = rounded_activation(exec, dq_wide);
+  ops::scale(exec, dq_wide, alpha(), columns(duvq, q_block()));
 
   // U and Q of the target rows.
   const Tensor dh_target = exec.activation({targets, dim});
-  ops::gemm(exec, Trans::kNo, du, Trans::kYes, columns(weight, u_block()), dh_target);
-  ops::gemm(exec, Trans::kNo, dq, Trans::kYes, columns(weight, q_block()), dh_target,
+  ops::gemm(exec, Trans::kNo, duvq, Trans::kYes, columns(weight, uvq_block()), dh_target);
+  ops::gemm(exec, Trans::kYes, s.h_target, Trans::kNo, duvq, columns(dweight, uvq_block()),
             {.accumulate = true});
-  const auto weight_gradient = [&](const Tensor& d, Block block) {
-    ops::gemm(exec, Trans::kYes, s.h_target, Trans::kNo, d, columns(dweight, block),
-              {.accumulate = true});
-    ops::column_sum(exec, d, uvqk_bias_->grad.narrow(0, block.begin, block.width));
-  };
-  weight_gradient(du, u_block());
-  weight_gradient(dq, q_block());
+  ops::column_sum(exec, duvq, uvqk_bias_->grad.narrow(0, 0, uvq_block().width));
   ops::segment_sum(exec, dh_target, s.targets.rows, dh);
 
-  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx, input_norm_weight_->grad,
-                     input_norm_bias_->grad);
+  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx,
+                     {input_norm_weight_->grad, input_norm_bias_->grad});
   ops::segment_sum(exec, dx_out, s.targets.rows, dx);
 }
 

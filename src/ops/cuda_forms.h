@@ -1,7 +1,11 @@
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "ops/assemble.h"
 #include "ops/contextual.h"
+#include "ops/deferred_sums.h"
 #include "ops/gate.h"
 #include "ops/gemm.h"
 #include "ops/loss.h"
@@ -28,18 +32,18 @@ void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const
 bool gemm_each(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
                const Tensor& c, bool accumulate);
 void column_sum(const Exec& exec, const Tensor& x, const Tensor& out);
+void fold_partials(const Exec& exec, std::span<const DeferredSums::Fold> folds);
 std::string gemm_library();
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                   const NormStats& stats);
 void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
                    const NormStats& stats, const Tensor& residual, const Tensor& dx,
-                   const Tensor& dweight, const Tensor& dbias);
+                   const NormGradients& gradients);
 void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                         const NormStats& stats);
 void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
-                         const NormStats& stats, const Tensor& dx, const Tensor& dweight,
-                         const Tensor& dbias);
+                         const NormStats& stats, const Tensor& dx, const NormGradients& gradients);
 void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const Tensor& y);
 void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, double eps,
                            const Tensor& dx);
@@ -52,6 +56,7 @@ void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
 void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire);
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
                  double scale);
 void convert(const Exec& exec, const Tensor& from, const Tensor& to);
@@ -91,9 +96,8 @@ void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out);
 void all_finite(const Exec& exec, const Tensor& values, const Tensor& out);
 void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
                 const Tensor& scale);
-void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& enabled, const Tensor& mean_squares);
+void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
+                   DType wire, const Tensor& enabled);
 void row_mean_squares(const Exec& exec, const Tensor& x, int64_t width, const Tensor& out);
 
 }  // namespace cuda

@@ -180,8 +180,11 @@ class Prepared {
               cublasLtMatmulAlgo_t& algorithm) const {
     Preference preference;
     preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-    // The other schemes add partial products in the type of the result, or in no fixed order.
-    const auto schemes = static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    // The other schemes add partial products in the type of the result, or in no fixed order. A
+    // short k is not worth a second kernel.
+    constexpr int64_t kShort = 4096;
+    const auto schemes = static_cast<uint32_t>(
+        p.k <= kShort ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.a));
@@ -315,21 +318,6 @@ DType product_type(const Exec& exec) {
   return exec.rounds_to_bf16() ? DType::kBf16 : DType::kF32;
 }
 
-/// `t` in the type of the result, converted if need be.
-Tensor in_type(const Exec& exec, const Tensor& t, DType dtype) {
-  if (!t || t.dtype == dtype) return t;
-  Tensor to;
-  if (t.rank == 1) {
-    to = exec.arena->tensor(dtype, {t.size(0)});
-  } else if (t.rank == 2) {
-    to = exec.arena->tensor(dtype, {t.size(0), t.size(1)});
-  } else {
-    to = exec.arena->tensor(dtype, {t.size(0), t.size(1), t.size(2)});
-  }
-  convert(exec, t, to);
-  return to;
-}
-
 /// Rows of one element or a single row may have any stride; cuBLASLt wants one that fits.
 int64_t leading(const Tensor& t) {
   return t.size(0) <= 1 ? std::max<int64_t>(1, t.size(1)) : t.stride(0);
@@ -357,6 +345,21 @@ void check_operands(Trans trans_a, const Tensor& a, Trans trans_b, const Tensor&
 }
 
 }  // namespace
+
+Tensor in_type(const Exec& exec, const Tensor& t, DType dtype) {
+  if (!t || t.dtype == dtype) return t;
+  Tensor to = exec.rounded_parameters.find(t, dtype);
+  if (to) return to;
+  if (t.rank == 1) {
+    to = exec.arena->tensor(dtype, {t.size(0)});
+  } else if (t.rank == 2) {
+    to = exec.arena->tensor(dtype, {t.size(0), t.size(1)});
+  } else {
+    to = exec.arena->tensor(dtype, {t.size(0), t.size(1), t.size(2)});
+  }
+  convert(exec, t, to);
+  return to;
+}
 
 Tensor product_operand(const Exec& exec, const Tensor& t) {
   return in_type(exec, t, product_type(exec));

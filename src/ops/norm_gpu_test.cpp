@@ -45,7 +45,7 @@ TEST_F(GpuNormTest, LayerAndGroupNorm) {
         const Tensor dx = with_residual ? residual : dy;  // in place
         const Tensor dweight = bed.parameter(5, {p.weight.elements()});
         const Tensor dbias = bed.parameter(6, {p.weight.elements()});
-        norm_backward(bed.exec, p, dy, x, stats, residual, dx, dweight, dbias);
+        norm_backward(bed.exec, p, dy, x, stats, residual, dx, {dweight, dbias});
         return {{"y", false, bed.values(y)},
                 {"mean", false, bed.values(stats.mean)},
                 {"rstd", false, bed.values(stats.rstd)},
@@ -70,7 +70,7 @@ TEST_F(GpuNormTest, SwishNorm) {
       const Tensor dy = bed.activation(3, {s.rows, s.columns});
       const Tensor dx = bed.activation(4, {s.rows, s.columns});
       const Tensor dweight = bed.parameter(5, {s.columns}), dbias = bed.parameter(6, {s.columns});
-      swish_norm_backward(bed.exec, p, dy, x, stats, dx, dweight, dbias);
+      swish_norm_backward(bed.exec, p, dy, x, stats, dx, {dweight, dbias});
       return {{"y", false, bed.values(y)},
               {"dx", true, bed.values(dx)},
               {"dweight", true, bed.values(dweight)},

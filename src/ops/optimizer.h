@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "tensor/exec.h"
 
@@ -49,9 +50,16 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim);
 /// or double. ids i64. Row addresses are 64 bit. Error(kOutOfRange) leaves the table as it was, and
 /// so does `enabled` (f64 [1] on exec's device; absent: 1) where it is 0. `mean_squares` (f64 [n],
 /// row-wise Adagrad only) stands for mean(g^2) where the table holds some columns of wider rows.
-void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& enabled = {}, const Tensor& mean_squares = {});
+struct TableUpdate {
+  Tensor ids, gradients, table, state;
+  Tensor mean_squares = {};
+};
+void rowwise_update(const Exec& exec, const RowUpdateParams& p, const TableUpdate& update,
+                    const Tensor& enabled = {});
+/// Several tables of one width and type: on a GPU one launch. Gradients are used as they are after
+/// a trip over `wire` (kF16 or kBf16; kF32: as they are).
+void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
+                   DType wire, const Tensor& enabled = {});
 
 /// out[i] (f64) = sum of squares of row i of x, divided by `width`: the part that these columns
 /// have in the mean square of a row of that width.

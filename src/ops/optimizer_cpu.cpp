@@ -178,16 +178,34 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim) {
   return 0;
 }
 
-void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& enabled, const Tensor& mean_squares) {
+void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
+                   DType wire, const Tensor& enabled) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::update_tables(exec, p, parts, wire, enabled);
+  }
+  for (TableUpdate part : parts) {
+    const Arena::Mark mark(*exec.arena);
+    if (wire != DType::kF32) {  // the caller's gradients stay as they are
+      const Tensor& from = part.gradients;
+      const Tensor rounded = exec.arena->tensor(from.dtype, {from.size(0), from.size(1)});
+      copy(rounded, from, exec.stream);
+      round_rows_to_wire(exec, wire, rounded);
+      part.gradients = rounded;
+    }
+    rowwise_update(exec, p, part, enabled);
+  }
+}
+
+void rowwise_update(const Exec& exec, const RowUpdateParams& p, const TableUpdate& update,
+                    const Tensor& enabled) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) {
-      return cuda::rowwise_update(exec, p, ids, gradients, table, state, enabled, mean_squares);
+      return cuda::update_tables(exec, p, {&update, 1}, DType::kF32, enabled);
     }
   }
   require_cpu(exec, "rowwise_update");
   if (is_off(enabled)) return;
+  const auto& [ids, gradients, table, state, mean_squares] = update;
   const int64_t n = ids.size(0), dim = table.size(1);
   const int64_t state_size = row_state_size(p.kind, dim);
   SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim, "rowwise_update: shapes differ");

@@ -73,10 +73,10 @@ TEST_F(GpuOptimizerTest, UpdatesThatAreNotEnabledChangeNothing) {
     p.kind = kind;
     p.lr = 0.1;
     const std::vector<double> before = bed.values(table), state_before = bed.values(state);
-    rowwise_update(bed.exec, p, ids, g, table, state, off);
+    rowwise_update(bed.exec, p, {ids, g, table, state}, off);
     EXPECT_EQ(bed.values(table), before);
     EXPECT_EQ(bed.values(state), state_before);
-    rowwise_update(bed.exec, p, ids, g, table, state, on);
+    rowwise_update(bed.exec, p, {ids, g, table, state}, on);
     EXPECT_NE(bed.values(table), before);
   }
   const Tensor g = bed.parameter(4, {64}), m = bed.parameter(5, {64}),
@@ -107,8 +107,8 @@ TEST_F(GpuOptimizerTest, RowwiseUpdates) {
               p.kind = kind;
               p.lr = 0.1;
               const Tensor g = bed.parameter(3, {n, dim});
-              rowwise_update(bed.exec, p, bed.longs(ids), g, table, state);
-              rowwise_update(bed.exec, p, bed.longs(ids), g, table, state);
+              rowwise_update(bed.exec, p, {bed.longs(ids), g, table, state});
+              rowwise_update(bed.exec, p, {bed.longs(ids), g, table, state});
               return {{"table", false, bed.values(table)}, {"state", false, bed.values(state)}};
             },
             Precision::kF32);

@@ -123,7 +123,7 @@ struct Table {
     std::copy(rows.begin(), rows.end(), ids.ptr<int64_t>());
     gradients = bed.random(2, {n, dim});
   }
-  void update(const Exec& exec) const { rowwise_update(exec, p, ids, gradients, weights, state); }
+  void update(const Exec& exec) const { rowwise_update(exec, p, {ids, gradients, weights, state}); }
 };
 
 TEST(OptimizerTest, AllFinite) {
@@ -146,7 +146,7 @@ TEST(OptimizerTest, UpdatesThatAreNotEnabledChangeNothing) {
   const Table t(bed, RowOptimizer::kRowwiseAdagrad, {3, 7});
   const auto run = [&] {
     adam_update(bed.exec, {}, {}, g, m, v, parameter, enabled);
-    rowwise_update(bed.exec, t.p, t.ids, t.gradients, t.weights, t.state, enabled);
+    rowwise_update(bed.exec, t.p, {t.ids, t.gradients, t.weights, t.state}, enabled);
     std::vector<uint8_t> bytes;
     for (const Tensor& x : {m, v, parameter, t.weights, t.state}) {
       const std::vector<uint8_t> part = bytes_of(x);
@@ -279,7 +279,7 @@ TEST(OptimizerTest, NoRowsAndDoubleGradients) {
   t.gradients = bed.zeros(DType::kF64, {1, 6});
   t.gradients.ptr<double>()[2] = 1;
   const float before = t.weights.row<float>(5)[2];
-  rowwise_update(bed.exec, t.p, t.ids, t.gradients, t.weights, {});  // SGD needs no state
+  rowwise_update(bed.exec, t.p, {t.ids, t.gradients, t.weights, {}});  // SGD needs no state
   EXPECT_FLOAT_EQ(t.weights.row<float>(5)[2], before - 0.1f);
 }
 

@@ -190,6 +190,22 @@ void round_rows_to_bf16(const Exec& exec, const Tensor& x) {
   map_in_place<float>(x, [](float value) { return round_to_bf16(value); });
 }
 
+void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::gather_tables(exec, parts, wire);
+  }
+  for (const TableRows& part : parts) {
+    gather_rows(exec, part.table, part.index, part.to);
+    round_rows_to_wire(exec, wire, part.to);
+  }
+}
+
+void round_rows_to_wire(const Exec& exec, DType wire, const Tensor& x) {
+  if (wire == DType::kF16) round_rows_to_f16(exec, x);
+  // The op rounds to the activation type, which is bf16 in this precision alone.
+  if (wire == DType::kBf16) round_rows_to_bf16(exec.with(Precision::kBf16), x);
+}
+
 void round_rows_to_f16(const Exec& exec, const Tensor& x) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) return cuda::round_rows_to_f16(exec, x);

@@ -173,8 +173,7 @@ class Tables {
   /// Per table its part of `rows`; absent for those not named.
   std::vector<Tensor> split(const Tensor& rows, const Ticket& ticket,
                             std::span<const TableId> tables) const;
-  void update(const Exec& exec, TableId table, const Tensor& slots, const Tensor& gradients,
-              double lr, int64_t step, const Tensor& enabled, const Tensor& mean_squares) const;
+  ops::RowUpdateParams update_params(double lr, int64_t step) const;
 
   TablesConfig config_;
   ShardPlan plan_;
@@ -190,7 +189,7 @@ class Tables {
   std::vector<Work> work_;  // per table: memory of begin()
 };
 
-/// In place, as a trip over the wire would.
-void round_to_wire(const Exec& exec, Wire wire, const Tensor& x);
+/// What numbers travel as.
+DType wire_type(Wire wire);
 
 }  // namespace segue::sparse
