@@ -34,7 +34,8 @@ Mlp::Mlp(Parameters& parameters, const std::string& prefix, const MlpConfig& con
   if (has_final_norm()) norm(".3", config.out, norm2_weight_, norm2_bias_);
 }
 
-Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x, const Tensor& y) const {
+Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x, const Tensor& addend,
+                        const Tensor& y) const {
   const int64_t rows = x.size(0);
   Saved s;
   s.x = x;
@@ -53,7 +54,9 @@ Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x, const Tensor& y) cons
   if (has_final_norm()) {
     s.y = exec.activation({rows, config_.out});
     s.stats2 = ops::make_norm_stats(exec, rows);
-    ops::norm_forward(exec, norm_params(norm2_weight_, norm2_bias_), s.z2, s.y, s.stats2);
+    ops::norm_forward(exec, norm_params(norm2_weight_, norm2_bias_), s.z2, s.y, s.stats2, addend);
+  } else if (addend) {
+    ops::add(exec, s.z2, addend, s.z2);
   }
   return s;
 }

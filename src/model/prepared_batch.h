@@ -53,7 +53,8 @@ struct PreparedBatch {
   /// Table rows that the branches read, one after the other: content [branch rows], additional
   /// [branch rows, additional features], context [contextual slots, samples] (-1: absent).
   Part<int32_t> input_index;
-  Part<int32_t> action_code;  // codes the action branch runs on
+  Part<int32_t> sorted_keys, sorted_items;  // the same sorted, for a GPU: see ops::sort_index
+  Part<int32_t> action_code;                // codes the action branch runs on
   std::vector<Tokens> micro_batches;
 
   std::vector<float> labels;  // [tasks][labels], in sample order

@@ -75,9 +75,8 @@ Preprocessor::Saved Preprocessor::forward(const Exec& exec, const Inputs& inputs
   s.content = content_->forward(exec, inputs.content);
   s.rows = s.content.y;
   if (additional_) {
-    s.additional = additional_->forward(exec, inputs.additional);
-    s.rows = exec.activation({inputs.content.size(0), config_.dim});
-    ops::add(exec, s.content.y, s.additional.y, s.rows);
+    s.additional = additional_->forward(exec, inputs.additional, s.content.y);
+    s.rows = s.additional.y;
   }
   const Tensor encoded =
       exec.activation({action_code.size(0), config_.action_bits * config_.action_dim});

@@ -134,6 +134,9 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, PreparedBatch& batch,
         zeros(exec, rows.table_rows.size(0), rows.table_rows.size(1), exec.parameter_dtype());
   }
   rows.input_index = placed.tensor(batch.input_index);
+  if (exec.device.is_cuda()) {
+    rows.sorted_index = {placed.tensor(batch.sorted_keys), placed.tensor(batch.sorted_items)};
+  }
   const Tensor inputs = exec.activation({rows.input_index.size(0), tables_.config().dim});
   ops::gather_rows(exec, rows.table_rows, rows.input_index, inputs);
   rows.saved = preprocessor_->forward(
@@ -151,7 +154,7 @@ void Ranker::rows_backward(const Exec& exec, Rows& rows) const {
   Arena::Mark scratch(*exec.arena);
   const Tensor dinputs = exec.activation({rows.input_index.size(0), tables_.config().dim});
   preprocessor_->backward(exec, rows.saved, rows.all_gradients, dinputs);
-  ops::segment_sum(exec, dinputs, rows.input_index, rows.table_gradients);
+  ops::segment_sum(exec, dinputs, rows.input_index, rows.table_gradients, 1, rows.sorted_index);
 }
 
 Pass Ranker::run(const Exec& exec, const Batch& batch, const PassOptions& options) {
@@ -229,11 +232,14 @@ Pass Ranker::enqueue(const Exec& caller, PreparedBatch& batch, const PassOptions
     sums.flush();  // gradients of action rows are among them
     rows_backward(exec, rows);
     sums.flush();
-    if (!options.gradients_ready) {
-      ops::sum_of_squares(exec, parameters_.grads(), pass.results.gradient_squares);
+    const Tensor squared[] = {parameters_.grads(),
+                              rows.table_gradients.reshape({rows.table_gradients.elements()})};
+    const PassResults& results = pass.results;
+    if (options.gradients_ready) {
+      ops::sum_of_squares(exec, squared[1], results.row_gradient_squares);
+    } else {
+      ops::sums_of_squares(exec, squared, results.squares);
     }
-    ops::sum_of_squares(exec, rows.table_gradients.reshape({rows.table_gradients.elements()}),
-                        pass.results.row_gradient_squares);
     pass.all_row_gradients = rows.table_gradients;
     for (const sparse::TableId table : batch.looked_up) {
       const auto t = static_cast<size_t>(table);
@@ -269,8 +275,9 @@ PassResults Ranker::make_results(const Exec& exec, int64_t labels) const {
   r.sums = view(0, DType::kF64, {sums});
   zero(r.sums, exec.stream);
   r.losses = r.sums.narrow(0, 0, tasks);
-  r.gradient_squares = r.sums.narrow(0, tasks, 1);
-  r.row_gradient_squares = r.sums.narrow(0, tasks + 1, 1);
+  r.squares = r.sums.narrow(0, tasks, 2);
+  r.gradient_squares = r.squares.narrow(0, 0, 1);
+  r.row_gradient_squares = r.squares.narrow(0, 1, 1);
   r.logits = view(sum_bytes, type, {labels, tasks});
   r.predictions = view(sum_bytes + value_bytes, type, {tasks, labels});
   return r;

@@ -43,6 +43,7 @@ struct PassResults {
   Tensor memory;                // u8
   Tensor sums;                  // f64: the next three, one after the other
   Tensor losses;                // f64 [tasks]
+  Tensor squares;               // f64 [2]: the next two
   Tensor gradient_squares;      // f64 [1]
   Tensor row_gradient_squares;  // f64 [1]
   Tensor logits;                // [labels, tasks]
@@ -128,6 +129,7 @@ class Ranker {
   void prepare_ids(const Batch& batch, PreparedBatch& out);
   void prepare_branches(PreparedBatch& out);
   void prepare_context(const Batch& batch, PreparedBatch& out) const;
+  void sort_inputs(PreparedBatch& out) const;
   void prepare_actions(const Batch& batch, PreparedBatch& out);
   PreparedBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro,
                                        PreparedBatch& out);

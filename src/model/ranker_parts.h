@@ -8,6 +8,7 @@
 #include "model/precision.h"
 #include "model/ranker.h"
 #include "ops/assemble.h"
+#include "ops/rows.h"
 #include "sparse/dedup.h"
 
 namespace segue::model {
@@ -29,6 +30,7 @@ struct Ranker::Rows {
   Tensor table_rows;       // [table rows, embedding dim]: distinct rows of all tables
   Tensor table_gradients;  // the same shape, float
   Tensor input_index;      // i32: see PreparedBatch
+  ops::SortedIndex sorted_index;
   Preprocessor::Saved saved;
   Tensor all_gradients;  // of what the preprocessor made, float
   Preprocessor::RowGradients gradients;

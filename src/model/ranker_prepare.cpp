@@ -11,6 +11,7 @@
 #include "model/ranker.h"
 #include "model/ranker_parts.h"
 #include "ops/assemble.h"
+#include "ops/rows.h"
 
 namespace segue::model {
 
@@ -47,6 +48,7 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBat
   prepare_ids(batch, out);
   prepare_branches(out);
   prepare_context(batch, out);
+  sort_inputs(out);
   prepare_actions(batch, out);
   out.micro_batches.clear();
   std::vector<MicroBatch> cuts = cut_micro_batches(out.layout, micro_batch_tokens);
@@ -122,6 +124,17 @@ void Ranker::prepare_context(const Batch& batch, PreparedBatch& out) const {
       }
     }
   }
+}
+
+/// What backward sums the gradients of table rows by; here it is done while another batch runs.
+void Ranker::sort_inputs(PreparedBatch& out) const {
+  if (!parameters_.values().device.is_cuda()) return;
+  int64_t rows = 0;
+  for (const sparse::TableId table : out.looked_up) rows += out.ticket.distinct_rows(table);
+  out.sorted_keys = out.block.add<int32_t>(out.input_index.count);
+  out.sorted_items = out.block.add<int32_t>(out.input_index.count);
+  ops::sort_index(out.block.span(out.input_index), rows, out.block.span(out.sorted_keys),
+                  out.block.span(out.sorted_items));
 }
 
 void Ranker::prepare_branches(PreparedBatch& out) {

@@ -174,7 +174,7 @@ Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const 
     item.product = as_activation(wide, user);
   }
   item.logits = results.logits.rows(tokens.first_label, labels);
-  item.head = head_->forward(wide, item.product, item.logits);
+  item.head = head_->forward(wide, item.product, {}, item.logits);
   item.dlogits = wide.activation({labels, item.logits.size(1)});
   return item;
 }

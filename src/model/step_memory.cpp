@@ -310,8 +310,8 @@ int64_t batch_memory(const ModelConfig& model, const StepBounds& bounds) {
   const int64_t labels = model.labels == LabelKind::kCandidates ? bounds.samples * bounds.candidates
                                                                 : bounds.samples * bounds.events;
   constexpr int64_t kSmall = int64_t{1} << 20;  // offsets, action codes, alignment
-  return tokens * 6 * 4 + places * features * (8 + 4) + places * 4 +
-         bounds.samples * model.contextual_tokens() * (8 + 4) +
+  return tokens * 6 * 4 + places * features * (8 + 3 * 4) + places * 4 +
+         bounds.samples * model.contextual_tokens() * (8 + 3 * 4) +
          labels * (5 * 4 + features * 4 + tasks * 8) + kSmall;
 }
 

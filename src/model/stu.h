@@ -114,6 +114,7 @@ class StuLayer {
   /// between.
   Block uvq_block() const { return {0, k_block().begin}; }
   static Tensor columns(const Tensor& t, Block b) { return t.columns(b.begin, b.width); }
+  static Tensor part(const Tensor& vector, Block b) { return vector.narrow(0, b.begin, b.width); }
 
   ops::NormParams input_norm() const;
   ops::GateParams gate_params(const Tensor& u, const Tensor& a, const ops::RowIdentity& rows,

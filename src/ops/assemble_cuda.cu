@@ -264,7 +264,7 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
     if (!table) return;
     SEGUE_ASSERT(index && index.size(0) == tokens && table.size(1) == dim,
                  "assemble: gradient without its index");
-    orders.push_back({index, {table, table.size(0), scale}, {}});
+    orders.push_back({index, {table, table.size(0), scale}, {}, {}});
   };
   order_of(gradients.position, p.position_index, 1);
   order_of(gradients.time, p.time_index, 1);
@@ -277,7 +277,8 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
   if (gradients.content || gradients.context) {
     orders.push_back({p.row_index,
                       {gradients.content, rows_or_zero(p.content), p.scale},
-                      {gradients.context, rows_or_zero(p.context), p.scale}});
+                      {gradients.context, rows_or_zero(p.context), p.scale},
+                      {}});
   }
   sum_rows(exec, dx, dropped, orders);
 }

@@ -22,8 +22,9 @@ struct NormStats {
 };
 NormStats make_norm_stats(const Exec& exec, int64_t rows, int64_t groups = 1);
 
+/// y = norm(x), or norm(x), rounded, + addend.
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
-                  const NormStats& stats);
+                  const NormStats& stats, const Tensor& addend = {});
 
 /// Gradients of parameters, each [columns] (or [groups]), += ; absent where nobody wants them.
 /// `input_bias` is that of a bias which was added to x just before: the column sums of dx.

@@ -7,6 +7,7 @@
 #include "ops/norm_rows.h"
 #include "ops/row_chunks.h"
 #include "ops/row_loop.h"
+#include "ops/rows.h"
 #include "ops/vector_math.h"
 
 namespace segue::ops {
@@ -31,9 +32,9 @@ NormStats make_norm_stats(const Exec& exec, int64_t rows, int64_t groups) {
 }
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
-                  const NormStats& stats) {
+                  const NormStats& stats, const Tensor& addend) {
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::norm_forward(exec, p, x, y, stats);
+    if (exec.device.is_cuda()) return cuda::norm_forward(exec, p, x, y, stats, addend);
   }
   require_cpu(exec, "norm_forward");
   check_same_shape(x, y);
@@ -53,6 +54,7 @@ void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const 
       }
     });
   });
+  if (addend) add(exec, y, addend, y);
 }
 
 void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,

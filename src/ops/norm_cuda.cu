@@ -7,7 +7,8 @@ namespace {
 /// y = norm(x), or x * sigmoid(norm(x)).
 template <class T, class L, bool kSwish>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 4 : 1)
-    norm_forward_kernel(NormArgs a, int64_t rows, Matrix<const T> x, Matrix<T> y) {
+    norm_forward_kernel(NormArgs a, int64_t rows, Matrix<const T> x, Matrix<const T> addend,
+                        Matrix<T> y) {
   extern __shared__ __align__(16) float parameters[];
   a.template stage<L::kW>(parameters);
   const BlockRows block(rows);
@@ -28,6 +29,10 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 4 : 1)
         for (int j = 0; j < L::kW; ++j) {
           const float n = (value.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
           out[j] = kSwish ? value.v[i][j] * sigmoid<T>(n) : n;
+        }
+        if (!kSwish && addend.data != nullptr) {
+          load(addend.row(r) + c, w);
+          for (int j = 0; j < L::kW; ++j) out[j] = rounded<T>(out[j]) + w[j];
         }
         store(to + c, out);
       });
@@ -153,20 +158,21 @@ void check_same_shape(const Tensor& x, const Tensor& y) {
 
 template <bool kSwish>
 void forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
-             const NormStats& stats) {
+             const NormStats& stats, const Tensor& addend) {
   check_same_shape(x, y);
+  if (addend) check_same_shape(x, addend);
   SEGUE_ASSERT(!kSwish || p.groups == 1, "swish_norm: layer norm only");
   const int64_t rows = x.size(0), columns = x.size(1);
   if (rows == 0 || columns == 0) return;
   const NormArgs a(exec, p, stats, rows, columns);
   const cudaStream_t stream = stream_of(exec);
-  const bool vectorize = can_vectorize(columns, {x, y}) && a.can_vectorize_groups();
+  const bool vectorize = can_vectorize(columns, {x, y, addend}) && a.can_vectorize_groups();
   dispatch_type(x.dtype, [&](auto zero_value) {
     dispatch_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       norm_forward_kernel<T, decltype(lanes), kSwish>
-          <<<row_blocks(rows), kThreads, a.parameter_bytes(), stream>>>(a, rows, input_of<T>(x),
-                                                                        matrix_of<T>(y));
+          <<<row_blocks(rows), kThreads, a.parameter_bytes(), stream>>>(
+              a, rows, input_of<T>(x), input_of<T>(addend), matrix_of<T>(y));
       check_launch();
     });
   });
@@ -207,8 +213,8 @@ void backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Ten
 }  // namespace
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
-                  const NormStats& stats) {
-  forward<false>(exec, p, x, y, stats);
+                  const NormStats& stats, const Tensor& addend) {
+  forward<false>(exec, p, x, y, stats, addend);
 }
 
 void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
@@ -219,7 +225,7 @@ void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, cons
 
 void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                         const NormStats& stats) {
-  forward<true>(exec, p, x, y, stats);
+  forward<true>(exec, p, x, y, stats, {});
 }
 
 void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,

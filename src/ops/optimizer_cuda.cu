@@ -28,15 +28,26 @@ struct AdamStep {
   }
 };
 
-/// A null pointer enables.
-__device__ bool is_off(const double* enabled) { return enabled != nullptr && *enabled == 0; }
+/// Values that must all be finite for anything to change.
+struct Finite {
+  const double* values;
+  int64_t count;
+
+  explicit Finite(const Tensor& t) : values(device_ptr<double>(t)), count(t ? t.elements() : 0) {}
+  __device__ bool all() const {
+    bool good = true;
+    for (int64_t i = 0; i < count; ++i) good = good && isfinite(values[i]);
+    return good;
+  }
+};
 
 template <int kW>
 __global__ void __launch_bounds__(kThreads)
-    adam_kernel(AdamStep step, float decay, const double* scale, const double* enabled, int64_t n,
-                const float* gradient, float* m, float* v, float* parameter) {
-  if (is_off(enabled)) return;
-  const float factor = scale != nullptr ? static_cast<float>(*scale) : 1.f;
+    adam_kernel(AdamStep step, float decay, double clip_norm, const double* squares, Finite finite,
+                int64_t n, const float* gradient, float* m, float* v, float* parameter) {
+  if (!finite.all()) return;
+  const float factor =
+      squares != nullptr ? static_cast<float>(clip_scale(*squares, clip_norm)) : 1.f;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kW;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kW; i < n;
        i += stride) {
@@ -65,41 +76,36 @@ __device__ double block_sum(double value) {
   return total;
 }
 
-template <class T>
+constexpr size_t kMaxSquares = 4;  // tensors of one launch
+struct SquareList {
+  const float* x[kMaxSquares];
+  int64_t n[kMaxSquares];
+};
+
+/// partials[tensor][block]
 __global__ void __launch_bounds__(kThreads)
-    square_partials_kernel(const T* x, int64_t n, double* partials) {
+    square_partials_kernel(SquareList list, double* partials) {
+  const float* x = list.x[blockIdx.y];
+  const int64_t n = list.n[blockIdx.y];
   double sum = 0;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
 #pragma unroll 4
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
-    const double value = to_float(x[i]);
+    const double value = x[i];
     sum += value * value;
   }
   sum = block_sum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  if (threadIdx.x == 0) partials[blockIdx.y * gridDim.x + blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads)
     fold_squares_kernel(const double* partials, int n, double* out) {
   double sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) sum += partials[i];
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
+    sum += partials[blockIdx.x * n + i];
+  }
   sum = block_sum(sum);
-  if (threadIdx.x == 0) *out = sum;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    all_finite_kernel(const double* values, int64_t n, double* out) {
-  int good = 1;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) good &= isfinite(values[i]) ? 1 : 0;
-  good = __syncthreads_and(good);
-  if (threadIdx.x == 0) *out = good != 0 ? 1.0 : 0.0;
-}
-
-__global__ void clip_kernel(const double* squares, double clip_norm, double* scale) {
-  constexpr double kClipEps = 1e-6;  // as PyTorch's clip_grad_norm_
-  const double ratio = clip_norm / (sqrt(*squares) + kClipEps);
-  // Not fmin: a norm that is not a number must not become a harmless factor.
-  *scale = clip_norm > 0 ? (1.0 < ratio ? 1.0 : ratio) : 1.0;
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
 /// What is left of a gradient after a trip over the wire.
@@ -148,12 +154,12 @@ struct UpdateList {
   Part parts[kMaxTables];
   int64_t rows;
   WireRounding wire;
-  const double* enabled;
+  Finite finite;
 
   /// f(part, number of the row in its part, id) for the rows of this warp.
   template <class F>
   __device__ void for_each(F&& f) const {
-    if (is_off(enabled)) return;
+    if (!finite.all()) return;
     const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
     for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
          i < rows; i += warps) {
@@ -241,11 +247,9 @@ __global__ void __launch_bounds__(kThreads)
 /// At most kMaxTables parts.
 template <class G>
 void update_some(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
-                 WireRounding wire, const Tensor& enabled) {
+                 WireRounding wire, const Tensor& finite) {
   const int64_t dim = parts.front().table.size(1), state_size = row_state_size(p.kind, dim);
-  UpdateList<G> list{};
-  list.wire = wire;
-  list.enabled = device_ptr<double>(enabled);
+  UpdateList<G> list{.parts = {}, .rows = 0, .wire = wire, .finite = Finite(finite)};
   bool in_registers = p.kind == RowOptimizer::kRowwiseAdagrad && dim <= 512;
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto& [ids, gradients, table, state, mean_squares] = parts[i];
@@ -282,9 +286,9 @@ void update_some(const Exec& exec, const RowUpdateParams& p, std::span<const Tab
 
 }  // namespace
 
-void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
+void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_squares,
                  const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
-                 const Tensor& enabled) {
+                 const Tensor& finite) {
   const int64_t n = parameter.elements();
   SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
                "adam_update: sizes differ");
@@ -294,9 +298,9 @@ void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_s
   const auto launch = [&](auto kernel, int64_t width) {
     const int64_t blocks = std::min(divide_up(n, kThreads * width), kMaxBlocks);
     kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        step, static_cast<float>(p.weight_decay), device_ptr<double>(gradient_scale),
-        device_ptr<double>(enabled), n, device_ptr<float>(gradient), device_ptr<float>(m),
-        device_ptr<float>(v), device_ptr<float>(parameter));
+        step, static_cast<float>(p.weight_decay), p.clip_norm, device_ptr<double>(gradient_squares),
+        Finite(finite), n, device_ptr<float>(gradient), device_ptr<float>(m), device_ptr<float>(v),
+        device_ptr<float>(parameter));
     check_launch();
   };
   const auto flat = [n](const Tensor& t) { return t.reshape({n}); };
@@ -307,41 +311,32 @@ void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_s
   }
 }
 
-void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
-  SEGUE_ASSERT(x.is_contiguous(), "sum_of_squares: strided tensor");
+void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& out) {
+  SEGUE_ASSERT(x.size() <= kMaxSquares, "sums_of_squares: too many at once");
+  SquareList list{};
+  int64_t most = 1;
+  for (size_t i = 0; i < x.size(); ++i) {
+    SEGUE_ASSERT(x[i].is_contiguous(), "sum_of_squares: strided tensor");
+    list.x[i] = device_ptr<float>(x[i]);
+    list.n[i] = x[i].elements();
+    most = std::max(most, list.n[i]);
+  }
   const cudaStream_t stream = stream_of(exec);
-  const int64_t n = x.elements();
+  const auto tensors = static_cast<unsigned>(x.size());
   const auto blocks =
-      static_cast<unsigned>(std::clamp<int64_t>(divide_up(n, kThreads), 1, kPartialBlocks * 4));
+      static_cast<unsigned>(std::clamp<int64_t>(divide_up(most, kThreads), 1, kPartialBlocks * 4));
   const Arena::Mark mark(*exec.arena);
-  const Tensor partials = exec.arena->tensor(DType::kF64, {blocks});
-  dispatch_type(x.dtype, [&](auto zero_value) {
-    using T = decltype(zero_value);
-    square_partials_kernel<T>
-        <<<blocks, kThreads, 0, stream>>>(device_ptr<T>(x), n, device_ptr<double>(partials));
-    check_launch();
-  });
-  fold_squares_kernel<<<1, kThreads, 0, stream>>>(
+  const Tensor partials = exec.arena->tensor(DType::kF64, {tensors, blocks});
+  square_partials_kernel<<<dim3(blocks, tensors), kThreads, 0, stream>>>(
+      list, device_ptr<double>(partials));
+  check_launch();
+  fold_squares_kernel<<<tensors, kThreads, 0, stream>>>(
       device_ptr<double>(partials), static_cast<int>(blocks), device_ptr<double>(out));
   check_launch();
 }
 
-void all_finite(const Exec& exec, const Tensor& values, const Tensor& out) {
-  SEGUE_ASSERT(values.is_contiguous(), "all_finite: strided tensor");
-  all_finite_kernel<<<1, kThreads, 0, stream_of(exec)>>>(
-      device_ptr<double>(values), values.elements(), device_ptr<double>(out));
-  check_launch();
-}
-
-void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
-                const Tensor& scale) {
-  clip_kernel<<<1, 1, 0, stream_of(exec)>>>(device_ptr<double>(sum_of_squares), clip_norm,
-                                            device_ptr<double>(scale));
-  check_launch();
-}
-
 void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
-                   DType wire, const Tensor& enabled) {
+                   DType wire, const Tensor& finite) {
   const WireRounding rounding = wire == DType::kF16    ? WireRounding::kF16
                                 : wire == DType::kBf16 ? WireRounding::kBf16
                                                        : WireRounding::kNone;
@@ -349,7 +344,7 @@ void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const T
     const auto some = parts.first(std::min<size_t>(parts.size(), kMaxTables));
     parts = parts.subspan(some.size());
     dispatch_type(some.front().gradients.dtype, [&](auto zero_value) {
-      update_some<decltype(zero_value)>(exec, p, some, rounding, enabled);
+      update_some<decltype(zero_value)>(exec, p, some, rounding, finite);
     });
   }
 }

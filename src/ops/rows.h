@@ -20,8 +20,16 @@ void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wir
 /// to[index[i]] += from[i] (-1: nothing), duplicates summed in order of i (in fixed pieces) before
 /// they are added, times `scale`. No atomics: work is split by destination, so the result does not
 /// depend on threads or skew. Types may differ as above.
+/// A GPU sorts the index first, unless that was done before (`sorted`, made by sort_index).
+struct SortedIndex {
+  Tensor keys, items;  // i32 [n]
+};
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
-                 double scale = 1);
+                 double scale = 1, const SortedIndex& sorted = {});
+/// items: 0 .. n-1 in the order of their destinations, equal ones as they come, -1 last; keys: the
+/// destination of each, `destinations` for -1. Host work.
+void sort_index(std::span<const int32_t> index, int64_t destinations, std::span<int32_t> keys,
+                std::span<int32_t> items);
 
 /// y = a * b; backward: da = dy * b, db = dy * a (either may be absent; both overwritten, neither
 /// may be dy). Rounded once in mode kBf16. On a GPU a and da may have another type than the rest.

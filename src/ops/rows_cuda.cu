@@ -94,6 +94,17 @@ struct RoundTo {
   __device__ float operator()(float x, float) const { return rounded<T>(x); }
 };
 
+template <class A, class T>
+__global__ void __launch_bounds__(kThreads)
+    multiply_backward_kernel(int64_t n, const T* dy, const A* a, const T* b, A* da, T* db) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
+    const float gradient = to_float(dy[i]), other = to_float(a[i]);
+    if (da != nullptr) da[i] = from_float<A>(gradient * to_float(b[i]));
+    if (db != nullptr) db[i] = from_float<T>(gradient * other);
+  }
+}
+
 constexpr int kMaxTables = 16;  // of one launch: their list is a kernel parameter
 
 template <class From, class To>
@@ -194,6 +205,27 @@ void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const 
       dispatch_type(y.dtype, [&](auto y_zero) {
         map<decltype(a_zero), decltype(b_zero), decltype(y_zero)>(exec, a, b, y, Multiply{});
       });
+    });
+  });
+}
+
+void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, const Tensor& b,
+                       const Tensor& da, const Tensor& db) {
+  const int64_t n = dy.elements();
+  for (const Tensor* t : {&dy, &a, &b, &da, &db}) {
+    SEGUE_ASSERT(!*t || (t->is_contiguous() && t->elements() == n), "multiply: equal, contiguous");
+  }
+  if (n == 0) return;
+  dispatch_type(a.dtype, [&](auto a_zero) {
+    dispatch_type(dy.dtype, [&](auto zero_value) {
+      using A = decltype(a_zero);
+      using T = decltype(zero_value);
+      const int64_t blocks = std::min(divide_up(n, kThreads), kMaxBlocks);
+      multiply_backward_kernel<A, T>
+          <<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(
+              n, device_ptr<T>(dy), device_ptr<A>(a), device_ptr<T>(b), device_ptr<A>(da),
+              device_ptr<T>(db));
+      check_launch();
     });
   });
 }

@@ -310,6 +310,12 @@ SortedItems sort_items(const Exec& exec, int64_t rows, std::span<const SumOrder>
     a.destinations += a.count[i];
   }
   const int64_t n = rows * static_cast<int64_t>(orders.size());
+  if (const SortedIndex& sorted = orders.front().sorted; orders.size() == 1 && sorted.keys) {
+    SEGUE_ASSERT(sorted.keys.size(0) == n && sorted.items.size(0) == n, "sorted index: its size");
+    return {reinterpret_cast<const uint32_t*>(device_ptr<int32_t>(sorted.keys)),
+            reinterpret_cast<const uint32_t*>(device_ptr<int32_t>(sorted.items)), n,
+            static_cast<uint32_t>(a.destinations)};
+  }
   SEGUE_ASSERT(n < (int64_t{1} << 31) && a.destinations < (int64_t{1} << 31),
                "too many rows for one sum");
   const cudaStream_t stream = stream_of(exec);
@@ -409,10 +415,10 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
 }
 
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
-                 double scale) {
+                 double scale, const SortedIndex& sorted) {
   SEGUE_ASSERT(from.size(0) == index.size(0) && to.size(1) == from.size(1),
                "segment_sum: shapes differ");
-  const SumOrder order{index, {to, to.size(0), scale}, {}};
+  const SumOrder order{index, {to, to.size(0), scale}, {}, sorted};
   sum_rows(exec, from, {}, {&order, 1});
 }
 

@@ -286,7 +286,7 @@ std::vector<Tensor> TableExchange::whole_row_squares(const Exec& exec,
 }
 
 void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradients, double lr,
-                          int64_t step, const Tensor& enabled) {
+                          int64_t step, const Tensor& finite) {
   const Arena::Mark mark(*exec.arena);
   const Wire wire = tables_.config_.backward_wire;
   const size_t tables = row_gradients.size();
@@ -333,7 +333,7 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
     ops::rowwise_update(exec, tables_.update_params(lr, step),
                         {ticket_.placed_.tensor(ticket_.shared_[t].distinct), sums[t],
                          tables_.weights(table), tables_.state(table), squares[t]},
-                        enabled);
+                        finite);
   }
 }
 

@@ -334,13 +334,13 @@ Tensor Tables::rows(const Exec& exec, Ticket& ticket, std::span<const TableId> t
 }
 
 void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const TableId> tables,
-                   const Tensor& row_gradients, double lr, int64_t step, const Tensor& enabled) {
+                   const Tensor& row_gradients, double lr, int64_t step, const Tensor& finite) {
   SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(1) == config_.dim &&
                    row_gradients.dtype == dtype_,
                "one gradient per distinct row, in the type of the table");
   if (!alone()) {
     TableExchange(*this, ticket)
-        .apply(exec, split(row_gradients, ticket, tables), lr, step, enabled);
+        .apply(exec, split(row_gradients, ticket, tables), lr, step, finite);
     return;
   }
   const Arena::Mark mark(*exec.arena);
@@ -351,7 +351,7 @@ void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const TableId> ta
                        weights(table), state(table)});
   }
   ops::update_tables(exec, update_params(lr, step), updates, wire_type(config_.backward_wire),
-                     enabled);
+                     finite);
 }
 
 ops::RowUpdateParams Tables::update_params(double lr, int64_t step) const {
