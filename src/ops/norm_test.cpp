@@ -139,7 +139,13 @@ TEST(NormTest, BackwardMatchesFiniteDifferences) {
         };
         loss();
         const Gradients d = make_gradients(bed, p, rows, columns);
-        norm_backward(bed.exec, p, dy, x, stats, residual, d.dx, {d.dweight, d.dbias});
+        const Tensor dinput_bias = bed.zeros(DType::kF64, {columns});
+        norm_backward(bed.exec, p, dy, x, stats, residual, d.dx, {d.dweight, d.dbias, dinput_bias});
+        for (int64_t c = 0; c < columns; ++c) {
+          double sum = 0;
+          for (int64_t r = 0; r < rows; ++r) sum += d.dx.row<double>(r)[c];
+          EXPECT_NEAR(dinput_bias.ptr<double>()[c], sum, 1e-14);
+        }
         expect_gradient(x, d.dx, loss);
         expect_gradient(p.weight, d.dweight, loss);
         expect_gradient(p.bias, d.dbias, loss);

@@ -96,12 +96,14 @@ struct RoundTo {
 
 template <class A, class T>
 __global__ void __launch_bounds__(kThreads)
-    multiply_backward_kernel(int64_t n, const T* dy, const A* a, const T* b, A* da, T* db) {
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+    multiply_backward_kernel(Shape shape, Matrix<const T> dy, Matrix<const A> a, Matrix<const T> b,
+                             Matrix<A> da, Matrix<T> db) {
+  const int64_t n = shape.rows * shape.columns, step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
-    const float gradient = to_float(dy[i]), other = to_float(a[i]);
-    if (da != nullptr) da[i] = from_float<A>(gradient * to_float(b[i]));
-    if (db != nullptr) db[i] = from_float<T>(gradient * other);
+    const int64_t r = i / shape.columns, c = i % shape.columns;
+    const float gradient = to_float(dy.row(r)[c]), other = to_float(a.row(r)[c]);
+    if (da.data != nullptr) da.row(r)[c] = from_float<A>(gradient * to_float(b.row(r)[c]));
+    if (db.data != nullptr) db.row(r)[c] = from_float<T>(gradient * other);
   }
 }
 
@@ -211,20 +213,20 @@ void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const 
 
 void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, const Tensor& b,
                        const Tensor& da, const Tensor& db) {
-  const int64_t n = dy.elements();
-  for (const Tensor* t : {&dy, &a, &b, &da, &db}) {
-    SEGUE_ASSERT(!*t || (t->is_contiguous() && t->elements() == n), "multiply: equal, contiguous");
+  const Shape shape{dy.size(0), dy.size(1)};
+  for (const Tensor* t : {&a, &b, &da, &db}) {
+    SEGUE_ASSERT(!*t || (t->size(0) == shape.rows && t->size(1) == shape.columns), "shapes differ");
   }
-  if (n == 0) return;
+  if (dy.elements() == 0) return;
   dispatch_type(a.dtype, [&](auto a_zero) {
     dispatch_type(dy.dtype, [&](auto zero_value) {
       using A = decltype(a_zero);
       using T = decltype(zero_value);
-      const int64_t blocks = std::min(divide_up(n, kThreads), kMaxBlocks);
+      const int64_t blocks = std::min(divide_up(dy.elements(), kThreads), kMaxBlocks);
       multiply_backward_kernel<A, T>
           <<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(
-              n, device_ptr<T>(dy), device_ptr<A>(a), device_ptr<T>(b), device_ptr<A>(da),
-              device_ptr<T>(db));
+              shape, input_of<T>(dy), input_of<A>(a), input_of<T>(b), matrix_of<A>(da),
+              matrix_of<T>(db));
       check_launch();
     });
   });
