@@ -70,14 +70,9 @@ if(SEGUE_ARROW)  # AUTO or ON
 endif()
 
 set(segue_cudart "")
-set(segue_cublaslt "")
 if(SEGUE_HAS_CUDA)
   find_package(CUDAToolkit REQUIRED)
   set(segue_cudart CUDA::cudart_static)
-  # Some toolkits come without the math libraries; --as-needed drops this one while nothing calls it.
-  if(TARGET CUDA::cublasLt)
-    set(segue_cublaslt CUDA::cublasLt)
-  endif()
 endif()
 
 # MPI (the C interface only) and NCCL, for comm. SEGUE_HAS_MPI and SEGUE_HAS_NCCL are 0 or 1.
@@ -107,17 +102,16 @@ if(SEGUE_HAS_CUDA)
   if(SEGUE_NCCL_INCLUDE_DIR)
     set(SEGUE_HAS_NCCL 1)
     target_include_directories(segue_nccl SYSTEM INTERFACE ${SEGUE_NCCL_INCLUDE_DIR})
-    target_link_libraries(segue_nccl INTERFACE ${CMAKE_DL_LIBS})
     string(APPEND SEGUE_MPI_SUMMARY ", NCCL")
   endif()
 endif()
 target_compile_definitions(segue_nccl INTERFACE SEGUE_HAS_NCCL=${SEGUE_HAS_NCCL})
 
 # SEGUE_PUBLIC_<room>: also for every room above. SEGUE_PRIVATE_<room>: for that room and its tests.
-set(SEGUE_PUBLIC_base ${segue_fmt} Threads::Threads)
+set(SEGUE_PUBLIC_base ${segue_fmt} Threads::Threads ${CMAKE_DL_LIBS})
 set(SEGUE_PRIVATE_base segue_tomlplusplus nlohmann_json::nlohmann_json segue_xxhash)
 set(SEGUE_PUBLIC_tensor ${segue_cudart})
-set(SEGUE_PRIVATE_ops segue_onednn ${segue_cublaslt})
+set(SEGUE_PRIVATE_ops segue_onednn)
 set(SEGUE_PRIVATE_comm segue_mpi segue_nccl)
 set(SEGUE_PRIVATE_data nlohmann_json::nlohmann_json)
 set(SEGUE_PRIVATE_report segue_tomlplusplus nlohmann_json::nlohmann_json)

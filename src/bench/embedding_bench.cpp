@@ -54,8 +54,9 @@ class EmbeddingBench {
     ops::RowUpdateParams p;
     p.lr = 1e-3;
     // Gradient in, row in and out; the state of a row is one number.
-    add("row-wise Adagrad", distinct_, distinct_ * (3 * dim_ + 2) * wide,
-        [&] { ops::rowwise_update(w_.exec, p, ids, sums, table, state); });
+    add("row-wise Adagrad", distinct_, distinct_ * (3 * dim_ + 2) * wide, [&] {
+      ops::rowwise_update(w_.exec, p, {ids, sums, table, state});
+    });
   }
 
  private:

@@ -69,11 +69,13 @@ class OpsBench {
     const ops::NormStats stats = ops::make_norm_stats(w_.exec, tokens_);
     constexpr double kEps = 1e-6;
     add("norm forward", 2 * dim, [&] { ops::norm_forward(w_.exec, p, x, y, stats); });
-    add("norm backward, residual", 4 * dim,
-        [&] { ops::norm_backward(w_.exec, p, dy, x, stats, y, dx, dweight, dbias); });
+    add("norm backward, residual", 4 * dim, [&] {
+      ops::norm_backward(w_.exec, p, dy, x, stats, y, dx, {dweight, dbias});
+    });
     add("swish norm forward", 2 * dim, [&] { ops::swish_norm_forward(w_.exec, p, x, y, stats); });
-    add("swish norm backward", 3 * dim,
-        [&] { ops::swish_norm_backward(w_.exec, p, dy, x, stats, dx, dweight, dbias); });
+    add("swish norm backward", 3 * dim, [&] {
+      ops::swish_norm_backward(w_.exec, p, dy, x, stats, dx, {dweight, dbias});
+    });
     add("l2 normalize forward", 2 * dim, [&] { ops::l2_normalize_forward(w_.exec, x, kEps, y); });
     add("l2 normalize backward", 3 * dim,
         [&] { ops::l2_normalize_backward(w_.exec, dy, x, kEps, dx); });

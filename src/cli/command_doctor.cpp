@@ -33,6 +33,7 @@ void doctor(bool json) {
   } else if (cuda_device_count() == 0) {
     gpu.rows.push_back({"cuda", {"in this build, but no device: driver missing, or none visible"}});
   }
+  if (SEGUE_HAS_CUDA) gpu.rows.push_back({"matrix products", {ops::gemm_gpu_backend()}});
   for (int i = 0; i < cuda_device_count(); ++i) {
     const CudaFacts f = cuda_facts(i);
     const std::string name = fmt::format("cuda:{}", i);

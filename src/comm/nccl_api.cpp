@@ -2,44 +2,29 @@
 
 #include "comm/nccl_api.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
+
+#include "base/shared_library.h"
 
 namespace segue::comm {
 namespace {
 
-void* open_library() {
-  // Toolkits are often installed without being on the linker's path.
-  for (const char* name :
-       {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2", "/usr/local/cuda/lib/libnccl.so.2"}) {
-    if (void* library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL)) return library;
-  }
-  return nullptr;
-}
-
 NcclApi load() {
   NcclApi api;
-  void* library = open_library();
-  if (library == nullptr) {
-    api.trouble = "libnccl.so.2 is not on this machine (set LD_LIBRARY_PATH if it is elsewhere)";
-    return api;
-  }
-  const auto find = [&]<class Function>(const char* name, Function& function) {
-    function = reinterpret_cast<Function>(::dlsym(library, name));
-    if (function == nullptr) api.trouble = fmt::format("libnccl.so.2 has no {}", name);
-  };
-  find("ncclGetVersion", api.get_version);
-  find("ncclGetErrorString", api.error_string);
-  find("ncclGetUniqueId", api.get_unique_id);
-  find("ncclCommInitRankConfig", api.init_rank);
-  find("ncclCommGetAsyncError", api.get_async_error);
-  find("ncclCommFinalize", api.finalize);
-  find("ncclCommDestroy", api.destroy);
-  find("ncclCommAbort", api.abort);
-  find("ncclGroupStart", api.group_start);
-  find("ncclGroupEnd", api.group_end);
-  find("ncclSend", api.send);
-  find("ncclRecv", api.receive);
+  base::SharedLibrary library("libnccl.so.2");
+  library.find("ncclGetVersion", api.get_version);
+  library.find("ncclGetErrorString", api.error_string);
+  library.find("ncclGetUniqueId", api.get_unique_id);
+  library.find("ncclCommInitRankConfig", api.init_rank);
+  library.find("ncclCommGetAsyncError", api.get_async_error);
+  library.find("ncclCommFinalize", api.finalize);
+  library.find("ncclCommDestroy", api.destroy);
+  library.find("ncclCommAbort", api.abort);
+  library.find("ncclGroupStart", api.group_start);
+  library.find("ncclGroupEnd", api.group_end);
+  library.find("ncclSend", api.send);
+  library.find("ncclRecv", api.receive);
+  api.trouble = library.trouble();
   if (!api.trouble.empty()) return api;
   int version = 0;
   api.get_version(&version);

@@ -22,41 +22,36 @@ LearningRates learning_rates(const OptimizerConfig& config, int64_t steps_done) 
 namespace {
 
 void run_adam(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
-              const Parameters& parameters, const Tensor& gradient_scale, const Tensor& enabled) {
+              const Parameters& parameters, const Tensor& gradient_squares, const Tensor& finite) {
   const ops::AdamParams adam{.lr = learning_rates(config, steps_done).dense,
                              .beta1 = config.beta1,
                              .beta2 = config.beta2,
                              .eps = config.eps,
                              .weight_decay = config.weight_decay,
+                             .clip_norm = config.clip_norm,
                              .t = steps_done + (config.adam_counts_initial_step ? 2 : 1)};
-  ops::adam_update(exec, adam, gradient_scale, parameters.grads(), parameters.first_moments(),
-                   parameters.second_moments(), parameters.values(), enabled);
+  ops::adam_update(exec, adam, gradient_squares, parameters.grads(), parameters.first_moments(),
+                   parameters.second_moments(), parameters.values(), finite);
 }
 
 }  // namespace
 
 void update_dense(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
                   const Parameters& parameters, const Tensor& gradient_squares,
-                  const Tensor& enabled) {
-  const Arena::Mark scratch(*exec.arena);
-  const Tensor scale = exec.arena->tensor(DType::kF64, {1});
-  ops::clip_scale(exec, gradient_squares, config.clip_norm, scale);
-  run_adam(exec, config, steps_done, parameters, scale, enabled);
+                  const Tensor& finite) {
+  run_adam(exec, config, steps_done, parameters, gradient_squares, finite);
 }
 
 DenseUpdate update_dense(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
                          const Parameters& parameters) {
   const Arena::Mark scratch(*exec.arena);
-  const Tensor values = exec.arena->tensor(DType::kF64, {2});
-  const Tensor squares = values.narrow(0, 0, 1);
-  const Tensor scale = values.narrow(0, 1, 1);
+  const Tensor squares = exec.arena->tensor(DType::kF64, {1});
   ops::sum_of_squares(exec, parameters.grads(), squares);
-  ops::clip_scale(exec, squares, config.clip_norm, scale);
-  run_adam(exec, config, steps_done, parameters, scale, {});
-  double host[2];
-  copy(host_view(std::span<double>(host)), values, exec.stream);
+  run_adam(exec, config, steps_done, parameters, squares, {});
+  double host = 0;
+  copy(host_view(std::span<double>(&host, 1)), squares, exec.stream);
   if (exec.stream != nullptr) exec.stream->synchronize();
-  return {std::sqrt(host[0]), host[1]};
+  return {std::sqrt(host), ops::clip_scale(host, config.clip_norm)};
 }
 
 }  // namespace segue::model

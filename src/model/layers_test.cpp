@@ -109,23 +109,24 @@ TEST(PreprocessorTest, GradientsMatchFiniteDifferences) {
                     .action_dim = 3});
   parameters.allocate(Device::cpu(), DType::kF64, kSeed);
   perturb(parameters);
-  const Preprocessor::Input input{.content = bed.random(1, {3, 4}),
-                                  .additional = bed.random(2, {3, 8}),
-                                  .action_code = bed.ints({0, 1, 2, 3, 4, 1}),
-                                  .context = bed.random(3, {3, 2, 4})};
-  const Preprocessor::RowGradients d{.rows = bed.random(4, {3, 6}),
-                                     .action_rows = bed.random(5, {6, 6}),
-                                     .context_rows = bed.random(6, {2, 3, 6})};
+  constexpr int64_t kRows = 3, kSamples = 2;
+  const Tensor inputs = bed.random(1, {kRows * 3 + 3 * kSamples, 4});
+  const Tensor codes = bed.ints({0, 1, 2, 3, 4, 1});
+  const auto forward = [&] {
+    return pre.forward(exec, pre.split_inputs(inputs, kRows, kSamples), codes);
+  };
+  const Tensor all = bed.random(4, {kRows + 6 + 3 * kSamples, 6});
+  ASSERT_EQ(all.size(0), pre.row_count(forward()));
+  const Preprocessor::RowGradients d = pre.split_rows(all, forward());
   const auto f = [&] {
     Arena::Mark mark(*exec.arena);
-    const auto s = pre.forward(exec, input);
+    const auto s = forward();
     return dot(s.rows, d.rows) + dot(s.action_rows, d.action_rows) +
            dot(s.context_rows, d.context_rows);
   };
-  const auto g = pre.backward(exec, pre.forward(exec, input), d);
-  expect_gradient(input.content, g.content, f);
-  expect_gradient(input.additional, g.additional, f);
-  expect_gradient(input.context, g.context, f);
+  const Tensor dinputs = bed.random(7, {inputs.size(0), 4});  // overwritten
+  pre.backward(exec, forward(), all, dinputs);
+  expect_gradient(inputs, dinputs, f);
   for (Parameter& p : parameters.all()) {
     SCOPED_TRACE(p.name);
     expect_gradient(p.value.reshape({p.value.elements()}), p.grad.reshape({p.grad.elements()}), f);

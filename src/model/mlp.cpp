@@ -34,13 +34,14 @@ Mlp::Mlp(Parameters& parameters, const std::string& prefix, const MlpConfig& con
   if (has_final_norm()) norm(".3", config.out, norm2_weight_, norm2_bias_);
 }
 
-Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x) const {
+Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x, const Tensor& addend,
+                        const Tensor& y) const {
   const int64_t rows = x.size(0);
   Saved s;
   s.x = x;
   s.z1 = exec.activation({rows, config_.hidden});
   s.act = exec.activation({rows, config_.hidden});
-  s.z2 = exec.activation({rows, config_.out});
+  s.z2 = y && !has_final_norm() ? y : exec.activation({rows, config_.out});
   ops::linear_forward(exec, x, weight1_->value, bias1_->value, s.z1);
   if (config_.relu) {
     ops::relu_forward(exec, s.z1, s.act);
@@ -53,7 +54,9 @@ Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x) const {
   if (has_final_norm()) {
     s.y = exec.activation({rows, config_.out});
     s.stats2 = ops::make_norm_stats(exec, rows);
-    ops::norm_forward(exec, norm_params(norm2_weight_, norm2_bias_), s.z2, s.y, s.stats2);
+    ops::norm_forward(exec, norm_params(norm2_weight_, norm2_bias_), s.z2, s.y, s.stats2, addend);
+  } else if (addend) {
+    ops::add(exec, s.z2, addend, s.z2);
   }
   return s;
 }
@@ -65,18 +68,20 @@ void Mlp::backward(const Exec& exec, const Saved& s, const Tensor& dy, const Ten
   if (has_final_norm()) {
     dz2 = exec.activation({rows, config_.out});
     ops::norm_backward(exec, norm_params(norm2_weight_, norm2_bias_), dy, s.z2, s.stats2, {}, dz2,
-                       norm2_weight_->grad, norm2_bias_->grad);
+                       {norm2_weight_->grad, norm2_bias_->grad, bias2_->grad});
   }
   const Tensor dact = exec.activation({rows, config_.hidden});
-  ops::linear_backward(exec, dz2, s.act, weight2_->value, dact, weight2_->grad, bias2_->grad);
+  ops::linear_backward(exec, dz2, s.act, weight2_->value, dact, weight2_->grad,
+                       has_final_norm() ? Tensor() : bias2_->grad);
   const Tensor dz1 = exec.activation({rows, config_.hidden});
   if (config_.relu) {
     ops::relu_backward(exec, dact, s.z1, dz1);
   } else {
     ops::swish_norm_backward(exec, norm_params(norm1_weight_, norm1_bias_), dact, s.z1, s.stats1,
-                             dz1, norm1_weight_->grad, norm1_bias_->grad);
+                             dz1, {norm1_weight_->grad, norm1_bias_->grad, bias1_->grad});
   }
-  ops::linear_backward(exec, dz1, s.x, weight1_->value, dx, weight1_->grad, bias1_->grad);
+  ops::linear_backward(exec, dz1, s.x, weight1_->value, dx, weight1_->grad,
+                       config_.relu ? bias1_->grad : Tensor());
 }
 
 }  // namespace segue::model

@@ -28,7 +28,10 @@ class Mlp {
     Tensor y;
   };
   /// Everything in the result lives in exec's arena, except x, which is borrowed.
-  Saved forward(const Exec& exec, const Tensor& x) const;
+  /// `addend` is added to the result. Without a final norm that may be given a place of its own,
+  /// `y`.
+  Saved forward(const Exec& exec, const Tensor& x, const Tensor& addend = {},
+                const Tensor& y = {}) const;
   /// Parameter gradients += ; dx overwritten (absent: not computed).
   void backward(const Exec& exec, const Saved& saved, const Tensor& dy, const Tensor& dx) const;
 

@@ -72,19 +72,20 @@ void Postprocessor::backward(const Exec& exec, const Saved& s, const Tensor& dy,
       ops::l2_normalize_backward(exec, dy, s.x, kL2Eps, dx);
       return;
     case PostprocessorKind::kLayerNorm:
-      ops::norm_backward(exec, norm(), dy, s.x, s.stats, {}, dx, norm_weight_->grad,
-                         norm_bias_->grad);
+      ops::norm_backward(exec, norm(), dy, s.x, s.stats, {}, dx,
+                         {norm_weight_->grad, norm_bias_->grad});
       return;
     case PostprocessorKind::kTimestampLayerNorm:
       break;
   }
   const Tensor dcombined = exec.activation({s.y.size(0), config_.dim});
-  const Tensor dconcat = exec.activation({s.y.size(0), config_.dim + kTimeFeatures});
-  ops::norm_backward(exec, norm(), dy, s.combined, s.stats, {}, dcombined, norm_weight_->grad,
-                     norm_bias_->grad);
-  ops::linear_backward(exec, dcombined, s.x, combiner_weight_->value, dconcat,
-                       combiner_weight_->grad, combiner_bias_->grad);
-  ops::scale(exec, dconcat.columns(0, config_.dim), 1, dx);
+  ops::norm_backward(exec, norm(), dy, s.combined, s.stats, {}, dcombined,
+                     {norm_weight_->grad, norm_bias_->grad, combiner_bias_->grad});
+  // Nobody wants gradients of the time features.
+  ops::gemm(exec, ops::Trans::kNo, dcombined, ops::Trans::kNo,
+            combiner_weight_->value.columns(0, config_.dim), dx);
+  ops::linear_backward(exec, dcombined, s.x, combiner_weight_->value, {}, combiner_weight_->grad,
+                       {});
 }
 
 }  // namespace segue::model

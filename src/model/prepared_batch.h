@@ -50,10 +50,11 @@ struct PreparedBatch {
   /// Branch rows: one per distinct tuple (or per event and candidate), and which table rows they
   /// are made of.
   int64_t branch_rows = 0;
-  Part<int32_t> content_index;     // [branch rows]
-  Part<int32_t> additional_index;  // [branch rows, additional features]
-  Part<int32_t> action_code;       // codes the action branch runs on
-  Part<int32_t> context_index;     // [contextual slots, samples]; -1: absent
+  /// Table rows that the branches read, one after the other: content [branch rows], additional
+  /// [branch rows, additional features], context [contextual slots, samples] (-1: absent).
+  Part<int32_t> input_index;
+  Part<int32_t> sorted_keys, sorted_items;  // the same sorted, for a GPU: see ops::sort_index
+  Part<int32_t> action_code;                // codes the action branch runs on
   std::vector<Tokens> micro_batches;
 
   std::vector<float> labels;  // [tasks][labels], in sample order

@@ -36,59 +36,80 @@ Preprocessor::Preprocessor(Parameters& parameters, const std::string& prefix,
   action_ = mlp("_action_embedding_mlp", action_width);
 }
 
-Preprocessor::Saved Preprocessor::forward(const Exec& exec, const Input& input) const {
+Preprocessor::Inputs Preprocessor::split_inputs(const Tensor& all, int64_t n,
+                                                int64_t samples) const {
+  const int64_t features = config_.additional_features, width = config_.embedding_dim;
+  const int64_t slots = config_.contextual_tokens;
+  Inputs in;
+  in.content = all.rows(0, n);
+  if (features > 0) in.additional = all.rows(n, n * features).reshape({n, features * width});
+  if (slots > 0) {
+    in.context = all.rows(n * (1 + features), slots * samples).reshape({slots, samples, width});
+  }
+  return in;
+}
+
+int64_t Preprocessor::row_count(const Saved& s) const {
+  const Tensor& context = s.context_rows;
+  return s.rows.size(0) + s.action_rows.size(0) + (context ? context.size(0) * context.size(1) : 0);
+}
+
+Preprocessor::RowGradients Preprocessor::split_rows(const Tensor& all, const Saved& s) const {
+  const int64_t n = s.rows.size(0), codes = s.action_rows.size(0);
+  RowGradients out;
+  out.rows = all.rows(0, n);
+  out.action_rows = all.rows(n, codes);
+  if (const Tensor& context = s.context_rows) {
+    const int64_t samples = context.size(0), slots = context.size(1);
+    out.context_rows =
+        all.rows(n + codes, samples * slots).reshape({samples, slots, context.size(2)});
+  }
+  return out;
+}
+
+Preprocessor::Saved Preprocessor::forward(const Exec& exec, const Inputs& inputs,
+                                          const Tensor& action_code) const {
   Saved s;
-  s.input = input;
-  s.content = content_->forward(exec, input.content);
+  s.input = inputs;
+  s.action_code = action_code;
+  s.content = content_->forward(exec, inputs.content);
   s.rows = s.content.y;
   if (additional_) {
-    s.additional = additional_->forward(exec, input.additional);
-    s.rows = exec.activation({input.content.size(0), config_.dim});
-    ops::add(exec, s.content.y, s.additional.y, s.rows);
+    s.additional = additional_->forward(exec, inputs.additional, s.content.y);
+    s.rows = s.additional.y;
   }
   const Tensor encoded =
-      exec.activation({input.action_code.size(0), config_.action_bits * config_.action_dim});
-  ops::action_encode_forward(exec, action_table_->value, action_target_->value, input.action_code,
+      exec.activation({action_code.size(0), config_.action_bits * config_.action_dim});
+  ops::action_encode_forward(exec, action_table_->value, action_target_->value, action_code,
                              encoded);
   s.action = action_->forward(exec, encoded);
   s.action_rows = s.action.y;
-  if (input.context) {
+  if (inputs.context) {
     s.context_rows =
-        exec.activation({input.context.size(1), config_.contextual_tokens, config_.dim});
-    ops::contextual_linear_forward(exec, input.context, context_weight_->value,
+        exec.activation({inputs.context.size(1), config_.contextual_tokens, config_.dim});
+    ops::contextual_linear_forward(exec, inputs.context, context_weight_->value,
                                    context_bias_->value, s.context_rows);
   }
   return s;
 }
 
-Preprocessor::InputGradients Preprocessor::backward(const Exec& exec, const Saved& s,
-                                                    const RowGradients& gradients) const {
-  InputGradients out;
-  const int64_t n = s.input.content.size(0);
-  out.content = exec.activation({n, config_.embedding_dim});
-  if (additional_) {
-    out.additional = exec.activation({n, config_.additional_features * config_.embedding_dim});
-  }
+void Preprocessor::backward(const Exec& exec, const Saved& s, const Tensor& gradients,
+                            const Tensor& dinputs) const {
+  const Arena::Mark scratch(*exec.arena);
+  const RowGradients d = split_rows(as_activation(exec, gradients), s);
+  const Inputs out =
+      split_inputs(dinputs, s.input.content.size(0), s.input.context ? s.input.context.size(1) : 0);
+  content_->backward(exec, s.content, d.rows, out.content);
+  if (additional_) additional_->backward(exec, s.additional, d.rows, out.additional);
   if (s.input.context) {
-    out.context = exec.activation(
-        {config_.contextual_tokens, s.input.context.size(1), config_.embedding_dim});
-  }
-
-  Arena::Mark scratch(*exec.arena);
-  const Tensor drows = as_activation(exec, gradients.rows);
-  content_->backward(exec, s.content, drows, out.content);
-  if (additional_) additional_->backward(exec, s.additional, drows, out.additional);
-  if (s.input.context) {
-    ops::contextual_linear_backward(exec, as_activation(exec, gradients.context_rows),
-                                    s.input.context, context_weight_->value, out.context,
-                                    context_weight_->grad, context_bias_->grad);
+    ops::contextual_linear_backward(exec, d.context_rows, s.input.context, context_weight_->value,
+                                    out.context, context_weight_->grad, context_bias_->grad);
   }
   const Tensor dencoded =
-      exec.activation({s.input.action_code.size(0), config_.action_bits * config_.action_dim});
-  action_->backward(exec, s.action, as_activation(exec, gradients.action_rows), dencoded);
-  ops::action_encode_backward(exec, dencoded, s.input.action_code, action_table_->grad,
+      exec.activation({s.action_code.size(0), config_.action_bits * config_.action_dim});
+  action_->backward(exec, s.action, d.action_rows, dencoded);
+  ops::action_encode_backward(exec, dencoded, s.action_code, action_table_->grad,
                               action_target_->grad);
-  return out;
 }
 
 }  // namespace segue::model

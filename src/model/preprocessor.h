@@ -28,31 +28,37 @@ class Preprocessor {
  public:
   Preprocessor(Parameters& parameters, const std::string& prefix, const PreprocessorConfig& config);
 
-  struct Input {
-    Tensor content;      // [n, embedding_dim]
-    Tensor additional;   // [n, features * embedding_dim], absent without additional features
-    Tensor action_code;  // i32 [codes]; 2^bits is the candidate's learned action
-    Tensor context;      // [slots, samples, embedding_dim], absent without contextual features
+  /// Rows of tables, side by side in one matrix [.., embedding_dim]: split_inputs() says where.
+  struct Inputs {
+    Tensor content;     // [n, embedding_dim]
+    Tensor additional;  // [n, features * embedding_dim], absent without additional features
+    Tensor context;     // [slots, samples, embedding_dim], absent without contextual features
   };
+  Inputs split_inputs(const Tensor& all, int64_t n, int64_t samples) const;
+
   struct Saved {
-    Input input;
+    Inputs input;
+    Tensor action_code;
     Mlp::Saved content, additional, action;
     Tensor rows;          // [n, dim]
     Tensor action_rows;   // [codes, dim]
     Tensor context_rows;  // [samples, slots, dim]
   };
-  Saved forward(const Exec& exec, const Input& input) const;
+  /// `action_code`: i32 [codes]; 2^bits is the candidate's learned action.
+  Saved forward(const Exec& exec, const Inputs& inputs, const Tensor& action_code) const;
 
-  /// Gradients of what forward made, already summed over tokens.
+  /// Gradients of what forward made, already summed over tokens: parts of one matrix [row_count,
+  /// dim].
   struct RowGradients {
     Tensor rows, action_rows, context_rows;
   };
-  /// Gradients of the input rows; allocated in exec's arena, absent where the input is.
-  struct InputGradients {
-    Tensor content, additional, context;
-  };
-  InputGradients backward(const Exec& exec, const Saved& saved,
-                          const RowGradients& gradients) const;
+  int64_t row_count(const Saved& saved) const;
+  RowGradients split_rows(const Tensor& all, const Saved& saved) const;
+
+  /// `gradients` [row_count, dim] and `dinputs` are laid out as split_rows() and split_inputs()
+  /// say; the latter is overwritten.
+  void backward(const Exec& exec, const Saved& saved, const Tensor& gradients,
+                const Tensor& dinputs) const;
 
  private:
   PreprocessorConfig config_;

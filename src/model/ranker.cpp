@@ -8,6 +8,7 @@
 #include "base/stage.h"
 #include "model/flops.h"
 #include "model/ranker_parts.h"
+#include "ops/deferred_sums.h"
 #include "ops/optimizer.h"
 #include "ops/rows.h"
 
@@ -116,9 +117,8 @@ void Ranker::set_head_group(HeadGroup* heads) {
 
 namespace {
 
-Tensor zeros_like(const Exec& exec, const Tensor& t, DType dtype) {
-  Tensor z = t.rank == 3 ? exec.arena->tensor(dtype, {t.size(0), t.size(1), t.size(2)})
-                         : exec.arena->tensor(dtype, {t.size(0), t.size(1)});
+Tensor zeros(const Exec& exec, int64_t rows, int64_t columns, DType dtype) {
+  const Tensor z = exec.arena->tensor(dtype, {rows, columns});
   zero(z, exec.stream);
   return z;
 }
@@ -129,53 +129,32 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, PreparedBatch& batch,
                                   const UploadBlock::Placed& placed, bool training) const {
   Rows rows;
   rows.table_rows = tables_.rows(exec, batch.ticket, batch.looked_up);
-  if (training) rows.table_gradients = zeros_like(exec, rows.table_rows, exec.parameter_dtype());
-  rows.content_index = placed.tensor(batch.content_index);
-  rows.additional_index = placed.tensor(batch.additional_index);
-  rows.context_index = placed.tensor(batch.context_index);
-
-  const int64_t embedding_dim = tables_.config().dim;
-  const int64_t n = batch.branch_rows;
-  const int64_t additional = static_cast<int64_t>(sequence_tables_.size()) - 1;
-  const int64_t contextual = config_.contextual_tokens();
-  Preprocessor::Input input;
-  input.content = exec.activation({n, embedding_dim});
-  ops::gather_rows(exec, rows.table_rows, rows.content_index, input.content);
-  if (additional > 0) {
-    input.additional = exec.activation({n, additional * embedding_dim});
-    ops::gather_rows(exec, rows.table_rows, rows.additional_index,
-                     input.additional.reshape({n * additional, embedding_dim}));
-  }
-  input.action_code = placed.tensor(batch.action_code);
-  if (contextual > 0) {
-    const int64_t samples = batch.layout.samples();
-    input.context = exec.activation({contextual, samples, embedding_dim});
-    ops::gather_rows(exec, rows.table_rows, rows.context_index,
-                     input.context.reshape({contextual * samples, embedding_dim}));
-  }
-  rows.saved = preprocessor_->forward(exec, input);
   if (training) {
-    rows.gradients.rows = zeros_like(exec, rows.saved.rows, exec.parameter_dtype());
-    rows.gradients.action_rows = zeros_like(exec, rows.saved.action_rows, exec.parameter_dtype());
-    if (rows.saved.context_rows) {
-      rows.gradients.context_rows =
-          zeros_like(exec, rows.saved.context_rows, exec.parameter_dtype());
-    }
+    rows.table_gradients =
+        zeros(exec, rows.table_rows.size(0), rows.table_rows.size(1), exec.parameter_dtype());
+  }
+  rows.input_index = placed.tensor(batch.input_index);
+  if (exec.device.is_cuda()) {
+    rows.sorted_index = {placed.tensor(batch.sorted_keys), placed.tensor(batch.sorted_items)};
+  }
+  const Tensor inputs = exec.activation({rows.input_index.size(0), tables_.config().dim});
+  ops::gather_rows(exec, rows.table_rows, rows.input_index, inputs);
+  rows.saved = preprocessor_->forward(
+      exec, preprocessor_->split_inputs(inputs, batch.branch_rows, batch.layout.samples()),
+      placed.tensor(batch.action_code));
+  if (training) {
+    rows.all_gradients =
+        zeros(exec, preprocessor_->row_count(rows.saved), config_.dim, exec.parameter_dtype());
+    rows.gradients = preprocessor_->split_rows(rows.all_gradients, rows.saved);
   }
   return rows;
 }
 
 void Ranker::rows_backward(const Exec& exec, Rows& rows) const {
   Arena::Mark scratch(*exec.arena);
-  const Preprocessor::InputGradients d = preprocessor_->backward(exec, rows.saved, rows.gradients);
-  const int64_t embedding_dim = tables_.config().dim;
-  const auto add = [&](const Tensor& gradients, const Tensor& index) {
-    ops::segment_sum(exec, gradients.reshape({index.size(0), embedding_dim}), index,
-                     rows.table_gradients);
-  };
-  add(d.content, rows.content_index);
-  if (d.additional) add(d.additional, rows.additional_index);
-  if (d.context) add(d.context, rows.context_index);
+  const Tensor dinputs = exec.activation({rows.input_index.size(0), tables_.config().dim});
+  preprocessor_->backward(exec, rows.saved, rows.all_gradients, dinputs);
+  ops::segment_sum(exec, dinputs, rows.input_index, rows.table_gradients, 1, rows.sorted_index);
 }
 
 Pass Ranker::run(const Exec& exec, const Batch& batch, const PassOptions& options) {
@@ -193,10 +172,20 @@ Pass Ranker::run(const Exec& exec, PreparedBatch& batch, const PassOptions& opti
   return pass;
 }
 
-Pass Ranker::enqueue(const Exec& exec, PreparedBatch& batch, const PassOptions& options) {
+Pass Ranker::enqueue(const Exec& caller, PreparedBatch& batch, const PassOptions& options) {
+  Exec exec = caller;
+  exec.rounded_parameters = rounded_parameters(exec);
+  ops::DeferredSums sums(exec);
+  exec.sums = &sums;
   const BatchLayout& layout = batch.layout;
   PassOptions whole = options;  // what belongs to the whole batch is fixed before any micro-batch
   if (!whole.longest) whole.longest = layout.longest;
+  if (options.gradients_ready) {
+    whole.gradients_ready = [&](size_t bucket) {
+      sums.flush();
+      options.gradients_ready(bucket);
+    };
+  }
   const double denominator =
       std::max(1.0, options.loss_denominator.value_or(static_cast<double>(layout.labels)));
 
@@ -221,8 +210,8 @@ Pass Ranker::enqueue(const Exec& exec, PreparedBatch& batch, const PassOptions& 
     stage.reset();
     stage.emplace("tokens forward");
     const Tokens tokens = place_tokens(batch, micro, placed, rows, whole);
-    const UserSide user = user_forward(exec, rows, tokens, options);
-    ItemSide item = item_forward(exec, rows, tokens, user.user);
+    const UserSide user = user_forward(exec, rows, tokens, whole);
+    ItemSide item = item_forward(exec, rows, tokens, user.user, pass.results);
     if (options.probe) {
       options.probe("user_embeddings", user.user);
       if (item.item.y) options.probe("item_embeddings", item.item.y);
@@ -233,19 +222,24 @@ Pass Ranker::enqueue(const Exec& exec, PreparedBatch& batch, const PassOptions& 
       stage.emplace("tokens backward");
       const bool last = &micro == &batch.micro_batches.back();
       const Tensor duser = item_backward(exec, rows, tokens, item);
-      if (last && options.gradients_ready) options.gradients_ready(0);
-      user_backward(exec, rows, tokens, user, duser, options, last);
+      if (last && whole.gradients_ready) whole.gradients_ready(0);
+      user_backward(exec, rows, tokens, user, duser, whole, last);
     }
   }
   if (options.training) {
     stage.reset();
     stage.emplace("rows backward");
+    sums.flush();  // gradients of action rows are among them
     rows_backward(exec, rows);
-    if (!options.gradients_ready) {
-      ops::sum_of_squares(exec, parameters_.grads(), pass.results.gradient_squares);
+    sums.flush();
+    const Tensor squared[] = {parameters_.grads(),
+                              rows.table_gradients.reshape({rows.table_gradients.elements()})};
+    const PassResults& results = pass.results;
+    if (options.gradients_ready) {
+      ops::sum_of_squares(exec, squared[1], results.row_gradient_squares);
+    } else {
+      ops::sums_of_squares(exec, squared, results.squares);
     }
-    ops::sum_of_squares(exec, rows.table_gradients.reshape({rows.table_gradients.elements()}),
-                        pass.results.row_gradient_squares);
     pass.all_row_gradients = rows.table_gradients;
     for (const sparse::TableId table : batch.looked_up) {
       const auto t = static_cast<size_t>(table);
@@ -257,6 +251,14 @@ Pass Ranker::enqueue(const Exec& exec, PreparedBatch& batch, const PassOptions& 
   pass.ticket = std::move(batch.ticket);
   pass.looked_up = batch.looked_up;
   return pass;
+}
+
+TypedCopy Ranker::rounded_parameters(const Exec& exec) const {
+  const Tensor values = parameters_.values();
+  if (values.dtype == exec.dtype()) return {};
+  const TypedCopy copy{values, exec.activation({values.elements()})};
+  ops::convert(exec, copy.from, copy.to);
+  return copy;
 }
 
 PassResults Ranker::make_results(const Exec& exec, int64_t labels) const {
@@ -273,8 +275,9 @@ PassResults Ranker::make_results(const Exec& exec, int64_t labels) const {
   r.sums = view(0, DType::kF64, {sums});
   zero(r.sums, exec.stream);
   r.losses = r.sums.narrow(0, 0, tasks);
-  r.gradient_squares = r.sums.narrow(0, tasks, 1);
-  r.row_gradient_squares = r.sums.narrow(0, tasks + 1, 1);
+  r.squares = r.sums.narrow(0, tasks, 2);
+  r.gradient_squares = r.squares.narrow(0, 0, 1);
+  r.row_gradient_squares = r.squares.narrow(0, 1, 1);
   r.logits = view(sum_bytes, type, {labels, tasks});
   r.predictions = view(sum_bytes + value_bytes, type, {tasks, labels});
   return r;

@@ -43,6 +43,7 @@ struct PassResults {
   Tensor memory;                // u8
   Tensor sums;                  // f64: the next three, one after the other
   Tensor losses;                // f64 [tasks]
+  Tensor squares;               // f64 [2]: the next two
   Tensor gradient_squares;      // f64 [1]
   Tensor row_gradient_squares;  // f64 [1]
   Tensor logits;                // [labels, tasks]
@@ -127,6 +128,8 @@ class Ranker {
 
   void prepare_ids(const Batch& batch, PreparedBatch& out);
   void prepare_branches(PreparedBatch& out);
+  void prepare_context(const Batch& batch, PreparedBatch& out) const;
+  void sort_inputs(PreparedBatch& out) const;
   void prepare_actions(const Batch& batch, PreparedBatch& out);
   PreparedBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro,
                                        PreparedBatch& out);
@@ -144,11 +147,13 @@ class Ranker {
   void user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const UserSide& user,
                      const Tensor& duser, const PassOptions& options, bool last) const;
   ItemSide item_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
-                        const Tensor& user) const;
+                        const Tensor& user, const PassResults& results) const;
   Tensor item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
                        const ItemSide& item) const;
   void loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, double denominator,
             const PassResults& results) const;
+  /// All parameters in the type of activations, where that is another: products take them so.
+  TypedCopy rounded_parameters(const Exec& exec) const;
   PassResults make_results(const Exec& exec, int64_t labels) const;
   bool collapses_last_layer(const Tokens& tokens) const;
 

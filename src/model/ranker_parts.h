@@ -8,6 +8,7 @@
 #include "model/precision.h"
 #include "model/ranker.h"
 #include "ops/assemble.h"
+#include "ops/rows.h"
 #include "sparse/dedup.h"
 
 namespace segue::model {
@@ -26,12 +27,12 @@ struct Ranker::Places {
 
 /// Part one: everything that exists once per batch, however many micro-batches follow.
 struct Ranker::Rows {
-  Tensor table_rows;        // [table rows, embedding dim]: distinct rows of all tables
-  Tensor table_gradients;   // the same shape, float
-  Tensor content_index;     // i32 [branch rows], table rows
-  Tensor additional_index;  // i32 [branch rows * additional features]
-  Tensor context_index;     // i32 [contextual slots * samples]
+  Tensor table_rows;       // [table rows, embedding dim]: distinct rows of all tables
+  Tensor table_gradients;  // the same shape, float
+  Tensor input_index;      // i32: see PreparedBatch
+  ops::SortedIndex sorted_index;
   Preprocessor::Saved saved;
+  Tensor all_gradients;  // of what the preprocessor made, float
   Preprocessor::RowGradients gradients;
 };
 
@@ -59,7 +60,7 @@ struct Ranker::UserSide {
 };
 
 struct Ranker::ItemSide {
-  Tensor user;       // [labels, dim], in the type of this side
+  Tensor user;       // [labels, dim]
   Tensor item_rows;  // [labels, features * embedding dim]
   Mlp::Saved item;
   Tensor product;

@@ -11,6 +11,7 @@
 #include "model/ranker.h"
 #include "model/ranker_parts.h"
 #include "ops/assemble.h"
+#include "ops/rows.h"
 
 namespace segue::model {
 
@@ -46,6 +47,8 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBat
 
   prepare_ids(batch, out);
   prepare_branches(out);
+  prepare_context(batch, out);
+  sort_inputs(out);
   prepare_actions(batch, out);
   out.micro_batches.clear();
   std::vector<MicroBatch> cuts = cut_micro_batches(out.layout, micro_batch_tokens);
@@ -62,7 +65,6 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBat
 
 void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out) {
   const bool candidates = config_.labels == LabelKind::kCandidates;
-  const BatchLayout& layout = out.layout;
 
   // Look-ups: history and candidates of every sequence feature, then the contextual features.
   std::vector<sparse::Lookup> lookups;
@@ -98,11 +100,16 @@ void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out) {
   for (size_t f = 0; f < sequence_tables_.size(); ++f, lookup += lookups_each) {
     places_->feature_index.push_back(out.ticket.inverse(lookup, lookups_each));
   }
+}
 
-  // Contextual slots.
+void Ranker::prepare_context(const Batch& batch, PreparedBatch& out) const {
+  const BatchLayout& layout = out.layout;
   const int64_t samples = layout.samples();
-  out.context_index = out.block.add<int32_t>(config_.contextual_tokens() * samples);
-  int32_t* index = out.block.span(out.context_index).data();
+  auto lookup = static_cast<int64_t>(sequence_tables_.size()) *
+                (config_.labels == LabelKind::kCandidates ? 2 : 1);
+  const int64_t slots = config_.contextual_tokens() * samples;
+  const std::span<int32_t> all = out.block.span(out.input_index);
+  int32_t* index = all.data() + all.size() - slots;
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
     const ContextualFeature& feature = config_.contextual[c];
     const int64_t first_row = out.first_row[static_cast<size_t>(contextual_tables_[c])];
@@ -119,6 +126,17 @@ void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out) {
   }
 }
 
+/// What backward sums the gradients of table rows by; here it is done while another batch runs.
+void Ranker::sort_inputs(PreparedBatch& out) const {
+  if (!parameters_.values().device.is_cuda()) return;
+  int64_t rows = 0;
+  for (const sparse::TableId table : out.looked_up) rows += out.ticket.distinct_rows(table);
+  out.sorted_keys = out.block.add<int32_t>(out.input_index.count);
+  out.sorted_items = out.block.add<int32_t>(out.input_index.count);
+  ops::sort_index(out.block.span(out.input_index), rows, out.block.span(out.sorted_keys),
+                  out.block.span(out.sorted_items));
+}
+
 void Ranker::prepare_branches(PreparedBatch& out) {
   const std::vector<std::span<const int32_t>>& features = places_->feature_index;
   sparse::DistinctTuples& branches = places_->branches;
@@ -132,15 +150,15 @@ void Ranker::prepare_branches(PreparedBatch& out) {
     std::iota(branches.inverse.data(), branches.inverse.data() + out.branch_rows, 0);
   }
   const auto additional = static_cast<int64_t>(features.size()) - 1;
-  out.content_index = out.block.add<int32_t>(out.branch_rows);
-  out.additional_index = out.block.add<int32_t>(out.branch_rows * additional);
+  out.input_index = out.block.add<int32_t>(out.branch_rows * (1 + additional) +
+                                           config_.contextual_tokens() * out.layout.samples());
+  int32_t* const content = out.block.span(out.input_index).data();
   for (int64_t f = 0; f <= additional; ++f) {
     const auto feature = static_cast<size_t>(f);
     const std::span<const int32_t> from = distinct ? branches.column(f) : features[feature];
     const int64_t first_row = out.first_row[static_cast<size_t>(sequence_tables_[feature])];
     const int64_t step = f == 0 ? 1 : additional;
-    int32_t* const to = f == 0 ? out.block.span(out.content_index).data()
-                               : out.block.span(out.additional_index).data() + f - 1;
+    int32_t* const to = f == 0 ? content : content + out.branch_rows + f - 1;
     base::parallel_for(out.branch_rows, kEventsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         to[i * step] = table_row(from[static_cast<size_t>(i)], first_row);

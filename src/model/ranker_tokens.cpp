@@ -156,14 +156,13 @@ void Ranker::user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, c
 }
 
 Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
-                                      const Tensor& user) const {
+                                      const Tensor& user, const PassResults& results) const {
   const Exec wide = wide_exec(exec);
   const int64_t labels = tokens.labelled.rows.size(0);
   const int64_t embedding_dim = tables_.config().dim;
   const int64_t features = static_cast<int64_t>(sequence_tables_.size());
   ItemSide item;
-  item.user = as_activation(wide, user);
-  item.product = item.user;
+  item.user = user;
   if (item_mlp_) {
     item.item_rows = wide.activation({labels, features * embedding_dim});
     ops::gather_rows(wide, rows.table_rows, tokens.label_features,
@@ -171,9 +170,11 @@ Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const 
     item.item = item_mlp_->forward(wide, item.item_rows);
     item.product = wide.activation({labels, config_.dim});
     ops::multiply_forward(wide, item.user, item.item.y, item.product);
+  } else {
+    item.product = as_activation(wide, user);
   }
-  item.head = head_->forward(wide, item.product);
-  item.logits = item.head.y;
+  item.logits = results.logits.rows(tokens.first_label, labels);
+  item.head = head_->forward(wide, item.product, {}, item.logits);
   item.dlogits = wide.activation({labels, item.logits.size(1)});
   return item;
 }
@@ -182,7 +183,6 @@ void Ranker::loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, 
                   const PassResults& results) const {
   const Exec wide = wide_exec(exec);
   const int64_t labels = tokens.labelled.rows.size(0);
-  ops::convert(wide, item.logits, results.logits.rows(tokens.first_label, labels));
   for (size_t k = 0; k < config_.tasks.size(); ++k) {
     const TaskConfig& task = config_.tasks[k];
     const auto column = static_cast<int64_t>(k);
@@ -198,10 +198,11 @@ Tensor Ranker::item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
                              const ItemSide& item) const {
   const Exec wide = wide_exec(exec);
   const int64_t labels = item.user.size(0);
-  const Tensor duser = wide.activation({labels, config_.dim});
   const Tensor dproduct = wide.activation({labels, config_.dim});
-  head_->backward(wide, item.head, item.dlogits, item_mlp_ ? dproduct : duser);
+  Tensor duser = dproduct;
+  head_->backward(wide, item.head, item.dlogits, dproduct);
   if (item_mlp_) {
+    duser = exec.activation({labels, config_.dim});
     Arena::Mark scratch(*exec.arena);
     const Tensor ditem = wide.activation({labels, config_.dim});
     ops::multiply_backward(wide, dproduct, item.user, item.item.y, duser, ditem);

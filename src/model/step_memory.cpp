@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/ranker.h"
+#include "ops/deferred_sums.h"
 
 namespace segue::model {
 namespace {
@@ -38,7 +39,11 @@ class Step {
  public:
   Step(const ModelConfig& m, const sparse::TablesConfig& tables, const StepBounds& bounds,
        Precision precision, Device device)
-      : m_(m), tables_(tables), on_gpu_(device.is_cuda()), rounds_(precision == Precision::kBf16) {
+      : m_(m),
+        tables_(tables),
+        device_(device),
+        on_gpu_(device.is_cuda()),
+        rounds_(precision == Precision::kBf16) {
     parameter_ = precision == Precision::kF64 ? 8 : 4;
     activation_ = rounds_ && on_gpu_ ? 2 : parameter_;
     width_ = m.heads * m.v_dim;
@@ -60,6 +65,8 @@ class Step {
 
   StepMemory run() {
     StepMemory result;
+    walk_.take(ops::DeferredSums::memory_bytes(device_), 1, 1);
+    if (activation_ != parameter_) walk_.take(weights(), 1, activation_);
     rows_forward();
     result.rows = walk_.used();
     walk_.scope([&] {
@@ -81,6 +88,18 @@ class Step {
     wide(rows * groups, 1);
   }
 
+  /// Values of all dense parameters; biases and norms are left to the margin.
+  int64_t weights() const {
+    const int64_t in = tables_.dim;
+    const auto features = static_cast<int64_t>(m_.additional.size()) + 1;
+    const int64_t action = static_cast<int64_t>(m_.action.weights.size()) * m_.action.dim;
+    const int64_t layer = (m_.uvqk_columns() + gate_width()) * m_.dim;
+    const int64_t branches = (features * in + action + 3 * m_.dim) * m_.hidden;
+    const int64_t item = (features * in + m_.dim) * m_.item_hidden;
+    const int64_t head = (m_.dim + static_cast<int64_t>(m_.tasks.size())) * m_.head_hidden;
+    return m_.layers * layer + branches + item + head +
+           (m_.position_buckets + m_.time_buckets + m_.contextual_tokens() * in + m_.dim) * m_.dim;
+  }
   /// Distinct rows of every table, at most; 0: not looked up.
   std::vector<int64_t> distinct_rows() const {
     std::vector<int64_t> ids(tables_.tables.size(), 0);
@@ -260,6 +279,7 @@ class Step {
 
   const ModelConfig& m_;
   const sparse::TablesConfig& tables_;
+  Device device_;
   bool on_gpu_, rounds_;
   int64_t parameter_ = 4, activation_ = 4;  // bytes
   int64_t width_ = 0;                       // of the values of all heads
@@ -290,8 +310,8 @@ int64_t batch_memory(const ModelConfig& model, const StepBounds& bounds) {
   const int64_t labels = model.labels == LabelKind::kCandidates ? bounds.samples * bounds.candidates
                                                                 : bounds.samples * bounds.events;
   constexpr int64_t kSmall = int64_t{1} << 20;  // offsets, action codes, alignment
-  return tokens * 6 * 4 + places * features * (8 + 4) + places * 4 +
-         bounds.samples * model.contextual_tokens() * (8 + 4) +
+  return tokens * 6 * 4 + places * features * (8 + 3 * 4) + places * 4 +
+         bounds.samples * model.contextual_tokens() * (8 + 3 * 4) +
          labels * (5 * 4 + features * 4 + tasks * 8) + kSmall;
 }
 

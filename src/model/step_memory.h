@@ -28,7 +28,7 @@ struct StepBounds {
 /// different, and as the table has. `kept`
 /// is what backward reads of one micro-batch. `working` comes and goes: gradients of one layer,
 /// what recompute rebuilds, the scratch of attention and sums. `margin` is for what is not counted:
-/// partial sums, work lists, weights in another type. It hardly depends on tokens; on the CPU,
+/// work lists, small weights in another type. It hardly depends on tokens; on the CPU,
 /// where products also copy their operands and an arena is address space only, it is generous.
 struct StepMemory {
   int64_t rows = 0, kept = 0, working = 0, margin = 0;

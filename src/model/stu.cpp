@@ -224,8 +224,8 @@ void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& sav
   ops::column_sum(exec, dz, uvqk_bias_->grad);
   const Tensor dh = exec.activation({tokens, config_.dim});
   ops::gemm(exec, Trans::kNo, dz, Trans::kYes, uvqk_weight_->value, dh);
-  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, dx_out, dx, input_norm_weight_->grad,
-                     input_norm_bias_->grad);
+  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, dx_out, dx,
+                     {input_norm_weight_->grad, input_norm_bias_->grad});
 }
 
 }  // namespace segue::model

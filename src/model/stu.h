@@ -110,7 +110,11 @@ class StuLayer {
     return {2 * config_.value_width() + config_.heads * config_.qk_dim,
             config_.heads * config_.qk_dim};
   }
+  /// The three that the collapsed layer forms for target rows; V comes along because it lies
+  /// between.
+  Block uvq_block() const { return {0, k_block().begin}; }
   static Tensor columns(const Tensor& t, Block b) { return t.columns(b.begin, b.width); }
+  static Tensor part(const Tensor& vector, Block b) { return vector.narrow(0, b.begin, b.width); }
 
   ops::NormParams input_norm() const;
   ops::GateParams gate_params(const Tensor& u, const Tensor& a, const ops::RowIdentity& rows,

@@ -10,6 +10,7 @@
 #include "model/precision.h"
 #include "model/stu.h"
 #include "ops/gemm.h"
+#include "ops/head_bias.h"
 #include "ops/rows.h"
 
 namespace segue::model {
@@ -38,7 +39,7 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   const int64_t heads = config_.heads;
   const int64_t w = config_.value_width();
   const Tensor& weight = uvqk_weight_->value;
-  const Tensor bias = as_row(uvqk_bias_->value);
+  const Tensor& bias = uvqk_bias_->value;
 
   TargetSaved s;
   s.x = x;
@@ -48,25 +49,25 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
 
   s.h_target = exec.activation({targets, dim});
-  s.u = exec.activation({targets, w});
-  const Tensor q = exec.activation({targets, q_block().width});
-  ops::gather_rows(exec, s.h, target_tokens.rows, s.h_target);
-  ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, u_block()), s.u,
-            {.bias = uvqk_bias_->value.narrow(0, u_block().begin, u_block().width)});
-  ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, q_block()), q,
-            {.bias = uvqk_bias_->value.narrow(0, q_block().begin, q_block().width)});
+  const Tensor x_target = exec.activation({targets, dim});
+  const ops::TableRows gathers[] = {{s.h, target_tokens.rows, s.h_target},
+                                    {x, target_tokens.rows, x_target}};
+  ops::gather_tables(exec, gathers);
+  const Tensor uvq = exec.activation({targets, uvq_block().width});
+  ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, uvq_block()), uvq,
+            {.bias = uvqk_bias_->value.narrow(0, 0, uvq_block().width)});
+  s.u = columns(uvq, u_block());
 
   // From here to `a` everything stays in float: these values have no counterpart in the plain path.
   const Exec wide = wide_exec(exec);
   s.q_scaled = wide.activation({targets, q_block().width});
-  ops::scale(wide, as_activation(wide, q), alpha(), s.q_scaled);
   s.key_query = wide.activation({targets, heads, dim});
   s.key_bias = wide.activation({targets, heads});
   const Tensor q_heads = by_head(s.q_scaled, heads);
   const Tensor k_weight = by_head(columns(weight, k_block()), heads);
-  const Tensor k_bias = by_head(columns(bias, k_block()), heads);
+  ops::head_bias_dot(wide, columns(uvq, q_block()), alpha(), part(bias, k_block()), s.q_scaled,
+                     s.key_bias);
   ops::gemm_each(wide, Trans::kNo, q_heads, Trans::kYes, k_weight, by_head(s.key_query, heads));
-  ops::gemm_each(wide, Trans::kNo, q_heads, Trans::kYes, k_bias, by_head(s.key_bias, heads));
   s.z = wide.activation({targets, heads, dim});
   s.p_sum = wide.activation({targets, heads});
   attention::target_attention_forward(wide,
@@ -81,20 +82,16 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
                                        .scale = seq.score_scale},
                                       s.z, s.p_sum);
   const Tensor a = wide.activation({targets, w});
-  const Tensor a_heads = by_head(a, heads);
   ops::gemm_each(wide, Trans::kNo, by_head(s.z, heads), Trans::kNo,
-                 by_head(columns(weight, v_block()), heads), a_heads);
-  ops::gemm_each(wide, Trans::kNo, by_head(s.p_sum, heads), Trans::kNo,
-                 by_head(columns(bias, v_block()), heads), a_heads, true);
-  s.a = rounded_activation(exec, a);
+                 by_head(columns(weight, v_block()), heads), by_head(a, heads));
+  s.a = exec.activation({targets, w});
+  ops::head_bias_add(exec, a, s.p_sum, part(bias, v_block()), 1, s.a);
 
   s.stats_out =
       ops::make_norm_stats(exec, targets, config_.output_norm == OutputNorm::kGroup ? heads : 1);
   s.y = exec.activation({targets, 3 * w});
   ops::gate_forward(exec, gate_params(s.u, s.a, s.targets.identity, seq.training), s.y,
                     s.stats_out);
-  const Tensor x_target = exec.activation({targets, dim});
-  ops::gather_rows(exec, x, target_tokens.rows, x_target);
   s.x_out = exec.activation({targets, dim});
   ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out,
             {.residual = x_target});
@@ -111,13 +108,15 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   const int64_t w = config_.value_width();
   const Tensor& weight = uvqk_weight_->value;
   const Tensor& dweight = uvqk_weight_->grad;
-  const Tensor bias = as_row(uvqk_bias_->value);
+  const Tensor& bias = uvqk_bias_->value;
   const Tensor dbias = as_row(uvqk_bias_->grad);
   const Exec wide = wide_exec(exec);
 
   // Output projection and gate, at target rows.
   const Tensor dy = exec.activation({targets, 3 * w});
-  const Tensor du = exec.activation({targets, w});
+  const Tensor duvq = exec.activation({targets, uvq_block().width});
+  zero(duvq, exec.stream);  // V of the target rows has its gradient elsewhere
+  const Tensor du = columns(duvq, u_block());
   const Tensor da = exec.activation({targets, w});
   ops::gemm(exec, Trans::kNo, dx_out, Trans::kYes, output_weight_->value, dy);
   ops::gemm(exec, Trans::kYes, s.y, Trans::kNo, dx_out, output_weight_->grad, {.accumulate = true});
@@ -125,17 +124,16 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
                      du, da, output_norm_weight_->grad, output_norm_bias_->grad);
 
   // a = W_v^T z + p_sum b_v.
-  const Tensor da_wide = as_activation(wide, da);
+  const Tensor da_wide = wide.activation({targets, w});
   const Tensor dz = wide.activation({targets, heads, dim});
   const Tensor dp_sum = wide.activation({targets, heads});
   const auto block_heads = [&](const Tensor& t, Block block) {
     return by_head(columns(t, block), heads);
   };
   const Tensor da_heads = by_head(da_wide, heads);
+  ops::head_bias_dot(wide, da, 1, part(bias, v_block()), da_wide, dp_sum);
   ops::gemm_each(wide, Trans::kNo, da_heads, Trans::kYes, block_heads(weight, v_block()),
                  by_head(dz, heads));
-  ops::gemm_each(wide, Trans::kNo, da_heads, Trans::kYes, block_heads(bias, v_block()),
-                 by_head(dp_sum, heads));
   ops::gemm_each(wide, Trans::kYes, by_head(s.z, heads), Trans::kNo, da_heads,
                  block_heads(dweight, v_block()), true);
   ops::gemm_each(wide, Trans::kYes, by_head(s.p_sum, heads), Trans::kNo, da_heads,
@@ -163,31 +161,23 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   const Tensor dquery_heads = by_head(dkey_query, heads), dc_heads = by_head(dkey_bias, heads);
   ops::gemm_each(wide, Trans::kNo, dquery_heads, Trans::kNo, block_heads(weight, k_block()),
                  dq_heads);
-  ops::gemm_each(wide, Trans::kNo, dc_heads, Trans::kNo, block_heads(bias, k_block()), dq_heads,
-                 true);
   ops::gemm_each(wide, Trans::kYes, dquery_heads, Trans::kNo, q_heads,
                  block_heads(dweight, k_block()), true);
   ops::gemm_each(wide, Trans::kYes, dc_heads, Trans::kNo, q_heads, block_heads(dbias, k_block()),
                  true);
-  ops::scale(wide, dq_wide, alpha(), dq_wide);
-  const Tensor dq = rounded_activation(exec, dq_wide);
+  ops::head_bias_add(exec, dq_wide, dkey_bias, part(bias, k_block()), alpha(),
+                     columns(duvq, q_block()));
 
   // U and Q of the target rows.
   const Tensor dh_target = exec.activation({targets, dim});
-  ops::gemm(exec, Trans::kNo, du, Trans::kYes, columns(weight, u_block()), dh_target);
-  ops::gemm(exec, Trans::kNo, dq, Trans::kYes, columns(weight, q_block()), dh_target,
+  ops::gemm(exec, Trans::kNo, duvq, Trans::kYes, columns(weight, uvq_block()), dh_target);
+  ops::gemm(exec, Trans::kYes, s.h_target, Trans::kNo, duvq, columns(dweight, uvq_block()),
             {.accumulate = true});
-  const auto weight_gradient = [&](const Tensor& d, Block block) {
-    ops::gemm(exec, Trans::kYes, s.h_target, Trans::kNo, d, columns(dweight, block),
-              {.accumulate = true});
-    ops::column_sum(exec, d, uvqk_bias_->grad.narrow(0, block.begin, block.width));
-  };
-  weight_gradient(du, u_block());
-  weight_gradient(dq, q_block());
+  ops::column_sum(exec, duvq, uvqk_bias_->grad.narrow(0, 0, uvq_block().width));
   ops::segment_sum(exec, dh_target, s.targets.rows, dh);
 
-  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx, input_norm_weight_->grad,
-                     input_norm_bias_->grad);
+  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx,
+                     {input_norm_weight_->grad, input_norm_bias_->grad});
   ops::segment_sum(exec, dx_out, s.targets.rows, dx);
 }
 

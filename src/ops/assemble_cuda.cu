@@ -197,17 +197,16 @@ void sum_codes(const Exec& exec, const AssembleParams& p, const Tensor& dx,
   const int64_t pieces = divide_up(dim, kCodeColumns);
   const int64_t blocks =
       std::clamp<int64_t>(kMultiprocessors / pieces, 1, divide_up(tokens, kCodeWarps));
-  const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, codes * dim});
+  PartialSums partials(exec, blocks, codes * dim);
   const auto kernel = sum_codes_kernel<bf16>;
   const auto bytes = static_cast<size_t>(kCodeWarps * codes * kCodeColumns) * sizeof(float);
   allow_shared_memory(kernel, bytes);
   kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(pieces)), kCodeWarps * kWarp,
            bytes, stream>>>(input_of<bf16>(dx), tokens, static_cast<int>(dim), dropped,
                             device_ptr<int32_t>(p.action_index), static_cast<int>(codes),
-                            static_cast<float>(p.scale), device_ptr<float>(partials));
+                            static_cast<float>(p.scale), partials.data());
   check_launch();
-  fold_partials(stream, device_ptr<float>(partials), blocks, codes * dim,
-                device_ptr<float>(gradient), codes * dim);
+  partials.fold(gradient, 0, codes * dim);
 }
 
 int64_t rows_or_zero(const Tensor& t) { return t ? t.size(0) : 0; }
@@ -265,7 +264,7 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
     if (!table) return;
     SEGUE_ASSERT(index && index.size(0) == tokens && table.size(1) == dim,
                  "assemble: gradient without its index");
-    orders.push_back({index, {table, table.size(0), scale}, {}});
+    orders.push_back({index, {table, table.size(0), scale}, {}, {}});
   };
   order_of(gradients.position, p.position_index, 1);
   order_of(gradients.time, p.time_index, 1);
@@ -278,7 +277,8 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
   if (gradients.content || gradients.context) {
     orders.push_back({p.row_index,
                       {gradients.content, rows_or_zero(p.content), p.scale},
-                      {gradients.context, rows_or_zero(p.context), p.scale}});
+                      {gradients.context, rows_or_zero(p.context), p.scale},
+                      {}});
   }
   sum_rows(exec, dx, dropped, orders);
 }

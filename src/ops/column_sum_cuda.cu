@@ -6,30 +6,42 @@ namespace {
 
 constexpr int kSlices = 8;  // of the partial rows; each is added in order, then the slices are
 
-__global__ void fold_kernel(const float* partials, int64_t rows, int64_t stride, float* to,
-                            int64_t n, int64_t part) {
+constexpr int kMaxFolds = 64;  // of one launch: their list is a kernel parameter
+
+struct FoldList {
+  DeferredSums::Fold folds[kMaxFolds];
+  int32_t first_block[kMaxFolds + 1];
+  int count = 0;
+};
+
+__global__ void fold_kernel(const __grid_constant__ FoldList list) {
   __shared__ double slice_sums[kSlices][kWarp];
-  const int64_t j = static_cast<int64_t>(blockIdx.x) * kWarp + threadIdx.x;
-  const int64_t each = (rows + kSlices - 1) / kSlices;
+  const auto block = static_cast<int>(blockIdx.x);
+  int which = 0;
+  while (block >= list.first_block[which + 1]) ++which;
+  const DeferredSums::Fold& f = list.folds[which];
+  const int64_t j = static_cast<int64_t>(block - list.first_block[which]) * kWarp + threadIdx.x;
+  const int64_t each = (f.rows + kSlices - 1) / kSlices;
   const int64_t begin = threadIdx.y * each;
-  const int64_t end = begin + each < rows ? begin + each : rows;
+  const int64_t end = begin + each < f.rows ? begin + each : f.rows;
   double sum = 0;
-  if (j < n) {
-    for (int64_t r = begin; r < end; ++r) {
-      const float* row = partials + r * stride + j * part;
-      if (part == 1) {
-        sum += row[0];
-      } else {
-        for (int64_t c = 0; c < part; ++c) sum += row[c];
+  if (j < f.n) {
+    const float* row = f.partials + j * f.part;
+    if (f.part == 1) {
+#pragma unroll 4
+      for (int64_t r = begin; r < end; ++r) sum += row[r * f.stride];
+    } else {
+      for (int64_t r = begin; r < end; ++r) {
+        for (int64_t c = 0; c < f.part; ++c) sum += row[r * f.stride + c];
       }
     }
   }
   slice_sums[threadIdx.y][threadIdx.x] = sum;
   __syncthreads();
-  if (threadIdx.y != 0 || j >= n) return;
+  if (threadIdx.y != 0 || j >= f.n) return;
   double total = 0;
   for (int s = 0; s < kSlices; ++s) total += slice_sums[s][threadIdx.x];
-  to[j] += static_cast<float>(total);
+  f.to[j] += static_cast<float>(total);
 }
 
 constexpr int kSumWidth = 256;  // columns of one block
@@ -67,13 +79,38 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void fold_partials(cudaStream_t stream, const float* partials, int64_t rows, int64_t stride,
-                   float* to, int64_t n, int64_t part) {
-  if (n == 0 || rows == 0) return;
-  const dim3 threads(kWarp, kSlices);
-  fold_kernel<<<static_cast<unsigned>(divide_up(n, kWarp)), threads, 0, stream>>>(
-      partials, rows, stride, to, n, part);
-  check_launch();
+void fold_partials(const Exec& exec, std::span<const DeferredSums::Fold> folds) {
+  for (size_t begin = 0; begin < folds.size(); begin += kMaxFolds) {
+    FoldList list;
+    int64_t blocks = 0;
+    for (const DeferredSums::Fold& f : folds.subspan(begin)) {
+      if (list.count == kMaxFolds) break;
+      list.first_block[list.count] = static_cast<int32_t>(blocks);
+      list.folds[list.count++] = f;
+      blocks += divide_up(f.n, kWarp);
+    }
+    list.first_block[list.count] = static_cast<int32_t>(blocks);
+    fold_kernel<<<static_cast<unsigned>(blocks), dim3(kWarp, kSlices), 0, stream_of(exec)>>>(list);
+    check_launch();
+  }
+}
+
+PartialSums::PartialSums(const Exec& exec, int64_t rows, int64_t columns) : exec_(exec) {
+  if (exec.sums != nullptr) memory_ = exec.sums->partials(rows, columns);
+  deferred_ = static_cast<bool>(memory_);
+  if (!deferred_) memory_ = exec.arena->tensor(DType::kF32, {rows, columns});
+}
+
+void PartialSums::fold(const Tensor& to, int64_t first, int64_t n, int64_t part) {
+  if (!to || n == 0 || memory_.size(0) == 0) return;
+  SEGUE_ASSERT(to.is_contiguous() && to.elements() == n, "sums over rows: size of the result");
+  const DeferredSums::Fold fold{
+      data() + first, device_ptr<float>(to), memory_.size(0), memory_.stride(0), n, part};
+  if (deferred_) {
+    exec_.sums->add(fold);
+  } else {
+    fold_partials(exec_, {&fold, 1});
+  }
 }
 
 void column_sum(const Exec& exec, const Tensor& x, const Tensor& out) {
@@ -84,13 +121,13 @@ void column_sum(const Exec& exec, const Tensor& x, const Tensor& out) {
   const cudaStream_t stream = stream_of(exec);
   const Arena::Mark mark(*exec.arena);
   const int64_t blocks = row_blocks(rows, kPartialBlocks);
-  const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, columns});
+  PartialSums partials(exec, blocks, columns);
   const dim3 grid(static_cast<unsigned>(blocks),
                   static_cast<unsigned>(divide_up(columns, kSumWidth)));
   dispatch_type(x.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     const Matrix<const T> from = input_of<T>(x);
-    float* to = device_ptr<float>(partials);
+    float* to = partials.data();
     if (can_vectorize(columns, {x})) {
       column_partials<T, 8>
           <<<grid, kThreads, 0, stream>>>(from, rows, static_cast<int>(columns), to);
@@ -100,8 +137,7 @@ void column_sum(const Exec& exec, const Tensor& x, const Tensor& out) {
     }
     check_launch();
   });
-  fold_partials(stream, device_ptr<float>(partials), blocks, columns, device_ptr<float>(out),
-                columns);
+  partials.fold(out, 0, columns);
 }
 
 }  // namespace segue::ops::cuda

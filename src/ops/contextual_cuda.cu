@@ -82,12 +82,8 @@ void contextual_linear_forward(const Exec& exec, const Tensor& e, const Tensor& 
   if (y.elements() == 0) return;
   const Arena::Mark mark(*exec.arena);
   const Tensor a = product_operand(exec, e), b = product_operand(exec, weight);
+  const Tensor used_bias = in_type(exec, bias, y.dtype);
   GemmExtra extra;
-  Tensor used_bias = bias;
-  if (bias && bias.dtype != y.dtype) {
-    used_bias = exec.arena->tensor(y.dtype, {bias.size(0), bias.size(1)});
-    convert(exec, bias, used_bias);
-  }
   if (bias) extra.bias = used_bias.select(0);
   const Batch batch{weight.size(0), a.stride(0), b.stride(0), y.stride(1),
                     bias ? used_bias.stride(0) : 0};
@@ -159,17 +155,16 @@ void action_encode_backward(const Exec& exec, const Tensor& dy, const Tensor& co
   const cudaStream_t stream = stream_of(exec);
   const Arena::Mark mark(*exec.arena);
   const int64_t blocks = row_blocks(dy.size(0), kPartialBlocks);
-  const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, 2 * width});
-  float* sums = device_ptr<float>(partials);
+  PartialSums partials(exec, blocks, 2 * width);
   dispatch_type(dy.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     action_backward_kernel<T><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
         input_of<T>(dy), device_ptr<int32_t>(code), static_cast<int>(bits), static_cast<int>(dim),
-        dy.size(0), sums);
+        dy.size(0), partials.data());
     check_launch();
   });
-  fold_partials(stream, sums, blocks, 2 * width, device_ptr<float>(dtable), width);
-  fold_partials(stream, sums + width, blocks, 2 * width, device_ptr<float>(dtarget), width);
+  partials.fold(dtable, 0, width);
+  partials.fold(dtarget, width, width);
 }
 
 void cyclic_time_features(const Exec& exec, const CyclicParams& p, const Tensor& timestamps,

@@ -1,9 +1,14 @@
 #pragma once
 
+#include <span>
+#include <string>
+
 #include "ops/assemble.h"
 #include "ops/contextual.h"
+#include "ops/deferred_sums.h"
 #include "ops/gate.h"
 #include "ops/gemm.h"
+#include "ops/head_bias.h"
 #include "ops/loss.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
@@ -28,17 +33,18 @@ void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const
 bool gemm_each(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
                const Tensor& c, bool accumulate);
 void column_sum(const Exec& exec, const Tensor& x, const Tensor& out);
+void fold_partials(const Exec& exec, std::span<const DeferredSums::Fold> folds);
+std::string gemm_library();
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
-                  const NormStats& stats);
+                  const NormStats& stats, const Tensor& addend);
 void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
                    const NormStats& stats, const Tensor& residual, const Tensor& dx,
-                   const Tensor& dweight, const Tensor& dbias);
+                   const NormGradients& gradients);
 void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                         const NormStats& stats);
 void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
-                         const NormStats& stats, const Tensor& dx, const Tensor& dweight,
-                         const Tensor& dbias);
+                         const NormStats& stats, const Tensor& dx, const NormGradients& gradients);
 void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const Tensor& y);
 void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, double eps,
                            const Tensor& dx);
@@ -51,10 +57,13 @@ void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
 void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire);
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
-                 double scale);
+                 double scale, const SortedIndex& sorted);
 void convert(const Exec& exec, const Tensor& from, const Tensor& to);
 void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y);
+void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, const Tensor& b,
+                       const Tensor& da, const Tensor& db);
 void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y);
 void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y);
 void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
@@ -78,21 +87,22 @@ void action_encode_backward(const Exec& exec, const Tensor& dy, const Tensor& co
 void cyclic_time_features(const Exec& exec, const CyclicParams& p, const Tensor& timestamps,
                           const Tensor& out);
 
+void head_bias_dot(const Exec& exec, const Tensor& x, double factor, const Tensor& bias,
+                   const Tensor& y, const Tensor& dot);
+void head_bias_add(const Exec& exec, const Tensor& x, const Tensor& weights, const Tensor& bias,
+                   double factor, const Tensor& y);
+
 void loss_forward_backward(const Exec& exec, TaskKind kind, const Tensor& logits,
                            const Tensor& labels, const Tensor& weights, double factor,
                            const Tensor& dlogits, const Tensor& predictions,
                            const Tensor& loss_sum);
 
-void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
+void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_squares,
                  const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
-                 const Tensor& enabled);
-void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out);
-void all_finite(const Exec& exec, const Tensor& values, const Tensor& out);
-void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
-                const Tensor& scale);
-void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& enabled, const Tensor& mean_squares);
+                 const Tensor& finite);
+void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& out);
+void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
+                   DType wire, const Tensor& finite);
 void row_mean_squares(const Exec& exec, const Tensor& x, int64_t width, const Tensor& out);
 
 }  // namespace cuda

@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
                         store(da_to + c, gradient);
                       });
   }
-  write_partials<L>(width, warp_sums, partials);
+  write_partials<L>(width, 2, warp_sums, partials);
 }
 
 template <class T, int kW, bool kBackward>
@@ -304,13 +304,13 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
   const cudaStream_t stream = stream_of(exec);
   const Arena::Mark mark(*exec.arena);
   const unsigned blocks = row_blocks(rows, kBackwardBlocksEach * kMultiprocessors);
-  const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, 2 * width});
+  PartialSums partials(exec, blocks, 2 * width);
   const auto launch = [&](auto zero_value, auto kernel) {
     using T = decltype(zero_value);
     allow_shared_memory(kernel, norm.backward_bytes());
     kernel<<<blocks, kThreads, norm.backward_bytes(), stream>>>(
         norm, dropout, keep_of(p), rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy),
-        matrix_of<T>(du), matrix_of<T>(da), device_ptr<float>(partials));
+        matrix_of<T>(du), matrix_of<T>(da), partials.data());
     check_launch();
   };
   const bool vectorize =
@@ -330,7 +330,7 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
                                   : gate_backward_kernel<T, L, false, false>);
     });
   });
-  fold_norm_gradients(stream, norm, partials, dweight, dbias);
+  fold_norm_gradients(norm, partials, dweight, dbias);
 }
 
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {

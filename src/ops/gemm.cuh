@@ -17,8 +17,11 @@ struct Batch {
 void gemm_batch(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
                 const Tensor& c, const GemmExtra& extra, const Batch& batch);
 
-/// `t`, contiguous and in the type that products of this mode multiply (bf16 or f32): itself, or a
-/// converted copy in the arena.
+/// `t` in the type `dtype`: itself, its place in exec.rounded_parameters, or a converted copy in
+/// the arena.
+Tensor in_type(const Exec& exec, const Tensor& t, DType dtype);
+
+/// `t` in the type that products of this mode multiply (bf16 or f32).
 Tensor product_operand(const Exec& exec, const Tensor& t);
 
 }  // namespace segue::ops::cuda

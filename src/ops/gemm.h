@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "tensor/exec.h"
 
 namespace segue::ops {
@@ -55,6 +57,8 @@ void gemm_tile(Trans trans_a, Trans trans_b, int64_t m, int64_t n, int64_t k, do
 
 /// "oneDNN 2.6.3 (avx512_core)" or "fallback (avx512)": for logs and benchmarks.
 const char* gemm_backend();
+/// The same for products on a GPU: "cuBLASLt 13.1.0", or why there are none.
+std::string gemm_gpu_backend();
 
 /// Tests and benchmarks only: forces the fallback in a build that has oneDNN.
 void force_gemm_fallback(bool fallback);

@@ -411,6 +411,11 @@ const char* gemm_backend() {
   return kFallback.c_str();
 }
 
+std::string gemm_gpu_backend() {
+  if constexpr (kHasCuda) return cuda::gemm_library();
+  return "not in this build";
+}
+
 void force_gemm_fallback(bool fallback) {
   g_force_fallback.store(fallback, std::memory_order_relaxed);
 }

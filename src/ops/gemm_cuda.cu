@@ -5,8 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include <cublasLt.h>
-
+#include "ops/cublaslt_api.h"
 #include "ops/cuda_forms.h"
 #include "ops/gemm.cuh"
 #include "tensor/buffer.h"
@@ -19,8 +18,8 @@ namespace {
 
 void check_cublas(cublasStatus_t rc, std::source_location at = std::source_location::current()) {
   if (rc == CUBLAS_STATUS_SUCCESS) return;
-  fail(ErrorCode::kUnsupported, std::string("cuBLASLt: ") + cublasLtGetStatusString(rc) + " (" +
-                                    at.file_name() + ":" + std::to_string(at.line()) + ")");
+  fail(ErrorCode::kUnsupported, std::string("cuBLASLt: ") + cublaslt_api().status_string(rc) +
+                                    " (" + at.file_name() + ":" + std::to_string(at.line()) + ")");
 }
 
 // ---- descriptors ----
@@ -29,13 +28,13 @@ class Layout {
  public:
   Layout(cudaDataType_t type, int64_t rows, int64_t columns, int64_t ld, int64_t batches,
          int64_t batch_stride) {
-    check_cublas(cublasLtMatrixLayoutCreate(&handle_, type, static_cast<uint64_t>(rows),
-                                            static_cast<uint64_t>(columns), ld));
+    check_cublas(cublaslt_api().layout_create(&handle_, type, static_cast<uint64_t>(rows),
+                                              static_cast<uint64_t>(columns), ld));
     const auto count = static_cast<int32_t>(batches);
     set(CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, count);
     set(CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, batch_stride);
   }
-  ~Layout() { cublasLtMatrixLayoutDestroy(handle_); }
+  ~Layout() { cublaslt_api().layout_destroy(handle_); }
   Layout(const Layout&) = delete;
   Layout& operator=(const Layout&) = delete;
   cublasLtMatrixLayout_t get() const { return handle_; }
@@ -43,7 +42,7 @@ class Layout {
  private:
   template <class V>
   void set(cublasLtMatrixLayoutAttribute_t name, const V& value) {
-    check_cublas(cublasLtMatrixLayoutSetAttribute(handle_, name, &value, sizeof(value)));
+    check_cublas(cublaslt_api().layout_set(handle_, name, &value, sizeof(value)));
   }
   cublasLtMatrixLayout_t handle_ = nullptr;
 };
@@ -51,14 +50,14 @@ class Layout {
 class Description {
  public:
   Description() {
-    check_cublas(cublasLtMatmulDescCreate(&handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    check_cublas(cublaslt_api().description_create(&handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F));
   }
-  ~Description() { cublasLtMatmulDescDestroy(handle_); }
+  ~Description() { cublaslt_api().description_destroy(handle_); }
   Description(const Description&) = delete;
   Description& operator=(const Description&) = delete;
   template <class V>
   void set(cublasLtMatmulDescAttributes_t name, const V& value) {
-    check_cublas(cublasLtMatmulDescSetAttribute(handle_, name, &value, sizeof(value)));
+    check_cublas(cublaslt_api().description_set(handle_, name, &value, sizeof(value)));
   }
   cublasLtMatmulDesc_t get() const { return handle_; }
 
@@ -68,13 +67,13 @@ class Description {
 
 class Preference {
  public:
-  Preference() { check_cublas(cublasLtMatmulPreferenceCreate(&handle_)); }
-  ~Preference() { cublasLtMatmulPreferenceDestroy(handle_); }
+  Preference() { check_cublas(cublaslt_api().preference_create(&handle_)); }
+  ~Preference() { cublaslt_api().preference_destroy(handle_); }
   Preference(const Preference&) = delete;
   Preference& operator=(const Preference&) = delete;
   template <class V>
   void set(cublasLtMatmulPreferenceAttributes_t name, const V& value) {
-    check_cublas(cublasLtMatmulPreferenceSetAttribute(handle_, name, &value, sizeof(value)));
+    check_cublas(cublaslt_api().preference_set(handle_, name, &value, sizeof(value)));
   }
   cublasLtMatmulPreference_t get() const { return handle_; }
 
@@ -151,8 +150,8 @@ Product representative(Product p) {
 int64_t kernels_of(const cublasLtMatmulAlgo_t& algorithm) {
   int32_t parts = 1;
   size_t written = 0;
-  check_cublas(cublasLtMatmulAlgoConfigGetAttribute(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM,
-                                                    &parts, sizeof(parts), &written));
+  check_cublas(cublaslt_api().algorithm_get(&algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, &parts,
+                                            sizeof(parts), &written));
   return parts > 1 ? 2 : 1;
 }
 
@@ -181,8 +180,11 @@ class Prepared {
               cublasLtMatmulAlgo_t& algorithm) const {
     Preference preference;
     preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes);
-    // The other schemes add partial products in the type of the result, or in no fixed order.
-    const auto schemes = static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
+    // The other schemes add partial products in the type of the result, or in no fixed order. A
+    // short k is not worth a second kernel.
+    constexpr int64_t kShort = 4096;
+    const auto schemes = static_cast<uint32_t>(
+        p.k <= kShort ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE);
     preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, schemes);
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(p.b));
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(p.a));
@@ -190,9 +192,9 @@ class Prepared {
     preference.set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(p.c));
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
-    const cublasStatus_t rc = cublasLtMatmulAlgoGetHeuristic(handle, description_.get(), b_.get(),
-                                                             a_.get(), addend_.get(), c_.get(),
-                                                             preference.get(), 1, &result, &found);
+    const cublasStatus_t rc =
+        cublaslt_api().heuristic(handle, description_.get(), b_.get(), a_.get(), addend_.get(),
+                                 c_.get(), preference.get(), 1, &result, &found);
     if (rc != CUBLAS_STATUS_SUCCESS || found == 0) return false;
     algorithm = result.algo;
     return true;
@@ -203,9 +205,9 @@ class Prepared {
                      cudaStream_t stream) const {
     const float alpha = 1;
     count_launches(kernels_of(algorithm));
-    return cublasLtMatmul(handle, description_.get(), &alpha, p.b, b_.get(), p.a, a_.get(), &p.beta,
-                          p.addend, addend_.get(), p.c, c_.get(), &algorithm, workspace.data(),
-                          static_cast<size_t>(workspace.bytes()), stream);
+    return cublaslt_api().matmul(handle, description_.get(), &alpha, p.b, b_.get(), p.a, a_.get(),
+                                 &p.beta, p.addend, addend_.get(), p.c, c_.get(), &algorithm,
+                                 workspace.data(), static_cast<size_t>(workspace.bytes()), stream);
   }
 
  private:
@@ -218,7 +220,12 @@ class Prepared {
 class Context {
  public:
   explicit Context(Device device) : workspace_(device, kWorkspaceBytes, Purpose::kScratch) {
-    check_cublas(cublasLtCreate(&handle_));
+    const std::string& trouble = cublaslt_api().trouble;
+    if (!trouble.empty()) {
+      fail(ErrorCode::kUnsupported,
+           "matrix products on the GPU need cuBLASLt, a part of the CUDA toolkit: " + trouble);
+    }
+    check_cublas(cublaslt_api().create(&handle_));
   }
 
   /// False if the library has no algorithm for this product.
@@ -311,21 +318,6 @@ DType product_type(const Exec& exec) {
   return exec.rounds_to_bf16() ? DType::kBf16 : DType::kF32;
 }
 
-/// `t` in the type of the result, converted if need be.
-Tensor in_type(const Exec& exec, const Tensor& t, DType dtype) {
-  if (!t || t.dtype == dtype) return t;
-  Tensor to;
-  if (t.rank == 1) {
-    to = exec.arena->tensor(dtype, {t.size(0)});
-  } else if (t.rank == 2) {
-    to = exec.arena->tensor(dtype, {t.size(0), t.size(1)});
-  } else {
-    to = exec.arena->tensor(dtype, {t.size(0), t.size(1), t.size(2)});
-  }
-  convert(exec, t, to);
-  return to;
-}
-
 /// Rows of one element or a single row may have any stride; cuBLASLt wants one that fits.
 int64_t leading(const Tensor& t) {
   return t.size(0) <= 1 ? std::max<int64_t>(1, t.size(1)) : t.stride(0);
@@ -353,6 +345,21 @@ void check_operands(Trans trans_a, const Tensor& a, Trans trans_b, const Tensor&
 }
 
 }  // namespace
+
+Tensor in_type(const Exec& exec, const Tensor& t, DType dtype) {
+  if (!t || t.dtype == dtype) return t;
+  Tensor to = exec.rounded_parameters.find(t, dtype);
+  if (to) return to;
+  if (t.rank == 1) {
+    to = exec.arena->tensor(dtype, {t.size(0)});
+  } else if (t.rank == 2) {
+    to = exec.arena->tensor(dtype, {t.size(0), t.size(1)});
+  } else {
+    to = exec.arena->tensor(dtype, {t.size(0), t.size(1), t.size(2)});
+  }
+  convert(exec, t, to);
+  return to;
+}
 
 Tensor product_operand(const Exec& exec, const Tensor& t) {
   return in_type(exec, t, product_type(exec));

@@ -22,22 +22,27 @@ struct NormStats {
 };
 NormStats make_norm_stats(const Exec& exec, int64_t rows, int64_t groups = 1);
 
+/// y = norm(x), or norm(x), rounded, + addend.
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
-                  const NormStats& stats);
+                  const NormStats& stats, const Tensor& addend = {});
 
-/// dx = (norm backward of dy) + residual (if present); dweight, dbias += (if present).
-/// `dx` may be the same memory as `dy` or `residual`.
+/// Gradients of parameters, each [columns] (or [groups]), += ; absent where nobody wants them.
+/// `input_bias` is that of a bias which was added to x just before: the column sums of dx.
+struct NormGradients {
+  Tensor weight, bias, input_bias;
+};
+/// dx = (norm backward of dy) + residual (if present). `dx` may be the same memory as `dy` or
+/// `residual`.
 void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
                    const NormStats& stats, const Tensor& residual, const Tensor& dx,
-                   const Tensor& dweight, const Tensor& dbias);
+                   const NormGradients& gradients);
 
 /// y = x * sigmoid(layer_norm(x)): the gate is made of the normalised input and multiplies the raw
 /// one. Layer norm only (groups = 1).
 void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                         const NormStats& stats);
 void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
-                         const NormStats& stats, const Tensor& dx, const Tensor& dweight,
-                         const Tensor& dbias);
+                         const NormStats& stats, const Tensor& dx, const NormGradients& gradients);
 
 /// y = x / max(|x|, eps) per row; backward overwrites dx.
 void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const Tensor& y);

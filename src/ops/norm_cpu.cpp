@@ -3,9 +3,11 @@
 #include <cmath>
 
 #include "ops/cuda_forms.h"
+#include "ops/gemm.h"
 #include "ops/norm_rows.h"
 #include "ops/row_chunks.h"
 #include "ops/row_loop.h"
+#include "ops/rows.h"
 #include "ops/vector_math.h"
 
 namespace segue::ops {
@@ -30,9 +32,9 @@ NormStats make_norm_stats(const Exec& exec, int64_t rows, int64_t groups) {
 }
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
-                  const NormStats& stats) {
+                  const NormStats& stats, const Tensor& addend) {
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::norm_forward(exec, p, x, y, stats);
+    if (exec.device.is_cuda()) return cuda::norm_forward(exec, p, x, y, stats, addend);
   }
   require_cpu(exec, "norm_forward");
   check_same_shape(x, y);
@@ -52,14 +54,15 @@ void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const 
       }
     });
   });
+  if (addend) add(exec, y, addend, y);
 }
 
 void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
                    const NormStats& stats, const Tensor& residual, const Tensor& dx,
-                   const Tensor& dweight, const Tensor& dbias) {
+                   const NormGradients& gradients) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda())
-      return cuda::norm_backward(exec, p, dy, x, stats, residual, dx, dweight, dbias);
+      return cuda::norm_backward(exec, p, dy, x, stats, residual, dx, gradients);
   }
   require_cpu(exec, "norm_backward");
   check_same_shape(x, dy);
@@ -76,8 +79,9 @@ void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, cons
                       dx.row<T>(r), sums, round);
       }
     });
-    norm.add_gradients(chunks.totals(), dweight, dbias);
+    norm.add_gradients(chunks.totals(), gradients.weight, gradients.bias);
   });
+  if (gradients.input_bias) column_sum(exec, dx, gradients.input_bias);
 }
 
 void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
@@ -107,11 +111,10 @@ void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, 
 }
 
 void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
-                         const NormStats& stats, const Tensor& dx, const Tensor& dweight,
-                         const Tensor& dbias) {
+                         const NormStats& stats, const Tensor& dx, const NormGradients& gradients) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda())
-      return cuda::swish_norm_backward(exec, p, dy, x, stats, dx, dweight, dbias);
+      return cuda::swish_norm_backward(exec, p, dy, x, stats, dx, gradients);
   }
   require_cpu(exec, "swish_norm_backward");
   check_same_shape(x, dy);
@@ -139,8 +142,9 @@ void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy
         norm.backward(r, dn, xr, direct, dx.row<T>(r), sums, round);
       }
     });
-    norm.add_gradients(chunks.totals(), dweight, dbias);
+    norm.add_gradients(chunks.totals(), gradients.weight, gradients.bias);
   });
+  if (gradients.input_bias) column_sum(exec, dx, gradients.input_bias);
 }
 
 void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const Tensor& y) {

@@ -7,7 +7,8 @@ namespace {
 /// y = norm(x), or x * sigmoid(norm(x)).
 template <class T, class L, bool kSwish>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 4 : 1)
-    norm_forward_kernel(NormArgs a, int64_t rows, Matrix<const T> x, Matrix<T> y) {
+    norm_forward_kernel(NormArgs a, int64_t rows, Matrix<const T> x, Matrix<const T> addend,
+                        Matrix<T> y) {
   extern __shared__ __align__(16) float parameters[];
   a.template stage<L::kW>(parameters);
   const BlockRows block(rows);
@@ -29,6 +30,10 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 4 : 1)
           const float n = (value.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
           out[j] = kSwish ? value.v[i][j] * sigmoid<T>(n) : n;
         }
+        if (!kSwish && addend.data != nullptr) {
+          load(addend.row(r) + c, w);
+          for (int j = 0; j < L::kW; ++j) out[j] = rounded<T>(out[j]) + w[j];
+        }
         store(to + c, out);
       });
     }
@@ -39,13 +44,13 @@ template <class T, class L, bool kSwish>
 __global__ void __launch_bounds__(kThreads,
                                   L::kIters <= 2 && sizeof(T) == 2 ? kPartialBlocksEach : 1)
     norm_backward_kernel(NormArgs a, int64_t rows, Matrix<const T> dy, Matrix<const T> x,
-                         Matrix<const T> residual, Matrix<T> dx, float* partials) {
+                         Matrix<const T> residual, Matrix<T> dx, int kinds, float* partials) {
   extern __shared__ __align__(16) float shared[];
   float* parameters = shared;
   a.template stage<L::kW>(parameters);
   float* warp_sums = shared + 2 * a.columns;
-  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * 2 * a.columns, a.columns};
-  sums.clear();
+  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * kinds * a.columns, a.columns};
+  sums.clear(kinds);
   const BlockRows block(rows);
   const bool adds = !kSwish && residual.data != nullptr;
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
@@ -87,9 +92,12 @@ __global__ void __launch_bounds__(kThreads,
                         }
                         for (int j = 0; j < L::kW; ++j) gradient[j] += add[j];
                         store(to + c, gradient);
+                        if (kinds < 3) return;
+                        for (int j = 0; j < L::kW; ++j) gradient[j] = rounded<T>(gradient[j]);
+                        sums.add_to(2, c, gradient);
                       });
   }
-  write_partials<L>(a.columns, warp_sums, partials);
+  write_partials<L>(a.columns, kinds, warp_sums, partials);
 }
 
 /// y = x / max(|x|, eps).
@@ -150,20 +158,21 @@ void check_same_shape(const Tensor& x, const Tensor& y) {
 
 template <bool kSwish>
 void forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
-             const NormStats& stats) {
+             const NormStats& stats, const Tensor& addend) {
   check_same_shape(x, y);
+  if (addend) check_same_shape(x, addend);
   SEGUE_ASSERT(!kSwish || p.groups == 1, "swish_norm: layer norm only");
   const int64_t rows = x.size(0), columns = x.size(1);
   if (rows == 0 || columns == 0) return;
   const NormArgs a(exec, p, stats, rows, columns);
   const cudaStream_t stream = stream_of(exec);
-  const bool vectorize = can_vectorize(columns, {x, y}) && a.can_vectorize_groups();
+  const bool vectorize = can_vectorize(columns, {x, y, addend}) && a.can_vectorize_groups();
   dispatch_type(x.dtype, [&](auto zero_value) {
     dispatch_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       norm_forward_kernel<T, decltype(lanes), kSwish>
-          <<<row_blocks(rows), kThreads, a.parameter_bytes(), stream>>>(a, rows, input_of<T>(x),
-                                                                        matrix_of<T>(y));
+          <<<row_blocks(rows), kThreads, a.parameter_bytes(), stream>>>(
+              a, rows, input_of<T>(x), input_of<T>(addend), matrix_of<T>(y));
       check_launch();
     });
   });
@@ -172,7 +181,7 @@ void forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tenso
 template <bool kSwish>
 void backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
               const NormStats& stats, const Tensor& residual, const Tensor& dx,
-              const Tensor& dweight, const Tensor& dbias) {
+              const NormGradients& gradients) {
   check_same_shape(x, dy);
   check_same_shape(x, dx);
   if (residual) check_same_shape(x, residual);
@@ -183,44 +192,45 @@ void backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Ten
   const cudaStream_t stream = stream_of(exec);
   const Arena::Mark mark(*exec.arena);
   const unsigned blocks = row_blocks(rows, kPartialBlocks);
-  const Tensor partials = exec.arena->tensor(DType::kF32, {blocks, 2 * columns});
+  const int kinds = gradients.input_bias ? 3 : 2;
+  PartialSums partials(exec, blocks, kinds * columns);
   const bool vectorize = can_vectorize(columns, {x, dy, residual, dx}) && a.can_vectorize_groups();
   dispatch_type(x.dtype, [&](auto zero_value) {
     dispatch_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       const auto kernel = norm_backward_kernel<T, decltype(lanes), kSwish>;
-      allow_shared_memory(kernel, a.backward_bytes());
-      kernel<<<blocks, kThreads, a.backward_bytes(), stream>>>(
-          a, rows, input_of<T>(dy), input_of<T>(x), input_of<T>(residual), matrix_of<T>(dx),
-          device_ptr<float>(partials));
+      allow_shared_memory(kernel, a.backward_bytes(kinds));
+      kernel<<<blocks, kThreads, a.backward_bytes(kinds), stream>>>(
+          a, rows, input_of<T>(dy), input_of<T>(x), input_of<T>(residual), matrix_of<T>(dx), kinds,
+          partials.data());
       check_launch();
     });
   });
-  fold_norm_gradients(stream, a, partials, dweight, dbias);
+  fold_norm_gradients(a, partials, gradients.weight, gradients.bias);
+  partials.fold(gradients.input_bias, 2 * columns, columns);
 }
 
 }  // namespace
 
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
-                  const NormStats& stats) {
-  forward<false>(exec, p, x, y, stats);
+                  const NormStats& stats, const Tensor& addend) {
+  forward<false>(exec, p, x, y, stats, addend);
 }
 
 void norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
                    const NormStats& stats, const Tensor& residual, const Tensor& dx,
-                   const Tensor& dweight, const Tensor& dbias) {
-  backward<false>(exec, p, dy, x, stats, residual, dx, dweight, dbias);
+                   const NormGradients& gradients) {
+  backward<false>(exec, p, dy, x, stats, residual, dx, gradients);
 }
 
 void swish_norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                         const NormStats& stats) {
-  forward<true>(exec, p, x, y, stats);
+  forward<true>(exec, p, x, y, stats, {});
 }
 
 void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Tensor& x,
-                         const NormStats& stats, const Tensor& dx, const Tensor& dweight,
-                         const Tensor& dbias) {
-  backward<true>(exec, p, dy, x, stats, {}, dx, dweight, dbias);
+                         const NormStats& stats, const Tensor& dx, const NormGradients& gradients) {
+  backward<true>(exec, p, dy, x, stats, {}, dx, gradients);
 }
 
 void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const Tensor& y) {

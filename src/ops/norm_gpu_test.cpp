@@ -41,19 +41,22 @@ TEST_F(GpuNormTest, LayerAndGroupNorm) {
             bed.activation(1, {s.rows, 2 * s.columns}, 3).columns(s.columns, s.columns);
         const Tensor y = bed.activation(2, {s.rows, s.columns});
         const NormStats stats = make_norm_stats(bed.exec, s.rows, s.groups);
-        norm_forward(bed.exec, p, x, y, stats);
+        const Tensor addend = bed.activation(7, {s.rows, s.columns});
+        norm_forward(bed.exec, p, x, y, stats, with_residual ? addend : Tensor());
         const Tensor dy = bed.activation(3, {s.rows, s.columns});
         const Tensor residual = with_residual ? bed.activation(4, {s.rows, s.columns}) : Tensor();
         const Tensor dx = with_residual ? residual : dy;  // in place
         const Tensor dweight = bed.parameter(5, {p.weight.elements()});
         const Tensor dbias = bed.parameter(6, {p.weight.elements()});
-        norm_backward(bed.exec, p, dy, x, stats, residual, dx, dweight, dbias);
+        const Tensor input_bias = bed.parameter(8, {s.columns});
+        norm_backward(bed.exec, p, dy, x, stats, residual, dx, {dweight, dbias, input_bias});
         return {{"y", false, bed.values(y)},
                 {"mean", false, bed.values(stats.mean)},
                 {"rstd", false, bed.values(stats.rstd)},
                 {"dx", true, bed.values(dx)},
                 {"dweight", true, bed.values(dweight)},
-                {"dbias", true, bed.values(dbias)}};
+                {"dbias", true, bed.values(dbias)},
+                {"input bias", true, bed.values(input_bias)}};
       });
     }
   }
@@ -72,11 +75,13 @@ TEST_F(GpuNormTest, SwishNorm) {
       const Tensor dy = bed.activation(3, {s.rows, s.columns});
       const Tensor dx = bed.activation(4, {s.rows, s.columns});
       const Tensor dweight = bed.parameter(5, {s.columns}), dbias = bed.parameter(6, {s.columns});
-      swish_norm_backward(bed.exec, p, dy, x, stats, dx, dweight, dbias);
+      const Tensor input_bias = bed.parameter(7, {s.columns});
+      swish_norm_backward(bed.exec, p, dy, x, stats, dx, {dweight, dbias, input_bias});
       return {{"y", false, bed.values(y)},
               {"dx", true, bed.values(dx)},
               {"dweight", true, bed.values(dweight)},
-              {"dbias", true, bed.values(dbias)}};
+              {"dbias", true, bed.values(dbias)},
+              {"input bias", true, bed.values(input_bias)}};
     });
   }
 }

@@ -68,7 +68,9 @@ struct NormArgs {
   bool can_vectorize_groups() const { return groups == 1 || width % 8 == 0; }
   size_t parameter_bytes() const { return 2 * static_cast<size_t>(columns) * sizeof(float); }
   /// Of shared memory in a backward kernel: the parameters, then the sums of each warp.
-  size_t backward_bytes() const { return (1 + kWarpsPerBlock) * parameter_bytes(); }
+  size_t backward_bytes(int kinds_of_sums = 2) const {
+    return (2 + static_cast<size_t>(kinds_of_sums) * kWarpsPerBlock) * parameter_bytes() / 2;
+  }
 
   /// Weight and bias as they are used, one per column, into shared memory: two SharedRows.
   template <int kW>
@@ -118,27 +120,27 @@ __device__ inline NormSpan saved_group(const NormArgs& a, int64_t row, int group
   return {group * a.width, (group + 1) * a.width, a.mean[at], a.rstd[at]};
 }
 
-/// Sums over rows of what weight and bias get per column, in shared memory [2 * columns] of this
-/// warp: registers are for rows in flight.
+/// Sums over rows of what weight and bias, and perhaps a third parameter, get per column, in shared
+/// memory [kinds * columns] of this warp: registers are for rows in flight.
 template <class L>
 struct WarpSums {
   float* sums;
   int columns;
 
-  __device__ void clear() const {
+  __device__ void clear(int kinds = 2) const {
     const float zeros[L::kW] = {};
     L::for_each(columns, [&](int, int c) {
-      SharedRow<L::kW>::store(sums, columns, c, zeros);
-      SharedRow<L::kW>::store(sums + columns, columns, c, zeros);
+      for (int k = 0; k < kinds; ++k) {
+        SharedRow<L::kW>::store(sums + k * columns, columns, c, zeros);
+      }
     });
   }
   __device__ void add(int c, const float (&dw)[L::kW], const float (&db)[L::kW]) {
-    add_to(sums, c, dw);
-    add_to(sums + columns, c, db);
+    add_to(0, c, dw);
+    add_to(1, c, db);
   }
-
- private:
-  __device__ void add_to(float* row, int c, const float (&values)[L::kW]) {
+  __device__ void add_to(int kind, int c, const float (&values)[L::kW]) {
+    float* row = sums + kind * columns;
     float now[L::kW];
     SharedRow<L::kW>::load(row, columns, c, now);
     for (int j = 0; j < L::kW; ++j) now[j] += values[j];
@@ -188,29 +190,27 @@ __device__ void norm_backward_row(const NormArgs& a, int64_t row, const NormSpan
 }
 
 /// Adds the sums of this block's warps in order and writes them to partials[blockIdx.x]
-/// [2 * columns]: weight, then bias.
+/// [kinds * columns]: weight, then bias.
 template <class L>
-__device__ void write_partials(int columns, const float* warp_sums, float* partials) {
+__device__ void write_partials(int columns, int kinds, const float* warp_sums, float* partials) {
   __syncthreads();
-  float* to = partials + static_cast<int64_t>(blockIdx.x) * 2 * columns;
-  for (int c = static_cast<int>(threadIdx.x); c < 2 * columns; c += kThreads) {
+  const int all = kinds * columns;
+  float* to = partials + static_cast<int64_t>(blockIdx.x) * all;
+  for (int c = static_cast<int>(threadIdx.x); c < all; c += kThreads) {
     const int half = c / columns * columns;
     const int at = half + SharedRow<L::kW>::at(columns, c - half);
     float sum = 0;
-    for (int w = 0; w < kWarpsPerBlock; ++w) sum += warp_sums[w * 2 * columns + at];
+    for (int w = 0; w < kWarpsPerBlock; ++w) sum += warp_sums[w * all + at];
     to[c] = sum;
   }
 }
 
-/// dweight, dbias += the partial sums of `blocks` blocks; either may be absent.
-inline void fold_norm_gradients(cudaStream_t stream, const NormArgs& a, const Tensor& partials,
-                                const Tensor& dweight, const Tensor& dbias) {
-  const int64_t blocks = partials.size(0), stride = 2 * int64_t{a.columns};
+/// dweight, dbias += what write_partials wrote; either may be absent.
+inline void fold_norm_gradients(const NormArgs& a, PartialSums& partials, const Tensor& dweight,
+                                const Tensor& dbias) {
   const int64_t n = a.weights(), part = a.columns_per_weight;
-  const float* from = device_ptr<float>(partials);
-  if (dweight) fold_partials(stream, from, blocks, stride, device_ptr<float>(dweight), n, part);
-  if (dbias)
-    fold_partials(stream, from + a.columns, blocks, stride, device_ptr<float>(dbias), n, part);
+  partials.fold(dweight, 0, n, part);
+  partials.fold(dbias, a.columns, n, part);
 }
 
 }  // namespace segue::ops::cuda

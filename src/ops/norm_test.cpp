@@ -167,7 +167,13 @@ TEST(NormTest, BackwardMatchesFiniteDifferences) {
         };
         loss();
         const Gradients d = make_gradients(bed, p, rows, columns);
-        norm_backward(bed.exec, p, dy, x, stats, residual, d.dx, d.dweight, d.dbias);
+        const Tensor dinput_bias = bed.zeros(DType::kF64, {columns});
+        norm_backward(bed.exec, p, dy, x, stats, residual, d.dx, {d.dweight, d.dbias, dinput_bias});
+        for (int64_t c = 0; c < columns; ++c) {
+          double sum = 0;
+          for (int64_t r = 0; r < rows; ++r) sum += d.dx.row<double>(r)[c];
+          EXPECT_NEAR(dinput_bias.ptr<double>()[c], sum, 1e-14);
+        }
         expect_gradient(x, d.dx, loss);
         expect_gradient(p.weight, d.dweight, loss);
         expect_gradient(p.bias, d.dbias, loss);
@@ -186,13 +192,13 @@ TEST(NormTest, BackwardMayOverwriteItsInputsAndAddsToParameters) {
   const auto dy = [&] { return bed.random(2, {rows, columns}); };
   const auto residual = [&] { return bed.random(3, {rows, columns}); };
   const Gradients d = make_gradients(bed, p, rows, columns);
-  norm_backward(bed.exec, p, dy(), x, stats, residual(), d.dx, d.dweight, d.dbias);
+  norm_backward(bed.exec, p, dy(), x, stats, residual(), d.dx, {d.dweight, d.dbias});
 
   const Tensor over_dy = dy(), over_residual = residual();
-  norm_backward(bed.exec, p, over_dy, x, stats, residual(), over_dy, {}, {});
+  norm_backward(bed.exec, p, over_dy, x, stats, residual(), over_dy, {});
   EXPECT_EQ(bytes_of(over_dy), bytes_of(d.dx));
   const std::vector<float> once(d.dweight.span<float>().begin(), d.dweight.span<float>().end());
-  norm_backward(bed.exec, p, dy(), x, stats, over_residual, over_residual, d.dweight, d.dbias);
+  norm_backward(bed.exec, p, dy(), x, stats, over_residual, over_residual, {d.dweight, d.dbias});
   EXPECT_EQ(bytes_of(over_residual), bytes_of(d.dx));
   for (size_t j = 0; j < once.size(); ++j) EXPECT_FLOAT_EQ(d.dweight.span<float>()[j], 2 * once[j]);
 }
@@ -211,7 +217,7 @@ TEST(NormTest, SwishBackwardMatchesFiniteDifferences) {
     };
     loss();
     const Gradients d = make_gradients(bed, p, rows, columns);
-    swish_norm_backward(bed.exec, p, dy, x, stats, d.dx, d.dweight, d.dbias);
+    swish_norm_backward(bed.exec, p, dy, x, stats, d.dx, {d.dweight, d.dbias});
     expect_gradient(x, d.dx, loss);
     expect_gradient(p.weight, d.dweight, loss);
     expect_gradient(p.bias, d.dbias, loss);
@@ -264,10 +270,10 @@ std::vector<T> run_norms(const TestBed& bed, const NormParams& p, const Tensor& 
     const NormStats stats = make_norm_stats(bed.exec, rows, p.groups);
     if (swish) {
       swish_norm_forward(bed.exec, p, x, y, stats);
-      swish_norm_backward(bed.exec, p, dy, x, stats, dx, dweight, dbias);
+      swish_norm_backward(bed.exec, p, dy, x, stats, dx, {dweight, dbias});
     } else {
       norm_forward(bed.exec, p, x, y, stats);
-      norm_backward(bed.exec, p, dy, x, stats, dy, dx, dweight, dbias);
+      norm_backward(bed.exec, p, dy, x, stats, dy, dx, {dweight, dbias});
     }
     for (const Tensor& t : {y, dx, dweight, dbias}) keep(t);
   }

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <span>
 
+#include "base/rng.h"
 #include "tensor/exec.h"
 
 namespace segue::ops {
@@ -9,26 +12,29 @@ namespace segue::ops {
 struct AdamParams {
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0;  // times the parameter, added to the scaled gradient
+  double clip_norm = 0;     // longest gradient that is used as it is; 0: none is too long
   int64_t t = 1;            // number of this update, counting from 1
 };
-/// p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g scaled by
-/// `gradient_scale` (f64 [1] on exec's device; absent: 1) first. All others flat and contiguous, of
-/// equal type. Where `enabled` (f64 [1] on exec's device; absent: 1) is 0 nothing changes.
-void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
+/// p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g scaled first by what
+/// clip_scale says of `gradient_squares` (f64 [1] on exec's device, which the host never has to
+/// see; absent: 1). All others flat and contiguous, of equal type. Unless all values of `finite`
+/// (flat f64 on exec's device; absent: none) are finite, nothing changes.
+void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_squares,
                  const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
-                 const Tensor& enabled = {});
+                 const Tensor& finite = {});
+
+/// min(1, clip_norm / (sqrt(sum_of_squares) + 1e-6)), or 1 if clip_norm is 0.
+SEGUE_HOST_DEVICE inline double clip_scale(double sum_of_squares, double clip_norm) {
+  constexpr double kClipEps = 1e-6;  // as PyTorch's clip_grad_norm_
+  const double ratio = clip_norm / (sqrt(sum_of_squares) + kClipEps);
+  // Written so that a norm that is not a number does not become a harmless factor.
+  return clip_norm > 0 ? (1.0 < ratio ? 1.0 : ratio) : 1.0;
+}
 
 /// out (f64 [1]) = sum of squares of a flat tensor, in double, fixed chunks added in order.
 void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out);
-
-/// out (f64 [1]) = 1 if all values (flat f64) are finite, else 0: what updates are enabled by when
-/// the host has not seen the values yet.
-void all_finite(const Exec& exec, const Tensor& values, const Tensor& out);
-
-/// scale = min(1, clip_norm / (sqrt(sum_of_squares) + 1e-6)), or 1 if clip_norm is 0; both f64 [1].
-/// The norm never has to visit the host.
-void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
-                const Tensor& scale);
+/// The same of several flat float tensors at once: out (f64 [tensors]).
+void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& out);
 
 enum class RowOptimizer { kRowwiseAdagrad, kAdagrad, kSgd, kAdam };
 
@@ -47,11 +53,18 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim);
 ///   Adam:             m, v per element; only touched rows move
 /// state [rows, row_state_size] (Adam: m, then v), in the type of the table; gradients may be float
 /// or double. ids i64. Row addresses are 64 bit. Error(kOutOfRange) leaves the table as it was, and
-/// so does `enabled` (f64 [1] on exec's device; absent: 1) where it is 0. `mean_squares` (f64 [n],
+/// so does a value of `finite` that is not (as in adam_update). `mean_squares` (f64 [n],
 /// row-wise Adagrad only) stands for mean(g^2) where the table holds some columns of wider rows.
-void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& enabled = {}, const Tensor& mean_squares = {});
+struct TableUpdate {
+  Tensor ids, gradients, table, state;
+  Tensor mean_squares = {};
+};
+void rowwise_update(const Exec& exec, const RowUpdateParams& p, const TableUpdate& update,
+                    const Tensor& finite = {});
+/// Several tables of one width and type: on a GPU one launch. Gradients are used as they are after
+/// a trip over `wire` (kF16 or kBf16; kF32: as they are).
+void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
+                   DType wire, const Tensor& finite = {});
 
 /// out[i] (f64) = sum of squares of row i of x, divided by `width`: the part that these columns
 /// have in the mean square of a row of that width.

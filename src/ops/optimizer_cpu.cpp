@@ -89,26 +89,30 @@ void update_row(const RowUpdateParams& p, const AdamStep<T>& adam, int64_t dim, 
   }
 }
 
-bool is_off(const Tensor& enabled) { return enabled && enabled.ptr<double>()[0] == 0; }
+bool all_finite(const Tensor& values) {
+  if (!values) return true;
+  return std::ranges::all_of(values.span<double>(), [](double x) { return std::isfinite(x); });
+}
 
 }  // namespace
 
-void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
+void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_squares,
                  const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
-                 const Tensor& enabled) {
+                 const Tensor& finite) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda())
-      return cuda::adam_update(exec, p, gradient_scale, gradient, m, v, parameter, enabled);
+      return cuda::adam_update(exec, p, gradient_squares, gradient, m, v, parameter, finite);
   }
   require_cpu(exec, "adam_update");
-  if (is_off(enabled)) return;
+  if (!all_finite(finite)) return;
   const int64_t n = parameter.elements();
   SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
                "adam_update: sizes differ");
   dispatch_real(parameter.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     const AdamStep<T> step(p.lr, p.beta1, p.beta2, p.eps, p.t);
-    const T scale = static_cast<T>(gradient_scale ? gradient_scale.ptr<double>()[0] : 1.0);
+    const T scale = static_cast<T>(
+        gradient_squares ? clip_scale(gradient_squares.ptr<double>()[0], p.clip_norm) : 1.0);
     const T decay = static_cast<T>(p.weight_decay);
     const T* g = gradient.span<T>().data();
     T* m_data = m.span<T>().data();
@@ -124,7 +128,7 @@ void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_s
 
 void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::sum_of_squares(exec, x, out);
+    if (exec.device.is_cuda()) return cuda::sums_of_squares(exec, {&x, 1}, out);
   }
   require_cpu(exec, "sum_of_squares");
   constexpr int64_t kChunk = 16384;
@@ -143,25 +147,14 @@ void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
   out.ptr<double>()[0] = sum;
 }
 
-void all_finite(const Exec& exec, const Tensor& values, const Tensor& out) {
+void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& out) {
+  SEGUE_ASSERT(out.elements() == static_cast<int64_t>(x.size()), "sums_of_squares: one each");
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::all_finite(exec, values, out);
+    if (exec.device.is_cuda()) return cuda::sums_of_squares(exec, x, out);
   }
-  require_cpu(exec, "all_finite");
-  const std::span<const double> all = values.span<double>();
-  out.ptr<double>()[0] =
-      std::all_of(all.begin(), all.end(), [](double x) { return std::isfinite(x); }) ? 1 : 0;
-}
-
-void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
-                const Tensor& scale) {
-  if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::clip_scale(exec, sum_of_squares, clip_norm, scale);
+  for (size_t i = 0; i < x.size(); ++i) {
+    sum_of_squares(exec, x[i], out.narrow(0, static_cast<int64_t>(i), 1));
   }
-  require_cpu(exec, "clip_scale");
-  constexpr double kClipEps = 1e-6;  // as PyTorch's clip_grad_norm_
-  const double norm = std::sqrt(sum_of_squares.ptr<double>()[0]);
-  scale.ptr<double>()[0] = clip_norm > 0 ? std::min(1.0, clip_norm / (norm + kClipEps)) : 1.0;
 }
 
 int64_t row_state_size(RowOptimizer kind, int64_t dim) {
@@ -178,16 +171,34 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim) {
   return 0;
 }
 
-void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& enabled, const Tensor& mean_squares) {
+void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
+                   DType wire, const Tensor& finite) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::update_tables(exec, p, parts, wire, finite);
+  }
+  for (TableUpdate part : parts) {
+    const Arena::Mark mark(*exec.arena);
+    if (wire != DType::kF32) {  // the caller's gradients stay as they are
+      const Tensor& from = part.gradients;
+      const Tensor rounded = exec.arena->tensor(from.dtype, {from.size(0), from.size(1)});
+      copy(rounded, from, exec.stream);
+      round_rows_to_wire(exec, wire, rounded);
+      part.gradients = rounded;
+    }
+    rowwise_update(exec, p, part, finite);
+  }
+}
+
+void rowwise_update(const Exec& exec, const RowUpdateParams& p, const TableUpdate& update,
+                    const Tensor& finite) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) {
-      return cuda::rowwise_update(exec, p, ids, gradients, table, state, enabled, mean_squares);
+      return cuda::update_tables(exec, p, {&update, 1}, DType::kF32, finite);
     }
   }
   require_cpu(exec, "rowwise_update");
-  if (is_off(enabled)) return;
+  if (!all_finite(finite)) return;
+  const auto& [ids, gradients, table, state, mean_squares] = update;
   const int64_t n = ids.size(0), dim = table.size(1);
   const int64_t state_size = row_state_size(p.kind, dim);
   SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim, "rowwise_update: shapes differ");

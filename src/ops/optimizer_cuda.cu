@@ -28,15 +28,26 @@ struct AdamStep {
   }
 };
 
-/// A null pointer enables.
-__device__ bool is_off(const double* enabled) { return enabled != nullptr && *enabled == 0; }
+/// Values that must all be finite for anything to change.
+struct Finite {
+  const double* values;
+  int64_t count;
+
+  explicit Finite(const Tensor& t) : values(device_ptr<double>(t)), count(t ? t.elements() : 0) {}
+  __device__ bool all() const {
+    bool good = true;
+    for (int64_t i = 0; i < count; ++i) good = good && isfinite(values[i]);
+    return good;
+  }
+};
 
 template <int kW>
 __global__ void __launch_bounds__(kThreads)
-    adam_kernel(AdamStep step, float decay, const double* scale, const double* enabled, int64_t n,
-                const float* gradient, float* m, float* v, float* parameter) {
-  if (is_off(enabled)) return;
-  const float factor = scale != nullptr ? static_cast<float>(*scale) : 1.f;
+    adam_kernel(AdamStep step, float decay, double clip_norm, const double* squares, Finite finite,
+                int64_t n, const float* gradient, float* m, float* v, float* parameter) {
+  if (!finite.all()) return;
+  const float factor =
+      squares != nullptr ? static_cast<float>(clip_scale(*squares, clip_norm)) : 1.f;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kW;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kW; i < n;
        i += stride) {
@@ -65,49 +76,51 @@ __device__ double block_sum(double value) {
   return total;
 }
 
-template <class T>
+constexpr size_t kMaxSquares = 4;  // tensors of one launch
+struct SquareList {
+  const float* x[kMaxSquares];
+  int64_t n[kMaxSquares];
+};
+
+/// partials[tensor][block]
 __global__ void __launch_bounds__(kThreads)
-    square_partials_kernel(const T* x, int64_t n, double* partials) {
+    square_partials_kernel(SquareList list, double* partials) {
+  const float* x = list.x[blockIdx.y];
+  const int64_t n = list.n[blockIdx.y];
   double sum = 0;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
 #pragma unroll 4
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
-    const double value = to_float(x[i]);
+    const double value = x[i];
     sum += value * value;
   }
   sum = block_sum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+  if (threadIdx.x == 0) partials[blockIdx.y * gridDim.x + blockIdx.x] = sum;
 }
 
 __global__ void __launch_bounds__(kThreads)
     fold_squares_kernel(const double* partials, int n, double* out) {
   double sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) sum += partials[i];
+  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
+    sum += partials[blockIdx.x * n + i];
+  }
   sum = block_sum(sum);
-  if (threadIdx.x == 0) *out = sum;
+  if (threadIdx.x == 0) out[blockIdx.x] = sum;
 }
 
-__global__ void __launch_bounds__(kThreads)
-    all_finite_kernel(const double* values, int64_t n, double* out) {
-  int good = 1;
-  for (int64_t i = threadIdx.x; i < n; i += kThreads) good &= isfinite(values[i]) ? 1 : 0;
-  good = __syncthreads_and(good);
-  if (threadIdx.x == 0) *out = good != 0 ? 1.0 : 0.0;
-}
-
-__global__ void clip_kernel(const double* squares, double clip_norm, double* scale) {
-  constexpr double kClipEps = 1e-6;  // as PyTorch's clip_grad_norm_
-  const double ratio = clip_norm / (sqrt(*squares) + kClipEps);
-  // Not fmin: a norm that is not a number must not become a harmless factor.
-  *scale = clip_norm > 0 ? (1.0 < ratio ? 1.0 : ratio) : 1.0;
+/// What is left of a gradient after a trip over the wire.
+enum class WireRounding { kNone, kF16, kBf16 };
+__device__ float through(WireRounding wire, float x) {
+  if (wire == WireRounding::kF16) return rounded<f16>(x);
+  return wire == WireRounding::kBf16 ? rounded<bf16>(x) : x;
 }
 
 /// The same on all lanes of a warp.
 template <class G>
-__device__ double warp_square_sum(const G* row, int dim, int lane) {
+__device__ double warp_square_sum(const G* row, int dim, int lane, WireRounding wire) {
   double squares = 0;
   for (int c = lane; c < dim; c += kWarp) {
-    const double g = to_float(row[c]);
+    const double g = through(wire, to_float(row[c]));
     squares += g * g;
   }
   return warp_sum(squares);
@@ -120,39 +133,69 @@ __global__ void __launch_bounds__(kThreads)
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp; i < n;
        i += warps) {
-    const double squares = warp_square_sum(x.row(i), dim, lane);
+    const double squares = warp_square_sum(x.row(i), dim, lane, WireRounding::kNone);
     if (lane == 0) out[i] = squares / width;
   }
 }
 
+constexpr int kMaxTables = 16;  // of one launch: their list is a kernel parameter
+
+template <class G>
+struct UpdateList {
+  struct Part {
+    const int64_t* ids;
+    Matrix<const G> gradients;
+    Matrix<float> table;
+    int64_t table_rows;
+    float* states;
+    const double* mean_squares;
+    int64_t end;  // one past its last row, counted through all parts
+  };
+  Part parts[kMaxTables];
+  int64_t rows;
+  WireRounding wire;
+  Finite finite;
+
+  /// f(part, number of the row in its part, id) for the rows of this warp.
+  template <class F>
+  __device__ void for_each(F&& f) const {
+    if (!finite.all()) return;
+    const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
+         i < rows; i += warps) {
+      int which = 0;
+      while (i >= parts[which].end) ++which;
+      const Part& part = parts[which];
+      const int64_t row = which == 0 ? i : i - parts[which - 1].end;
+      const int64_t id = part.ids[row];
+      require_row(id, part.table_rows);
+      f(part, row, id);
+    }
+  }
+};
+
 template <class G>
 __global__ void __launch_bounds__(kThreads)
-    update_rows_kernel(RowUpdateParams p, AdamStep adam, const double* enabled, const int64_t* ids,
-                       int64_t n, int64_t table_rows, int dim, Matrix<const G> gradients,
-                       Matrix<float> table, float* states, int64_t state_size,
-                       const double* mean_squares) {
-  if (is_off(enabled)) return;
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+    update_rows_kernel(RowUpdateParams p, AdamStep adam, const __grid_constant__ UpdateList<G> list,
+                       int dim, int64_t state_size) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto lr = static_cast<float>(p.lr), eps = static_cast<float>(p.eps);
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp; i < n;
-       i += warps) {
-    const int64_t id = ids[i];
-    require_row(id, table_rows);
-    const G* gradient = gradients.row(i);
-    float* weight = table.row(id);
-    float* state = states == nullptr ? nullptr : states + id * state_size;
+  list.for_each([&](const auto& part, int64_t i, int64_t id) {
+    const G* gradient = part.gradients.row(i);
+    float* weight = part.table.row(id);
+    float* state = part.states == nullptr ? nullptr : part.states + id * state_size;
     float rate = 0;
     if (p.kind == RowOptimizer::kRowwiseAdagrad) {
-      const double mean =
-          mean_squares != nullptr ? mean_squares[i] : warp_square_sum(gradient, dim, lane) / dim;
+      const double mean = part.mean_squares != nullptr
+                              ? part.mean_squares[i]
+                              : warp_square_sum(gradient, dim, lane, list.wire) / dim;
       const auto sum = static_cast<float>(static_cast<double>(state[0]) + mean);
       __syncwarp();
       if (lane == 0) state[0] = sum;
       rate = static_cast<float>(p.lr / (sqrt(static_cast<double>(sum)) + p.eps));
     }
     for (int c = lane; c < dim; c += kWarp) {
-      const float g = to_float(gradient[c]);
+      const float g = through(list.wire, to_float(gradient[c]));
       switch (p.kind) {
         case RowOptimizer::kRowwiseAdagrad:
           weight[c] -= rate * g;
@@ -169,47 +212,83 @@ __global__ void __launch_bounds__(kThreads)
           break;
       }
     }
-  }
+  });
 }
 
 /// Row-wise Adagrad of rows that lie 16 bytes aligned: gradient and weight are read once.
 template <class G, class L>
 __global__ void __launch_bounds__(kThreads)
-    rowwise_adagrad_kernel(double lr, double eps, const double* enabled, const int64_t* ids,
-                           int64_t n, int64_t table_rows, int dim, Matrix<const G> gradients,
-                           Matrix<float> table, float* state) {
-  if (is_off(enabled)) return;
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp; i < n;
-       i += warps) {
-    const int64_t id = ids[i];
-    require_row(id, table_rows);
+    rowwise_adagrad_kernel(double lr, double eps, const __grid_constant__ UpdateList<G> list,
+                           int dim) {
+  list.for_each([&](const auto& part, int64_t i, int64_t id) {
     L gradient, weight;
-    gradient.load_row(gradients.row(i), dim);
-    weight.load_row(table.row(id), dim);
+    gradient.load_row(part.gradients.row(i), dim);
+    weight.load_row(part.table.row(id), dim);
     double squares = 0;
     L::for_each(dim, [&](int k, int) {
       for (int j = 0; j < L::kW; ++j) {
+        gradient.v[k][j] = through(list.wire, gradient.v[k][j]);
         squares += static_cast<double>(gradient.v[k][j]) * static_cast<double>(gradient.v[k][j]);
       }
     });
     const double mean = warp_sum(squares) / dim;
-    const auto sum = static_cast<float>(static_cast<double>(state[id]) + mean);
+    float* state = part.states + id;
+    const auto sum = static_cast<float>(static_cast<double>(*state) + mean);
     __syncwarp();
-    if (threadIdx.x % kWarp == 0) state[id] = sum;
+    if (threadIdx.x % kWarp == 0) *state = sum;
     const auto rate = static_cast<float>(lr / (sqrt(static_cast<double>(sum)) + eps));
     L::for_each(dim, [&](int k, int) {
       for (int j = 0; j < L::kW; ++j) weight.v[k][j] -= rate * gradient.v[k][j];
     });
-    weight.store_row(table.row(id), dim);
+    weight.store_row(part.table.row(id), dim);
+  });
+}
+
+/// At most kMaxTables parts.
+template <class G>
+void update_some(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
+                 WireRounding wire, const Tensor& finite) {
+  const int64_t dim = parts.front().table.size(1), state_size = row_state_size(p.kind, dim);
+  UpdateList<G> list{.parts = {}, .rows = 0, .wire = wire, .finite = Finite(finite)};
+  bool in_registers = p.kind == RowOptimizer::kRowwiseAdagrad && dim <= 512;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto& [ids, gradients, table, state, mean_squares] = parts[i];
+    const int64_t n = ids.size(0);
+    SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim && table.size(1) == dim,
+                 "rowwise_update: shapes differ");
+    SEGUE_ASSERT(state_size == 0 || (state.size(0) == table.size(0) && state.is_contiguous() &&
+                                     state.elements() == table.size(0) * state_size),
+                 "rowwise_update: shape of the state");
+    list.rows += n;
+    list.parts[i] = {device_ptr<int64_t>(ids),
+                     input_of<G>(gradients),
+                     matrix_of<float>(table),
+                     table.size(0),
+                     state_size == 0 ? nullptr : device_ptr<float>(state),
+                     device_ptr<double>(mean_squares),
+                     list.rows};
+    in_registers = in_registers && !mean_squares && can_vectorize(dim, {gradients, table});
   }
+  if (list.rows == 0 || dim == 0) return;
+  const cudaStream_t stream = stream_of(exec);
+  const unsigned blocks = row_blocks(list.rows, 4 * kMaxBlocks);
+  if (in_registers) {
+    const auto kernel = dim <= 256 ? rowwise_adagrad_kernel<G, Lanes<8, 1>>
+                                   : rowwise_adagrad_kernel<G, Lanes<8, 2>>;
+    kernel<<<blocks, kThreads, 0, stream>>>(p.lr, p.eps, list, static_cast<int>(dim));
+  } else {
+    const AdamStep adam(p.lr, p.beta1, p.beta2, p.eps, p.t);
+    update_rows_kernel<G>
+        <<<blocks, kThreads, 0, stream>>>(p, adam, list, static_cast<int>(dim), state_size);
+  }
+  check_launch();
 }
 
 }  // namespace
 
-void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_scale,
+void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_squares,
                  const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
-                 const Tensor& enabled) {
+                 const Tensor& finite) {
   const int64_t n = parameter.elements();
   SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
                "adam_update: sizes differ");
@@ -219,9 +298,9 @@ void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_s
   const auto launch = [&](auto kernel, int64_t width) {
     const int64_t blocks = std::min(divide_up(n, kThreads * width), kMaxBlocks);
     kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        step, static_cast<float>(p.weight_decay), device_ptr<double>(gradient_scale),
-        device_ptr<double>(enabled), n, device_ptr<float>(gradient), device_ptr<float>(m),
-        device_ptr<float>(v), device_ptr<float>(parameter));
+        step, static_cast<float>(p.weight_decay), p.clip_norm, device_ptr<double>(gradient_squares),
+        Finite(finite), n, device_ptr<float>(gradient), device_ptr<float>(m), device_ptr<float>(v),
+        device_ptr<float>(parameter));
     check_launch();
   };
   const auto flat = [n](const Tensor& t) { return t.reshape({n}); };
@@ -232,78 +311,42 @@ void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_s
   }
 }
 
-void sum_of_squares(const Exec& exec, const Tensor& x, const Tensor& out) {
-  SEGUE_ASSERT(x.is_contiguous(), "sum_of_squares: strided tensor");
+void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& out) {
+  SEGUE_ASSERT(x.size() <= kMaxSquares, "sums_of_squares: too many at once");
+  SquareList list{};
+  int64_t most = 1;
+  for (size_t i = 0; i < x.size(); ++i) {
+    SEGUE_ASSERT(x[i].is_contiguous(), "sum_of_squares: strided tensor");
+    list.x[i] = device_ptr<float>(x[i]);
+    list.n[i] = x[i].elements();
+    most = std::max(most, list.n[i]);
+  }
   const cudaStream_t stream = stream_of(exec);
-  const int64_t n = x.elements();
+  const auto tensors = static_cast<unsigned>(x.size());
   const auto blocks =
-      static_cast<unsigned>(std::clamp<int64_t>(divide_up(n, kThreads), 1, kPartialBlocks * 4));
+      static_cast<unsigned>(std::clamp<int64_t>(divide_up(most, kThreads), 1, kPartialBlocks * 4));
   const Arena::Mark mark(*exec.arena);
-  const Tensor partials = exec.arena->tensor(DType::kF64, {blocks});
-  dispatch_type(x.dtype, [&](auto zero_value) {
-    using T = decltype(zero_value);
-    square_partials_kernel<T>
-        <<<blocks, kThreads, 0, stream>>>(device_ptr<T>(x), n, device_ptr<double>(partials));
-    check_launch();
-  });
-  fold_squares_kernel<<<1, kThreads, 0, stream>>>(
+  const Tensor partials = exec.arena->tensor(DType::kF64, {tensors, blocks});
+  square_partials_kernel<<<dim3(blocks, tensors), kThreads, 0, stream>>>(
+      list, device_ptr<double>(partials));
+  check_launch();
+  fold_squares_kernel<<<tensors, kThreads, 0, stream>>>(
       device_ptr<double>(partials), static_cast<int>(blocks), device_ptr<double>(out));
   check_launch();
 }
 
-void all_finite(const Exec& exec, const Tensor& values, const Tensor& out) {
-  SEGUE_ASSERT(values.is_contiguous(), "all_finite: strided tensor");
-  all_finite_kernel<<<1, kThreads, 0, stream_of(exec)>>>(
-      device_ptr<double>(values), values.elements(), device_ptr<double>(out));
-  check_launch();
-}
-
-void clip_scale(const Exec& exec, const Tensor& sum_of_squares, double clip_norm,
-                const Tensor& scale) {
-  clip_kernel<<<1, 1, 0, stream_of(exec)>>>(device_ptr<double>(sum_of_squares), clip_norm,
-                                            device_ptr<double>(scale));
-  check_launch();
-}
-
-void rowwise_update(const Exec& exec, const RowUpdateParams& p, const Tensor& ids,
-                    const Tensor& gradients, const Tensor& table, const Tensor& state,
-                    const Tensor& enabled, const Tensor& mean_squares) {
-  const int64_t n = ids.size(0), dim = table.size(1);
-  const int64_t state_size = row_state_size(p.kind, dim);
-  SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim, "rowwise_update: shapes differ");
-  SEGUE_ASSERT(state_size == 0 || (state.size(0) == table.size(0) && state.is_contiguous() &&
-                                   state.elements() == table.size(0) * state_size),
-               "rowwise_update: shape of the state");
-  if (n == 0 || dim == 0) return;
-  const cudaStream_t stream = stream_of(exec);
-  const AdamStep adam(p.lr, p.beta1, p.beta2, p.eps, p.t);
-  const int64_t* rows = device_ptr<int64_t>(ids);
-  const double* on = device_ptr<double>(enabled);
-  float* states = state_size == 0 ? nullptr : device_ptr<float>(state);
-  const unsigned blocks = row_blocks(n, 4 * kMaxBlocks);
-  const bool in_registers = p.kind == RowOptimizer::kRowwiseAdagrad && !mean_squares &&
-                            dim <= 512 && can_vectorize(dim, {gradients, table});
-  dispatch_type(gradients.dtype, [&](auto zero_value) {
-    using G = decltype(zero_value);
-    if (in_registers) {
-      const auto launch = [&](auto kernel) {
-        kernel<<<blocks, kThreads, 0, stream>>>(p.lr, p.eps, on, rows, n, table.size(0),
-                                                static_cast<int>(dim), input_of<G>(gradients),
-                                                matrix_of<float>(table), states);
-      };
-      if (dim <= 256) {
-        launch(rowwise_adagrad_kernel<G, Lanes<8, 1>>);
-      } else {
-        launch(rowwise_adagrad_kernel<G, Lanes<8, 2>>);
-      }
-    } else {
-      update_rows_kernel<G><<<blocks, kThreads, 0, stream>>>(
-          p, adam, on, rows, n, table.size(0), static_cast<int>(dim), input_of<G>(gradients),
-          matrix_of<float>(table), states, state_size,
-          mean_squares ? device_ptr<double>(mean_squares) : nullptr);
-    }
-    check_launch();
-  });
+void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
+                   DType wire, const Tensor& finite) {
+  const WireRounding rounding = wire == DType::kF16    ? WireRounding::kF16
+                                : wire == DType::kBf16 ? WireRounding::kBf16
+                                                       : WireRounding::kNone;
+  while (!parts.empty()) {
+    const auto some = parts.first(std::min<size_t>(parts.size(), kMaxTables));
+    parts = parts.subspan(some.size());
+    dispatch_type(some.front().gradients.dtype, [&](auto zero_value) {
+      update_some<decltype(zero_value)>(exec, p, some, rounding, finite);
+    });
+  }
 }
 
 void row_mean_squares(const Exec& exec, const Tensor& x, int64_t width, const Tensor& out) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "ops/cuda_forms.h"
 #include "ops/row_loop.h"
@@ -77,9 +78,9 @@ void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, cons
 }
 
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
-                 double scale) {
+                 double scale, [[maybe_unused]] const SortedIndex& sorted) {
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::segment_sum(exec, from, index, to, scale);
+    if (exec.device.is_cuda()) return cuda::segment_sum(exec, from, index, to, scale, sorted);
   }
   require_cpu(exec, "segment_sum");
   SEGUE_ASSERT(from.rank == 2 && to.rank == 2, "segment_sum: rows are matrices");
@@ -96,6 +97,21 @@ void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, cons
   });
 }
 
+void sort_index(std::span<const int32_t> index, int64_t destinations, std::span<int32_t> keys,
+                std::span<int32_t> items) {
+  SEGUE_ASSERT(keys.size() == index.size() && items.size() == index.size(), "sort_index: sizes");
+  const auto key_of = [&](int32_t to) { return to < 0 ? static_cast<int32_t>(destinations) : to; };
+  std::vector<int32_t> next(static_cast<size_t>(destinations) + 2, 0);  // place of the next one
+  for (const int32_t to : index) ++next[static_cast<size_t>(key_of(to)) + 1];
+  for (size_t d = 1; d < next.size(); ++d) next[d] += next[d - 1];
+  for (size_t i = 0; i < index.size(); ++i) {
+    const int32_t key = key_of(index[i]);
+    const auto at = static_cast<size_t>(next[static_cast<size_t>(key)]++);
+    keys[at] = key;
+    items[at] = static_cast<int32_t>(i);
+  }
+}
+
 void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) return cuda::multiply_forward(exec, a, b, y);
@@ -109,6 +125,9 @@ void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const 
 
 void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, const Tensor& b,
                        const Tensor& da, const Tensor& db) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::multiply_backward(exec, dy, a, b, da, db);
+  }
   if (da) multiply_forward(exec, dy, b, da);
   if (db) multiply_forward(exec, dy, a, db);
 }
@@ -188,6 +207,22 @@ void round_rows_to_bf16(const Exec& exec, const Tensor& x) {
   require_cpu(exec, "round_rows_to_bf16");
   if (!exec.rounds_to_bf16()) return;
   map_in_place<float>(x, [](float value) { return round_to_bf16(value); });
+}
+
+void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::gather_tables(exec, parts, wire);
+  }
+  for (const TableRows& part : parts) {
+    gather_rows(exec, part.table, part.index, part.to);
+    round_rows_to_wire(exec, wire, part.to);
+  }
+}
+
+void round_rows_to_wire(const Exec& exec, DType wire, const Tensor& x) {
+  if (wire == DType::kF16) round_rows_to_f16(exec, x);
+  // The op rounds to the activation type, which is bf16 in this precision alone.
+  if (wire == DType::kBf16) round_rows_to_bf16(exec.with(Precision::kBf16), x);
 }
 
 void round_rows_to_f16(const Exec& exec, const Tensor& x) {

@@ -9,9 +9,9 @@ struct Shape {
   int64_t rows, columns;
 };
 
-template <class From, class To, int kW, class F>
+template <class A, class B, class To, int kW, class F>
 __global__ void __launch_bounds__(kThreads)
-    map_kernel(Shape shape, Matrix<const From> a, Matrix<const From> b, Matrix<To> y, F f) {
+    map_kernel(Shape shape, Matrix<const A> a, Matrix<const B> b, Matrix<To> y, F f) {
   const int64_t pieces = (shape.columns + kW - 1) / kW, n = shape.rows * pieces;
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
@@ -33,7 +33,7 @@ Tensor as_rows(const Tensor& t) {
 }
 
 /// y = f(a, b), `b` may be absent; each may be strided by rows.
-template <class From, class To, class F>
+template <class A, class B, class To, class F>
 void map(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y, F f) {
   SEGUE_ASSERT(a.elements() == y.elements() && (!b || b.elements() == y.elements()),
                "shapes differ");
@@ -51,13 +51,13 @@ void map(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y, F 
     const int64_t pieces = shape.rows * divide_up(shape.columns, width);
     const int64_t blocks = std::min(divide_up(pieces, kThreads), kMaxBlocks);
     kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        shape, input_of<From>(a_rows), input_of<From>(b_rows), matrix_of<To>(y_rows), f);
+        shape, input_of<A>(a_rows), input_of<B>(b_rows), matrix_of<To>(y_rows), f);
     check_launch();
   };
   if (can_vectorize(shape.columns, {a_rows, b_rows, y_rows})) {
-    launch(map_kernel<From, To, 8, F>, 8);
+    launch(map_kernel<A, B, To, 8, F>, 8);
   } else {
-    launch(map_kernel<From, To, 1, F>, 1);
+    launch(map_kernel<A, B, To, 1, F>, 1);
   }
 }
 
@@ -65,25 +65,8 @@ template <class F>
 void map_same_type(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y, F f) {
   dispatch_type(y.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
-    map<T, T>(exec, a, b, y, f);
+    map<T, T, T>(exec, a, b, y, f);
   });
-}
-
-template <class From, class To, int kW>
-__global__ void __launch_bounds__(kThreads)
-    gather_kernel(Matrix<const From> from, int64_t from_rows, IndexView index, Matrix<To> to,
-                  int64_t rows, int columns) {
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
-  for (int64_t r = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
-       r < rows; r += warps) {
-    const int64_t source = index[r];
-    if (source != -1) require_row(source, from_rows);
-    for (int c = static_cast<int>(threadIdx.x % kWarp) * kW; c < columns; c += kWarp * kW) {
-      float value[kW] = {};
-      if (source != -1) load(from.row(source) + c, value);
-      store(to.row(r) + c, value);
-    }
-  }
 }
 
 struct Multiply {
@@ -111,44 +94,142 @@ struct RoundTo {
   __device__ float operator()(float x, float) const { return rounded<T>(x); }
 };
 
+template <class A, class T>
+__global__ void __launch_bounds__(kThreads)
+    multiply_backward_kernel(Shape shape, Matrix<const T> dy, Matrix<const A> a, Matrix<const T> b,
+                             Matrix<A> da, Matrix<T> db) {
+  const int64_t n = shape.rows * shape.columns, step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
+    const int64_t r = i / shape.columns, c = i % shape.columns;
+    const float gradient = to_float(dy.row(r)[c]), other = to_float(a.row(r)[c]);
+    if (da.data != nullptr) da.row(r)[c] = from_float<A>(gradient * to_float(b.row(r)[c]));
+    if (db.data != nullptr) db.row(r)[c] = from_float<T>(gradient * other);
+  }
+}
+
+constexpr int kMaxTables = 16;  // of one launch: their list is a kernel parameter
+
+template <class From, class To>
+struct GatherList {
+  struct Part {
+    Matrix<const From> from;
+    int64_t from_rows;
+    IndexView index;
+    Matrix<To> to;
+    int64_t end;  // one past its last row, counted through all parts
+  };
+  Part parts[kMaxTables];
+};
+
+template <class From, class To, int kW, class F>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(const __grid_constant__ GatherList<From, To> list, int64_t rows, int columns,
+                  F f) {
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
+       i < rows; i += warps) {
+    int which = 0;
+    while (i >= list.parts[which].end) ++which;
+    const auto& part = list.parts[which];
+    const int64_t r = which == 0 ? i : i - list.parts[which - 1].end;
+    const int64_t source = part.index[r];
+    if (source != -1) require_row(source, part.from_rows);
+    for (int c = static_cast<int>(threadIdx.x % kWarp) * kW; c < columns; c += kWarp * kW) {
+      float value[kW] = {};
+      if (source != -1) load(part.from.row(source) + c, value);
+      for (int j = 0; j < kW; ++j) value[j] = f(value[j], 0.f);
+      store(part.to.row(r) + c, value);
+    }
+  }
+}
+
+/// At most kMaxTables parts.
+template <class From, class To, class F>
+void gather(const Exec& exec, std::span<const TableRows> parts, F f) {
+  GatherList<From, To> list{};
+  const int64_t columns = parts.front().to.size(1);
+  int64_t rows = 0;
+  bool vectorize = true;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const TableRows& p = parts[i];
+    SEGUE_ASSERT(
+        p.to.size(0) == p.index.size(0) && p.to.size(1) == columns && p.table.size(1) == columns,
+        "gather_rows: shapes differ");
+    rows += p.to.size(0);
+    list.parts[i] = {input_of<From>(p.table), p.table.size(0), index_of(p.index),
+                     matrix_of<To>(p.to), rows};
+    vectorize = vectorize && can_vectorize(columns, {p.table, p.to});
+  }
+  if (rows == 0 || columns == 0) return;
+  const auto kernel = vectorize ? gather_kernel<From, To, 8, F> : gather_kernel<From, To, 1, F>;
+  kernel<<<row_blocks(rows, 4 * kMaxBlocks), kThreads, 0, stream_of(exec)>>>(
+      list, rows, static_cast<int>(columns), f);
+  check_launch();
+}
+
 }  // namespace
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
-  SEGUE_ASSERT(to.size(0) == index.size(0) && to.size(1) == from.size(1),
-               "gather_rows: shapes differ");
-  const int64_t rows = to.size(0), columns = to.size(1);
-  if (rows == 0 || columns == 0) return;
-  const cudaStream_t stream = stream_of(exec);
-  const IndexView indices = index_of(index);
-  dispatch_storage(from.dtype, [&](auto from_zero) {
-    dispatch_storage(to.dtype, [&](auto to_zero) {
-      using From = decltype(from_zero);
-      using To = decltype(to_zero);
-      const auto launch = [&](auto kernel) {
-        kernel<<<row_blocks(rows, 4 * kMaxBlocks), kThreads, 0, stream>>>(
-            input_of<From>(from), from.size(0), indices, matrix_of<To>(to), rows,
-            static_cast<int>(columns));
-        check_launch();
-      };
-      if (can_vectorize(columns, {from, to})) {
-        launch(gather_kernel<From, To, 8>);
-      } else {
-        launch(gather_kernel<From, To, 1>);
-      }
-    });
-  });
+  const TableRows part{from, index, to};
+  gather_tables(exec, {&part, 1}, DType::kF32);
+}
+
+void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire) {
+  while (!parts.empty()) {
+    const auto some = parts.first(std::min<size_t>(parts.size(), kMaxTables));
+    parts = parts.subspan(some.size());
+    if (wire == DType::kF16) {
+      gather<float, float>(exec, some, RoundTo<f16>{});
+    } else if (wire == DType::kBf16) {
+      gather<float, float>(exec, some, RoundTo<bf16>{});
+    } else {
+      dispatch_storage(some.front().table.dtype, [&](auto from_zero) {
+        dispatch_storage(some.front().to.dtype, [&](auto to_zero) {
+          gather<decltype(from_zero), decltype(to_zero)>(exec, some, Same{});
+        });
+      });
+    }
+  }
 }
 
 void convert(const Exec& exec, const Tensor& from, const Tensor& to) {
   dispatch_storage(from.dtype, [&](auto from_zero) {
     dispatch_storage(to.dtype, [&](auto to_zero) {
-      map<decltype(from_zero), decltype(to_zero)>(exec, from, {}, to, Same{});
+      using From = decltype(from_zero);
+      map<From, From, decltype(to_zero)>(exec, from, {}, to, Same{});
     });
   });
 }
 
 void multiply_forward(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
-  map_same_type(exec, a, b, y, Multiply{});
+  dispatch_type(a.dtype, [&](auto a_zero) {
+    dispatch_type(b.dtype, [&](auto b_zero) {
+      dispatch_type(y.dtype, [&](auto y_zero) {
+        map<decltype(a_zero), decltype(b_zero), decltype(y_zero)>(exec, a, b, y, Multiply{});
+      });
+    });
+  });
+}
+
+void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, const Tensor& b,
+                       const Tensor& da, const Tensor& db) {
+  const Shape shape{dy.size(0), dy.size(1)};
+  for (const Tensor* t : {&a, &b, &da, &db}) {
+    SEGUE_ASSERT(!*t || (t->size(0) == shape.rows && t->size(1) == shape.columns), "shapes differ");
+  }
+  if (dy.elements() == 0) return;
+  dispatch_type(a.dtype, [&](auto a_zero) {
+    dispatch_type(dy.dtype, [&](auto zero_value) {
+      using A = decltype(a_zero);
+      using T = decltype(zero_value);
+      const int64_t blocks = std::min(divide_up(dy.elements(), kThreads), kMaxBlocks);
+      multiply_backward_kernel<A, T>
+          <<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(
+              shape, input_of<T>(dy), input_of<A>(a), input_of<T>(b), matrix_of<A>(da),
+              matrix_of<T>(db));
+      check_launch();
+    });
+  });
 }
 
 void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
@@ -156,7 +237,12 @@ void add(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y) {
 }
 
 void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y) {
-  map_same_type(exec, x, {}, y, Scale{static_cast<float>(factor)});
+  dispatch_type(x.dtype, [&](auto x_zero) {
+    dispatch_type(y.dtype, [&](auto y_zero) {
+      using From = decltype(x_zero);
+      map<From, From, decltype(y_zero)>(exec, x, {}, y, Scale{static_cast<float>(factor)});
+    });
+  });
 }
 
 void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {

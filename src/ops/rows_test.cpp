@@ -243,5 +243,30 @@ TEST(RowsTest, RoundingInPlace) {
   EXPECT_NE(x.row<float>(1)[7], original.row<float>(1)[7]);
 }
 
+TEST(RowsTest, SortedIndexIsStableAndKeepsNowhereLast) {
+  const std::vector<int32_t> index = {2, -1, 0, 2, 0, -1, 1};
+  std::vector<int32_t> keys(index.size()), items(index.size());
+  sort_index(index, 4, keys, items);
+  EXPECT_EQ(items, (std::vector<int32_t>{2, 4, 6, 0, 3, 1, 5}));
+  EXPECT_EQ(keys, (std::vector<int32_t>{0, 0, 1, 2, 2, 4, 4}));
+  sort_index({}, 0, {}, {});
+}
+
+TEST(RowsTest, SeveralTablesAreGatheredThroughTheWire) {
+  TestBed bed;
+  const Tensor a = bed.random(1, {5, 3}), b = bed.random(2, {4, 3});
+  const Tensor to = bed.random(3, {5, 3});
+  const TableRows parts[] = {{a, bed.ints({4, 0}), to.rows(0, 2)},
+                             {b, bed.ints({1, -1, 3}), to.rows(2, 3)}};
+  gather_tables(bed.exec, parts, DType::kF16);
+  for (int64_t c = 0; c < 3; ++c) {
+    EXPECT_EQ(to.row<float>(0)[c], round_to_f16(a.row<float>(4)[c]));
+    EXPECT_EQ(to.row<float>(1)[c], round_to_f16(a.row<float>(0)[c]));
+    EXPECT_EQ(to.row<float>(2)[c], round_to_f16(b.row<float>(1)[c]));
+    EXPECT_EQ(to.row<float>(3)[c], 0.f);
+    EXPECT_EQ(to.row<float>(4)[c], round_to_f16(b.row<float>(3)[c]));
+  }
+}
+
 }  // namespace
 }  // namespace segue::ops

@@ -3,6 +3,7 @@
 #include <span>
 
 #include "ops/kernel.cuh"
+#include "ops/rows.h"
 
 namespace segue::ops::cuda {
 
@@ -18,6 +19,7 @@ struct SumTarget {
 struct SumOrder {
   Tensor index;
   SumTarget first, second;
+  SortedIndex sorted = {};  // of use where it is the only order
 };
 
 /// What dropout did to the rows that are summed: its factor, and bits for each row. Default: none.

@@ -265,6 +265,39 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+constexpr int kFewRows = 1024;
+
+/// Few rows need no sort: the block of a row that is the first of its destination adds all of them,
+/// in order.
+template <class T, int kW>
+__global__ void __launch_bounds__(kThreads)
+    sum_few_kernel(Matrix<const T> from, int rows, int columns, IndexView index, int64_t count,
+                   TargetArgs targets) {
+  __shared__ uint32_t same[kFewRows / kWarp];  // a bit for each row
+  const auto own = static_cast<int>(blockIdx.x);
+  const int64_t to = index[own];
+  if (to == -1) return;
+  require_row(to, count);
+  bool is_first = true;
+  for (int i = static_cast<int>(threadIdx.x); i < kFewRows; i += kThreads) {
+    const bool shares = i < rows && index[i] == to;
+    is_first = is_first && !(shares && i < own);
+    const uint32_t word = __ballot_sync(0xffffffffu, shares);
+    if (i % kWarp == 0) same[i / kWarp] = word;
+  }
+  if (__syncthreads_and(is_first) == 0) return;
+  for (int c = static_cast<int>(threadIdx.x) * kW; c < columns; c += kThreads * kW) {
+    float sum[kW] = {}, value[kW];
+    for (int w = own / kWarp; w < kFewRows / kWarp; ++w) {
+      for (uint32_t bits = same[w]; bits != 0; bits &= bits - 1) {
+        load(from.row(w * kWarp + __ffs(static_cast<int>(bits)) - 1) + c, value);
+        for (int j = 0; j < kW; ++j) sum[j] += value[j];
+      }
+    }
+    add_to_target(targets, static_cast<uint32_t>(to), c, sum);
+  }
+}
+
 /// Keys of all orders, sorted. Memory comes from exec.arena: the caller holds the Mark.
 SortedItems sort_items(const Exec& exec, int64_t rows, std::span<const SumOrder> orders) {
   KeyArgs a{};
@@ -277,6 +310,12 @@ SortedItems sort_items(const Exec& exec, int64_t rows, std::span<const SumOrder>
     a.destinations += a.count[i];
   }
   const int64_t n = rows * static_cast<int64_t>(orders.size());
+  if (const SortedIndex& sorted = orders.front().sorted; orders.size() == 1 && sorted.keys) {
+    SEGUE_ASSERT(sorted.keys.size(0) == n && sorted.items.size(0) == n, "sorted index: its size");
+    return {reinterpret_cast<const uint32_t*>(device_ptr<int32_t>(sorted.keys)),
+            reinterpret_cast<const uint32_t*>(device_ptr<int32_t>(sorted.items)), n,
+            static_cast<uint32_t>(a.destinations)};
+  }
   SEGUE_ASSERT(n < (int64_t{1} << 31) && a.destinations < (int64_t{1} << 31),
                "too many rows for one sum");
   const cudaStream_t stream = stream_of(exec);
@@ -331,6 +370,23 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
   const cudaStream_t stream = stream_of(exec);
   const Arena::Mark mark(*exec.arena);
   const TargetArgs targets = target_args(orders, columns);
+  bool vectorize = can_vectorize(columns, {from});
+  for (const SumOrder& order : orders) {
+    vectorize = vectorize && can_vectorize(columns, {order.first.rows, order.second.rows});
+  }
+  if (from.size(0) <= kFewRows && orders.size() == 1 && !dropped.dropout.active) {
+    const SumOrder& order = orders.front();
+    SEGUE_ASSERT(order.index.size(0) == from.size(0), "sums of rows: an index for each row");
+    dispatch_type(from.dtype, [&](auto zero_value) {
+      using T = decltype(zero_value);
+      const auto kernel = vectorize ? sum_few_kernel<T, 8> : sum_few_kernel<T, 1>;
+      kernel<<<static_cast<unsigned>(from.size(0)), kThreads, 0, stream>>>(
+          input_of<T>(from), static_cast<int>(from.size(0)), static_cast<int>(columns),
+          index_of(order.index), order.first.count + order.second.count, targets);
+      check_launch();
+    });
+    return;
+  }
   const SortedItems sorted = sort_items(exec, from.size(0), orders);
   // Short chunks keep a small sum parallel, long ones keep partial sums few.
   const int chunk_length = sorted.n <= 16384 ? 16 : kMaxChunk;
@@ -338,10 +394,6 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
   const Tensor partials = exec.arena->tensor(DType::kF32, {chunks * 2, columns});
   const auto blocks = static_cast<unsigned>(divide_up(chunks, kWarpsPerBlock));
   const dim3 grid(blocks, static_cast<unsigned>(divide_up(columns, kSumColumns)));
-  bool vectorize = can_vectorize(columns, {from});
-  for (const SumOrder& order : orders) {
-    vectorize = vectorize && can_vectorize(columns, {order.first.rows, order.second.rows});
-  }
   dispatch_type(from.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     const auto launch = [&](auto kernel) {
@@ -363,10 +415,10 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
 }
 
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
-                 double scale) {
+                 double scale, const SortedIndex& sorted) {
   SEGUE_ASSERT(from.size(0) == index.size(0) && to.size(1) == from.size(1),
                "segment_sum: shapes differ");
-  const SumOrder order{index, {to, to.size(0), scale}, {}};
+  const SumOrder order{index, {to, to.size(0), scale}, {}, sorted};
   sum_rows(exec, from, {}, {&order, 1});
 }
 

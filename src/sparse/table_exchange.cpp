@@ -198,7 +198,7 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
     if (!replicated(t) || !to[t]) continue;
     ops::gather_rows(exec, tables_.tables_[t].weights,
                      ticket_.ids_for(exec, static_cast<TableId>(t)), to[t]);
-    round_to_wire(exec, wire, to[t]);
+    ops::round_rows_to_wire(exec, wire_type(wire), to[t]);
   }
 }
 
@@ -287,7 +287,7 @@ std::vector<Tensor> TableExchange::whole_row_squares(const Exec& exec,
 }
 
 void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradients, double lr,
-                          int64_t step, const Tensor& enabled) {
+                          int64_t step, const Tensor& finite) {
   const Arena::Mark mark(*exec.arena);
   const Wire wire = tables_.config_.backward_wire;
   const size_t tables = row_gradients.size();
@@ -330,9 +330,11 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
   const std::vector<Tensor> squares = whole_row_squares(exec, sums);
   for (size_t t = 0; t < tables; ++t) {
     if (!sums[t]) continue;
-    tables_.update(exec, static_cast<TableId>(t),
-                   ticket_.placed_.tensor(ticket_.shared_[t].distinct), sums[t], lr, step, enabled,
-                   squares[t]);
+    const auto table = static_cast<TableId>(t);
+    ops::rowwise_update(exec, tables_.update_params(lr, step),
+                        {ticket_.placed_.tensor(ticket_.shared_[t].distinct), sums[t],
+                         tables_.weights(table), tables_.state(table), squares[t]},
+                        finite);
   }
 }
 

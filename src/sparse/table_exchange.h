@@ -20,7 +20,7 @@ class TableExchange {
   /// Per table; absent ones are not asked for.
   void rows(const Exec& exec, std::span<const Tensor> to);
   void apply(const Exec& exec, std::span<const Tensor> row_gradients, double lr, int64_t step,
-             const Tensor& enabled);
+             const Tensor& finite);
 
  private:
   using Segment = Ticket::Shared::Segment;

@@ -102,10 +102,9 @@ void initialize_shard(const LocalShard& shard, const Tensor& weights, double bou
 
 }  // namespace
 
-void round_to_wire(const Exec& exec, Wire wire, const Tensor& x) {
-  if (wire == Wire::kF16) ops::round_rows_to_f16(exec, x);
-  // The op rounds to the activation type, which is bf16 in this precision alone.
-  if (wire == Wire::kBf16) ops::round_rows_to_bf16(exec.with(Precision::kBf16), x);
+DType wire_type(Wire wire) {
+  if (wire == Wire::kF32) return DType::kF32;
+  return wire == Wire::kF16 ? DType::kF16 : DType::kBf16;
 }
 
 std::span<const int32_t> Ticket::inverse(int64_t lookup, int64_t count) const {
@@ -329,41 +328,37 @@ Tensor Tables::rows(const Exec& exec, Ticket& ticket, std::span<const TableId> t
     return to;
   }
   const Arena::Mark mark(*exec.arena);
+  std::vector<ops::TableRows> gathers;
   for (const TableId table : tables) {
-    ops::gather_rows(exec, weights(table), ticket.ids_for(exec, table),
-                     parts[static_cast<size_t>(table)]);
+    gathers.push_back(
+        {weights(table), ticket.ids_for(exec, table), parts[static_cast<size_t>(table)]});
   }
-  round_to_wire(exec, config_.forward_wire, to);
+  ops::gather_tables(exec, gathers, wire_type(config_.forward_wire));
   return to;
 }
 
 void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const TableId> tables,
-                   const Tensor& row_gradients, double lr, int64_t step, const Tensor& enabled) {
+                   const Tensor& row_gradients, double lr, int64_t step, const Tensor& finite) {
   SEGUE_ASSERT(row_gradients.rank == 2 && row_gradients.size(1) == config_.dim &&
                    row_gradients.dtype == dtype_,
                "one gradient per distinct row, in the type of the table");
   if (!alone()) {
     TableExchange(*this, ticket)
-        .apply(exec, split(row_gradients, ticket, tables), lr, step, enabled);
+        .apply(exec, split(row_gradients, ticket, tables), lr, step, finite);
     return;
   }
   const Arena::Mark mark(*exec.arena);
-  Tensor gradients = row_gradients;
-  if (config_.backward_wire != Wire::kF32) {  // the caller's gradients stay as they are
-    gradients = exec.arena->tensor(dtype_, {row_gradients.size(0), config_.dim});
-    copy(gradients, row_gradients, exec.stream);
-    round_to_wire(exec, config_.backward_wire, gradients);
-  }
-  const std::vector<Tensor> parts = split(gradients, ticket, tables);
+  const std::vector<Tensor> parts = split(row_gradients, ticket, tables);
+  std::vector<ops::TableUpdate> updates;
   for (const TableId table : tables) {
-    update(exec, table, ticket.ids_for(exec, table), parts[static_cast<size_t>(table)], lr, step,
-           enabled, {});
+    updates.push_back({ticket.ids_for(exec, table), parts[static_cast<size_t>(table)],
+                       weights(table), state(table)});
   }
+  ops::update_tables(exec, update_params(lr, step), updates, wire_type(config_.backward_wire),
+                     finite);
 }
 
-void Tables::update(const Exec& exec, TableId table, const Tensor& slots, const Tensor& gradients,
-                    double lr, int64_t step, const Tensor& enabled,
-                    const Tensor& mean_squares) const {
+ops::RowUpdateParams Tables::update_params(double lr, int64_t step) const {
   ops::RowUpdateParams p;
   p.kind = config_.optimizer;
   p.lr = lr;
@@ -371,8 +366,7 @@ void Tables::update(const Exec& exec, TableId table, const Tensor& slots, const 
   p.beta1 = config_.beta1;
   p.beta2 = config_.beta2;
   p.t = step;
-  ops::rowwise_update(exec, p, slots, gradients, weights(table), state(table), enabled,
-                      mean_squares);
+  return p;
 }
 
 int64_t Tables::bytes() const {

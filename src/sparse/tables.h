@@ -147,13 +147,13 @@ class Tables {
 
   /// One summed gradient per distinct row, of several tables one after the other; updates weights
   /// and optimizer state in place. Gradients of one row from several ranks are added in their
-  /// order. `step` counts updates from 1 (Adam's bias correction). Where `enabled` (f64 [1] on
+  /// order. `step` counts updates from 1 (Adam's bias correction). Where `finite` (f64 [1] on
   /// exec's device; absent: 1) is 0 nothing changes.
   void apply(const Exec& exec, Ticket& ticket, std::span<const TableId> tables,
-             const Tensor& row_gradients, double lr, int64_t step, const Tensor& enabled = {});
+             const Tensor& row_gradients, double lr, int64_t step, const Tensor& finite = {});
   void apply(const Exec& exec, Ticket& ticket, TableId table, const Tensor& row_gradients,
-             double lr, int64_t step, const Tensor& enabled = {}) {
-    apply(exec, ticket, std::span(&table, 1), row_gradients, lr, step, enabled);
+             double lr, int64_t step, const Tensor& finite = {}) {
+    apply(exec, ticket, std::span(&table, 1), row_gradients, lr, step, finite);
   }
 
   /// Ids of this rank that fell outside their table so far, per table.
@@ -179,8 +179,7 @@ class Tables {
   /// Per table its part of `rows`; absent for those not named.
   std::vector<Tensor> split(const Tensor& rows, const Ticket& ticket,
                             std::span<const TableId> tables) const;
-  void update(const Exec& exec, TableId table, const Tensor& slots, const Tensor& gradients,
-              double lr, int64_t step, const Tensor& enabled, const Tensor& mean_squares) const;
+  ops::RowUpdateParams update_params(double lr, int64_t step) const;
 
   TablesConfig config_;
   ShardPlan plan_;
@@ -196,7 +195,7 @@ class Tables {
   std::vector<Work> work_;  // per table: memory of begin()
 };
 
-/// In place, as a trip over the wire would.
-void round_to_wire(const Exec& exec, Wire wire, const Tensor& x);
+/// What numbers travel as.
+DType wire_type(Wire wire);
 
 }  // namespace segue::sparse

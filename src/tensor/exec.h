@@ -14,6 +14,26 @@ namespace segue {
 /// implementation that GPU results are judged against.
 enum class Precision : uint8_t { kF32, kF64, kBf16 };
 
+namespace ops {
+class DeferredSums;
+}
+
+/// A flat tensor and the same values in another type, made once because many ops want them.
+struct TypedCopy {
+  Tensor from, to;
+
+  /// The place in `to` of a view into `from`; absent if `t` is none, or not wanted in `dtype`.
+  Tensor find(const Tensor& t, DType dtype) const {
+    const auto* begin = static_cast<const char*>(from.data);
+    const auto* at = static_cast<const char*>(t.data);
+    if (!from || dtype != to.dtype || at < begin || at >= begin + from.bytes()) return {};
+    Tensor view = t;
+    view.data = static_cast<char*>(to.data) + (at - begin) / size_of(from.dtype) * size_of(dtype);
+    view.dtype = dtype;
+    return view;
+  }
+};
+
 /// Everything an op needs to know about where and how it runs; the first argument of every op.
 /// A small value: copy it to change one thing (`exec.with(Precision::kF32)` for the fp32 item
 /// path).
@@ -23,6 +43,9 @@ struct Exec {
   Device device;
   Precision precision = Precision::kF32;
   base::PhiloxKey dropout_key;  // of this (seed, step)
+  // Both may be absent, and change how much a GPU has to do, not what comes out:
+  TypedCopy rounded_parameters;       // the model's parameters as products multiply them
+  ops::DeferredSums* sums = nullptr;  // collects the last step of sums over rows
 
   Exec with(Precision p) const {
     Exec copy = *this;

@@ -233,8 +233,7 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
 }
 
 void Trainer::update(const Exec& exec, model::Pass& pass, const StepStats& stats) {
-  const Tensor finite = arena_.tensor(DType::kF64, {1});
-  ops::all_finite(exec, pass.results.sums, finite);
+  const Tensor& finite = pass.results.sums;  // losses and squares of all gradients
   std::optional<base::Stage> stage("update tables");
   tables_.apply(exec, pass.ticket, pass.looked_up, pass.all_row_gradients, stats.rates.sparse,
                 stats.step, finite);

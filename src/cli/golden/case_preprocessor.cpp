@@ -47,24 +47,26 @@ class PreprocessorCase {
     const model::Preprocessor preprocessor(parameters, "", config_);
     set_up_parameters(w, golden_, parameters);
 
-    const model::Preprocessor::Saved saved = preprocessor.forward(w.exec, input());
+    const model::Preprocessor::Saved saved =
+        preprocessor.forward(w.exec, inputs(), w.index(action_codes()));
     const ops::AssembleParams assemble = lay_out(saved);
     const Shape out_shape = {tokens_, config_.dim};
     const Tensor out = w.exec.activation({tokens_, config_.dim});
     ops::assemble_forward(w.exec, assemble, out);
 
     const DType type = w.exec.parameter_dtype();
-    model::Preprocessor::RowGradients d;
-    d.rows = w.zeros(type, shape_of(saved.rows));
-    d.action_rows = w.zeros(type, shape_of(saved.action_rows));
+    const Tensor row_gradients = w.zeros(type, {preprocessor.row_count(saved), config_.dim});
+    const model::Preprocessor::RowGradients d = preprocessor.split_rows(row_gradients, saved);
     ops::AssembleGradients gradients{.content = d.rows, .action = d.action_rows};
     if (saved.context_rows) {
-      d.context_rows = w.zeros(type, shape_of(saved.context_rows));
       gradients.context = d.context_rows.reshape({samples_ * slots_, config_.dim});
     }
     ops::assemble_backward(w.exec, assemble, w.activation(golden_.values("dout", out_shape)),
                            gradients);
-    const model::Preprocessor::InputGradients din = preprocessor.backward(w.exec, saved, d);
+    const Tensor dinputs = w.exec.activation(
+        {events_ * (1 + config_.additional_features) + slots_ * samples_, config_.embedding_dim});
+    preprocessor.backward(w.exec, saved, row_gradients, dinputs);
+    const model::Preprocessor::Inputs din = preprocessor.split_inputs(dinputs, events_, samples_);
 
     Checker& checker = context_.checker;
     checker.check_ints("layout", "out_seq_lengths", out_lengths_, {samples_});
@@ -127,10 +129,10 @@ class PreprocessorCase {
     return (slot * samples_ + sample) * config_.embedding_dim;
   }
 
-  model::Preprocessor::Input input() {
+  model::Preprocessor::Inputs inputs() {
     Workspace& w = context_.workspace;
     const int64_t dim = config_.embedding_dim;
-    model::Preprocessor::Input in;
+    model::Preprocessor::Inputs in;
     in.content = w.activation(golden_.values("seq_embeddings", {events_, dim}));
     if (!additional_.empty()) {
       const int64_t width = config_.additional_features * dim;
@@ -145,7 +147,6 @@ class PreprocessorCase {
       }
       in.additional = w.activation(side_by_side);
     }
-    in.action_code = w.index(action_codes());
     if (slots_ > 0) {
       Values context{std::vector<double>(static_cast<size_t>(slots_ * samples_ * dim)),
                      {slots_, samples_, dim}};
