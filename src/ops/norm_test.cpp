@@ -144,7 +144,7 @@ TEST(NormTest, OneGroupMayHaveOneWeightForAllColumns) {
   norm_forward(bed.exec, same, x, y_same, stats);
   EXPECT_TRUE(std::ranges::equal(y.span<double>(), y_same.span<double>()));
   const Gradients d = make_gradients(bed, p, rows, columns);
-  norm_backward(bed.exec, p, dy, x, stats, Tensor(), d.dx, d.dweight, d.dbias);
+  norm_backward(bed.exec, p, dy, x, stats, Tensor(), d.dx, {d.dweight, d.dbias});
   expect_gradient(x, d.dx, loss);
   expect_gradient(p.weight, d.dweight, loss);
   expect_gradient(p.bias, d.dbias, loss);
