@@ -39,6 +39,16 @@ void Postprocessor::time_features(const Exec& exec, const Tensor& timestamps,
       timestamps, out);
 }
 
+int64_t Postprocessor::row_stride() const {
+  if (config_.kind != PostprocessorKind::kTimestampLayerNorm) return config_.dim;
+  constexpr int64_t kAligned = 8;  // 16 bytes of bf16
+  return (config_.dim + kTimeFeatures + kAligned - 1) / kAligned * kAligned;
+}
+
+Tensor Postprocessor::make_input(const Exec& exec, int64_t rows) const {
+  return exec.activation({rows, row_stride()}).columns(0, config_.dim);
+}
+
 Postprocessor::Saved Postprocessor::forward(const Exec& exec, const Tensor& x,
                                             const Tensor& timestamps) const {
   const int64_t rows = x.size(0);
@@ -55,8 +65,13 @@ Postprocessor::Saved Postprocessor::forward(const Exec& exec, const Tensor& x,
     ops::norm_forward(exec, norm(), x, s.y, s.stats);
     return s;
   }
-  s.x = exec.activation({rows, dim + kTimeFeatures});
-  ops::scale(exec, x, 1, s.x.columns(0, dim));
+  Tensor place = x;
+  if (x.is_contiguous()) {
+    place = make_input(exec, rows);
+    ops::scale(exec, x, 1, place);
+  }
+  s.x = place;
+  s.x.sizes[1] = dim + kTimeFeatures;
   time_features(exec, timestamps, s.x.columns(dim, kTimeFeatures));
   s.combined = exec.activation({rows, dim});
   ops::linear_forward(exec, s.x, combiner_weight_->value, combiner_bias_->value, s.combined);

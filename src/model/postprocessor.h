@@ -28,8 +28,10 @@ class Postprocessor {
     ops::NormStats stats;
     Tensor y;
   };
-  /// timestamps i64 [rows]; read by the timestamp kind alone.
+  /// x: from make_input(), or contiguous. timestamps i64 [rows]; read by the timestamp kind alone.
   Saved forward(const Exec& exec, const Tensor& x, const Tensor& timestamps) const;
+  /// [rows, dim] in exec's arena, for the input: what is written there need not be copied.
+  Tensor make_input(const Exec& exec, int64_t rows) const;
   /// dx overwritten, parameter gradients += .
   void backward(const Exec& exec, const Saved& saved, const Tensor& dy, const Tensor& dx) const;
 
@@ -38,6 +40,8 @@ class Postprocessor {
 
  private:
   ops::NormParams norm() const;
+  /// Rows of `input` and of the time features beside them lie so far apart, in elements.
+  int64_t row_stride() const;
 
   Config config_;
   Parameter *combiner_weight_ = nullptr, *combiner_bias_ = nullptr;

@@ -108,12 +108,10 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Rows&, const Token
     x = u.layers.back().x_out;
     if (options.probe) options.probe("stu" + std::to_string(l), x);
   }
-  Tensor selected;
+  const Tensor selected = postprocessor_->make_input(exec, labels);
   if (u.collapsed) {
-    u.last = layers_.back().forward_targets(exec, tokens.sequences, x, tokens.labelled);
-    selected = u.last.x_out;
+    u.last = layers_.back().forward_targets(exec, tokens.sequences, x, tokens.labelled, selected);
   } else {
-    selected = exec.activation({labels, config_.dim});
     ops::gather_rows(exec, x, labelled, selected);
   }
   u.post = postprocessor_->forward(exec, selected, tokens.label_timestamps);

@@ -198,7 +198,7 @@ class Step {
     }
     // Postprocessor, item side and head.
     const auto features = static_cast<int64_t>(m_.additional.size()) + 1;
-    target_rows(6 * m_.dim + 4, 6 * m_.dim + features * tables_.dim);
+    target_rows(6 * m_.dim + 8, 6 * m_.dim + features * tables_.dim);
     mlp_forward(labels_, m_.item_hidden, m_.dim, true, parameter_);
     mlp_forward(labels_, m_.head_hidden, static_cast<int64_t>(m_.tasks.size()), false, parameter_);
     wide(labels_, 2 * static_cast<int64_t>(m_.tasks.size()));

@@ -93,8 +93,9 @@ class StuLayer {
   bool can_run_targets_only() const {
     return config_.kind == LayerKind::kConcat && config_.mask.target_group == 1;
   }
+  /// The result goes to `x_out` [targets, dim], or to a place of its own.
   TargetSaved forward_targets(const Exec& exec, const Sequences& seq, const Tensor& x,
-                              const TargetTokens& targets) const;
+                              const TargetTokens& targets, const Tensor& x_out = {}) const;
   void backward_targets(const Exec& exec, const Sequences& seq, const TargetSaved& saved,
                         const Tensor& dx_out, const Tensor& dx) const;
 

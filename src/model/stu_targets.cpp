@@ -31,8 +31,8 @@ Tensor as_row(const Tensor& t) { return t.reshape({1, t.elements()}); }
 }  // namespace
 
 StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequences& seq,
-                                                const Tensor& x,
-                                                const TargetTokens& target_tokens) const {
+                                                const Tensor& x, const TargetTokens& target_tokens,
+                                                const Tensor& x_out) const {
   const int64_t tokens = x.size(0);
   const int64_t targets = target_tokens.rows.size(0);
   const int64_t dim = config_.dim;
@@ -92,7 +92,7 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   s.y = exec.activation({targets, 3 * w});
   ops::gate_forward(exec, gate_params(s.u, s.a, s.targets.identity, seq.training), s.y,
                     s.stats_out);
-  s.x_out = exec.activation({targets, dim});
+  s.x_out = x_out ? x_out : exec.activation({targets, dim});
   ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out,
             {.residual = x_target});
   return s;
@@ -172,8 +172,7 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   const Tensor dh_target = exec.activation({targets, dim});
   ops::gemm(exec, Trans::kNo, duvq, Trans::kYes, columns(weight, uvq_block()), dh_target);
   ops::gemm(exec, Trans::kYes, s.h_target, Trans::kNo, duvq, columns(dweight, uvq_block()),
-            {.accumulate = true});
-  ops::column_sum(exec, duvq, uvqk_bias_->grad.narrow(0, 0, uvq_block().width));
+            {.accumulate = true, .column_sum = part(uvqk_bias_->grad, uvq_block())});
   ops::segment_sum(exec, dh_target, s.targets.rows, dh);
 
   ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx,

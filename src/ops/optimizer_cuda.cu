@@ -82,9 +82,10 @@ struct SquareList {
   int64_t n[kMaxSquares];
 };
 
-/// partials[tensor][block]
+/// partials[tensor][block]; the block that is done last adds them up, in order.
 __global__ void __launch_bounds__(kThreads)
-    square_partials_kernel(SquareList list, double* partials) {
+    squares_kernel(SquareList list, double* partials, unsigned* done, double* out) {
+  __shared__ bool is_last;
   const float* x = list.x[blockIdx.y];
   const int64_t n = list.n[blockIdx.y];
   double sum = 0;
@@ -95,17 +96,23 @@ __global__ void __launch_bounds__(kThreads)
     sum += value * value;
   }
   sum = block_sum(sum);
-  if (threadIdx.x == 0) partials[blockIdx.y * gridDim.x + blockIdx.x] = sum;
-}
-
-__global__ void __launch_bounds__(kThreads)
-    fold_squares_kernel(const double* partials, int n, double* out) {
-  double sum = 0;
-  for (int i = static_cast<int>(threadIdx.x); i < n; i += kThreads) {
-    sum += partials[blockIdx.x * n + i];
+  if (threadIdx.x == 0) {
+    partials[blockIdx.y * gridDim.x + blockIdx.x] = sum;
+    __threadfence();
+    is_last = atomicAdd(done, 1u) == gridDim.x * gridDim.y - 1;
   }
-  sum = block_sum(sum);
-  if (threadIdx.x == 0) out[blockIdx.x] = sum;
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  for (unsigned t = 0; t < gridDim.y; ++t) {
+    double total = 0;
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += kThreads) {
+      total += __ldcg(partials + t * gridDim.x + i);
+    }
+    total = block_sum(total);
+    if (threadIdx.x == 0) out[t] = total;
+    __syncthreads();
+  }
 }
 
 /// What is left of a gradient after a trip over the wire.
@@ -327,11 +334,11 @@ void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& 
       static_cast<unsigned>(std::clamp<int64_t>(divide_up(most, kThreads), 1, kPartialBlocks * 4));
   const Arena::Mark mark(*exec.arena);
   const Tensor partials = exec.arena->tensor(DType::kF64, {tensors, blocks});
-  square_partials_kernel<<<dim3(blocks, tensors), kThreads, 0, stream>>>(
-      list, device_ptr<double>(partials));
-  check_launch();
-  fold_squares_kernel<<<tensors, kThreads, 0, stream>>>(
-      device_ptr<double>(partials), static_cast<int>(blocks), device_ptr<double>(out));
+  const Tensor done = exec.index({1});
+  zero(done, exec.stream);
+  squares_kernel<<<dim3(blocks, tensors), kThreads, 0, stream>>>(
+      list, device_ptr<double>(partials), reinterpret_cast<unsigned*>(device_ptr<int32_t>(done)),
+      device_ptr<double>(out));
   check_launch();
 }
 
