@@ -55,8 +55,8 @@ struct Registry {
 };
 
 Registry& registry() {
-  static Registry* const instance = new Registry;  // threads may end after static destructors
-  return *instance;
+  static Registry* const kInstance = new Registry;  // threads may end after static destructors
+  return *kInstance;
 }
 
 struct ThreadEntry {
@@ -80,8 +80,8 @@ struct ThreadEntry {
 };
 
 Slot& this_thread() {
-  thread_local const ThreadEntry entry;
-  return *entry.slot;
+  thread_local const ThreadEntry kEntry;
+  return *kEntry.slot;
 }
 
 }  // namespace

@@ -22,6 +22,7 @@
 #include "base/time.h"
 #include "cli/test_util.h"
 #include "data/prep_test_util.h"
+#include "data/store_stage.h"
 #include "data/store_verify.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -118,6 +119,26 @@ TEST_F(PrepCommand, MakesAndVerifiesAStore) {
   base::put_file(file, bytes);
   expect_error(run({"prep", "--out", log_.folder + "/store", "--verify"}), 4,
                "flat_uid.npy: wrong checksum");
+}
+
+TEST_F(PrepCommand, OverwritingIsKilledAtAnyMomentAndAStoreIsThere) {
+  put_log(2000, 30);
+  const base::Stopwatch watch;
+  const StoreBytes wanted = prepare("store");
+  const double seconds = watch.seconds();
+  std::vector<std::string> a = arguments("store");
+  a.push_back("--overwrite");
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 12; ++i) {
+    Process process(a);
+    const double share = static_cast<double>(random() % 1000) / 1000;
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds * (0.5 + 0.6 * share)));
+    process.kill();
+    process.wait();
+    EXPECT_TRUE(data::same_store(wanted, without_leftovers(log_.folder + "/store"))) << i;
+  }
+  EXPECT_EQ(run_process(a).code, 0);
+  EXPECT_FALSE(fs::exists(data::StoreStage::beside(log_.folder + "/store")));
 }
 
 TEST_F(PrepCommand, Mistakes) {
