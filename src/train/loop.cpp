@@ -95,6 +95,7 @@ class Loop {
     if (ranks_.alone()) require_memory(config_, device_, available_bytes(device_));
     if (ranks_.first()) {
       folder_ = std::make_unique<RunFolder>(run_dir_);
+      if (!options_.overwrite) folder_->require_free_or_run();
       resuming_ = folder_->holds_run() && !options_.overwrite;
       if (resuming_) load_state();
     }

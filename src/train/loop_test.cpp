@@ -262,6 +262,46 @@ TEST_F(LoopTest, AFolderWithoutAnyCheckpointBeginsAgain) {
   EXPECT_EQ(lasting(metrics()), before);
 }
 
+TEST_F(LoopTest, WhatIsNotOfARunIsLeftAlone) {
+  const std::string foreign[] = {folder + "/checkpoints/theirs/model.pt",
+                                 folder + "/trace/mine.json", folder + "/tracebacks.txt",
+                                 folder + "/mlperf.log.old"};
+  for (const std::string& path : foreign) {
+    base::make_folders(std::filesystem::path(path).parent_path().string());
+    base::write_file(path, "keep");
+  }
+  LoopOptions over;
+  over.overwrite = true;
+  train_loop(tiny_config(), folder);
+  train_loop(tiny_config(), folder, over);
+  for (const std::string& path : foreign) EXPECT_TRUE(base::exists(path)) << path;
+}
+
+TEST_F(LoopTest, AFolderWithCheckpointsButNoConfigIsNotReplacedUnasked) {
+  train_loop(tiny_config(), folder);
+  std::filesystem::remove(folder + "/config.toml");
+  const auto error = base::error_of([&] { train_loop(tiny_config(), folder); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
+  EXPECT_TRUE(base::contains(error->what(), "--overwrite"));
+  EXPECT_FALSE(metrics().empty());
+}
+
+TEST_F(LoopTest, HalfALineOfMetricsIsCutOff) {
+  const RunConfig c = tiny_config();
+  train_loop(c, folder);
+  const std::string path = folder + "/metrics.jsonl";
+  const std::string whole = base::read_file(path);
+  const size_t first_line = whole.find('\n') + 1;
+  base::write_file(path, whole.substr(0, first_line + 10));
+  RunFolder again(folder);
+  base::set_log_level(base::LogLevel::kError);
+  again.resume("", static_cast<int64_t>(whole.size()));
+  base::set_log_level(base::LogLevel::kInfo);
+  EXPECT_EQ(base::read_file(path), whole.substr(0, first_line));
+  EXPECT_EQ(again.metrics_bytes(), static_cast<int64_t>(first_line));
+}
+
 TEST_F(LoopTest, OneProcessAtATime) {
   const RunFolder holder(folder);
   const auto error = base::error_of([&] { train_loop(tiny_config(), folder); });

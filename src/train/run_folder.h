@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <string>
+#include <vector>
 
 #include "base/json_line.h"
 
@@ -28,8 +30,11 @@ class RunFolder {
   std::string trace_path() const { return path_ + "/trace"; }
 
   bool holds_run() const;
+  /// Error(kInvalidArgument) where there is no run, but something that a new one would remove:
+  /// another program's checkpoints, or those of a run whose config.toml is gone.
+  void require_free_or_run() const;
 
-  /// A new run begins: removes what an earlier one left.
+  /// A new run begins: removes what an earlier one left, and nothing else.
   void start(const std::string& config_toml);
   /// The run goes on; metrics behind `metrics_bytes` belong to steps that will be done again.
   void resume(const std::string& config_toml, int64_t metrics_bytes);
@@ -38,6 +43,7 @@ class RunFolder {
   int64_t metrics_bytes() const { return metrics_bytes_; }
 
  private:
+  std::vector<std::filesystem::path> of_a_run() const;
   void open_metrics(const char* mode);
 
   std::string path_;
