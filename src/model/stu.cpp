@@ -220,8 +220,8 @@ void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& sav
     const Tensor dvqk = dz.columns(w, config_.uvqk_width() - w);
     ops::silu_backward(exec, dvqk, s.uvqk.columns(w, config_.uvqk_width() - w), dvqk);
   }
-  ops::gemm(exec, Trans::kYes, s.h, Trans::kNo, dz, uvqk_weight_->grad,
-            {.accumulate = true, .column_sum = uvqk_bias_->grad});
+  ops::gemm(exec, Trans::kYes, s.h, Trans::kNo, dz, uvqk_weight_->grad, {.accumulate = true});
+  ops::column_sum(exec, dz, uvqk_bias_->grad);
   const Tensor dh = exec.activation({tokens, config_.dim});
   ops::gemm(exec, Trans::kNo, dz, Trans::kYes, uvqk_weight_->value, dh);
   ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, dx_out, dx,

@@ -172,7 +172,8 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   const Tensor dh_target = exec.activation({targets, dim});
   ops::gemm(exec, Trans::kNo, duvq, Trans::kYes, columns(weight, uvq_block()), dh_target);
   ops::gemm(exec, Trans::kYes, s.h_target, Trans::kNo, duvq, columns(dweight, uvq_block()),
-            {.accumulate = true, .column_sum = part(uvqk_bias_->grad, uvq_block())});
+            {.accumulate = true});
+  ops::column_sum(exec, duvq, part(uvqk_bias_->grad, uvq_block()));
   ops::segment_sum(exec, dh_target, s.targets.rows, dh);
 
   ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx,

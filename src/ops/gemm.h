@@ -12,8 +12,6 @@ struct GemmExtra {
   Tensor bias;              // [n], added to every row
   Tensor residual;          // [m, n], added before the one rounding of the result; not c itself
   bool accumulate = false;  // c += instead of c =
-  Tensor column_sum;        // [n], += the column sums of b (not transposed): where the product is
-                            // the gradient of a weight, that of its bias
 };
 
 /// c [m, n] = op(a) op(b) (+ bias) (+ residual). Tensors are row-major with unit column stride;

@@ -316,7 +316,6 @@ void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const
   }
   require_cpu(exec, "gemm");
   check_operands(trans_a, a, trans_b, b, c, extra);
-  if (extra.column_sum) column_sum(exec, b, extra.column_sum);
   if (c.elements() == 0) return;
   const Arena::Mark scratch(*exec.arena);
   if (!exec.rounds_to_bf16()) {

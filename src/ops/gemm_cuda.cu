@@ -8,7 +8,6 @@
 #include "ops/cublaslt_api.h"
 #include "ops/cuda_forms.h"
 #include "ops/gemm.cuh"
-#include "ops/partial_sums.cuh"
 #include "tensor/buffer.h"
 
 // Products by cuBLASLt. It computes column-major, where our c is its transpose: c^T = op(b)^T
@@ -88,7 +87,6 @@ struct Product {
   const void *a, *b, *addend;
   void* c;
   const void* bias;
-  float* column_sum;  // overwritten by the column sums of b
   cudaDataType_t in, out;
   bool trans_a, trans_b;
   int64_t m, n, k;
@@ -128,7 +126,7 @@ ProductClass class_of(const Product& p) {
           p.ldb,
           p.ldc,
           p.ld_addend,
-          (p.bias != nullptr ? 1 : 0) + (p.column_sum != nullptr ? 2 : 0),
+          p.bias != nullptr,
           p.beta != 0,
           p.addend == p.c,
           p.batch.count,
@@ -169,13 +167,6 @@ class Prepared {
     const cublasOperation_t second = p.trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
     description_.set(CUBLASLT_MATMUL_DESC_TRANSA, first);
     description_.set(CUBLASLT_MATMUL_DESC_TRANSB, second);
-    if (p.column_sum != nullptr) {
-      const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BGRADA;
-      const cudaDataType_t type = CUDA_R_32F;
-      description_.set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-      description_.set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
-      description_.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.column_sum);
-    }
     if (p.bias == nullptr) return;
     const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     description_.set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
@@ -379,8 +370,6 @@ void gemm_batch(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b,
   check_operands(trans_a, a, trans_b, b, c, extra);
   if (c.elements() == 0 || batch.count == 0) return;
   const int64_t k = a.size(trans_a == Trans::kYes ? 0 : 1);
-  SEGUE_ASSERT(!extra.column_sum || (trans_b == Trans::kNo && batch.count == 1),
-               "gemm: column sums of one plain matrix");
   if (k == 0) return add_only(exec, c, extra, batch);
 
   Product p{};
@@ -405,14 +394,6 @@ void gemm_batch(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b,
   p.batch = batch;
   const cudaStream_t stream = stream_of(exec);
   Context& context = context_of(exec, stream);
-  if (extra.column_sum) {
-    PartialSums sums(exec, 1, p.n);
-    p.column_sum = sums.data();
-    const bool both = p.bias == nullptr && context.run(p, stream);
-    if (both) return sums.fold(extra.column_sum, 0, p.n);
-    p.column_sum = nullptr;
-    column_sum(exec, b, extra.column_sum);
-  }
   if (context.run(p, stream)) return;
   // Some epilogues exist for single products only.
   p.batch = {};
