@@ -152,7 +152,8 @@ class TrainRanks : public testing::Test {
   /// Runs 4 ranks, sends a signal to one of them in mid-training, and goes on with the same
   /// command: it must end like a run that nothing happened to.
   Outcome survive(const Trouble& trouble) {
-    constexpr int kRanks = 4, kSteps = 200;
+    // Long enough for a checkpoint to be written before the end, also on a busy machine.
+    constexpr int kRanks = 4, kSteps = 600;
     const auto start = [&](const std::vector<std::string>& command) {
       return trouble.by_mpirun
                  ? Process(mpirun_command(kRanks, trouble.mpirun_options), without_ranks(command))
