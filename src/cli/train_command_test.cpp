@@ -207,6 +207,19 @@ TEST_F(TrainCommand, ScoresAWindowAndPairs) {
   }
 }
 
+TEST_F(TrainCommand, WhatWasNotMeasuredIsNotSaid) {
+  Outcome o = run(arguments("a", {"--set", "data.stream.eval_windows=0"}));
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(contains(o.err, "no sample is held out")) << o.err;
+  EXPECT_FALSE(contains(o.err, "held-out AUC")) << o.err;
+
+  o = run(
+      arguments("b", {"--set", "data.batch_size=1000000", "--set", "data.stream.incomplete=drop"}));
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(contains(o.err, "nothing was trained")) << o.err;
+  EXPECT_FALSE(contains(o.err, "loss 0.0000")) << o.err;
+}
+
 TEST_F(TrainCommand, BadStoresAndConfigsAreSaid) {
   Outcome o = run(arguments("a", {"--set", "data.store=/nowhere"}));
   EXPECT_EQ(o.code, kExitFile) << o.err;

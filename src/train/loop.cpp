@@ -369,21 +369,28 @@ class Loop {
     }
     const double seconds = watch.seconds();
     update_wall_time();
-    if (log_) {
-      summary_.oracle_auc = source_->oracle_auc();
-      log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, state_);
+    if (evaluation.samples > 0) {
+      if (log_) {
+        summary_.oracle_auc = source_->oracle_auc();
+        log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, state_);
+      }
+      log_first(
+          fmt::format("evaluation after step {}: AUC {:.4f}, NE {:.4f} over {} samples in {:.1f} s",
+                      state_.step, evaluation.auc(), evaluation.normalized_entropy(),
+                      base::format_count(static_cast<double>(evaluation.samples)), seconds));
+      summary_.held_out = evaluation;
+    } else if (ranks_.first()) {
+      base::log_warning(fmt::format(
+          "evaluation after step {}: no sample is held out, or no batch of them is full; see "
+          "data.stream.eval_window, eval_windows and incomplete",
+          state_.step));
     }
-    log_first(
-        fmt::format("evaluation after step {}: AUC {:.4f}, NE {:.4f} over {} samples in {:.1f} s",
-                    state_.step, evaluation.auc(), evaluation.normalized_entropy(),
-                    base::format_count(static_cast<double>(evaluation.samples)), seconds));
     state_.eval_pending = false;
     state_.last_eval_step = state_.step;
     state_.last_auc = evaluation.auc();
     const double target = config_.eval.target_auc;
     if (target > 0 && evaluation.auc() >= target) state_.target_reached = true;
     if (mlperf_) mlperf_->evaluation_done(state_.samples, evaluation.auc(), !nothing_left());
-    summary_.held_out = evaluation;
     base::take_stage_seconds();  // its time is not a part of any step
     if (!nothing_left()) prefetch_evaluation();
   }
@@ -482,11 +489,19 @@ class Loop {
                                summary_.checkpoint_stall_seconds,
                                100 * summary_.checkpoint_stall_seconds / summary_.seconds,
                                summary_.seconds));
-    base::log_info(
-        fmt::format("{}: {} steps, loss {:.4f} -> {:.4f},{} {} samples/s, {:.1f} model GFLOP/s",
-                    state_.finished ? "done" : "so far", summary_.steps, summary_.first_loss,
-                    summary_.last_loss, quality, base::format_count(summary_.samples_per_s),
-                    summary_.model_flops_per_s / 1e9));
+    if (state_.finished && summary_.steps == 0) {
+      base::log_warning(
+          "nothing was trained: no window has a batch to train on; lower data.batch_size or set "
+          "data.stream.incomplete = \"train\", and see data.stream for which samples are taken");
+    }
+    std::string losses;  // of the intervals that ended in this process
+    if (log_->has_line()) {
+      losses = fmt::format(" loss {:.4f} -> {:.4f},", summary_.first_loss, summary_.last_loss);
+    }
+    base::log_info(fmt::format("{}: {} steps,{}{} {} samples/s, {:.1f} model GFLOP/s",
+                               state_.finished ? "done" : "so far", summary_.steps, losses, quality,
+                               base::format_count(summary_.samples_per_s),
+                               summary_.model_flops_per_s / 1e9));
   }
 
   const RunConfig& config_;
