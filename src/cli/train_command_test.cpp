@@ -200,6 +200,11 @@ TEST_F(TrainCommand, ScoresAWindowAndPairs) {
   EXPECT_EQ(o.code, kExitOutOfRange);
   EXPECT_TRUE(contains(o.err, "999999"));
   EXPECT_EQ(run({"score", folder_ + "/run", "--out", folder_ + "/x.txt"}).code, kExitUsage);
+  const std::string pairs = folder_ + "/pairs.csv";
+  o = run({"score", folder_ + "/run", "--pairs", pairs, "--out", folder_ + "/run/../pairs.csv"});
+  EXPECT_EQ(o.code, kExitUsage);
+  EXPECT_TRUE(contains(o.err, "--pairs")) << o.err;
+  EXPECT_EQ(base::read_file(pairs), "user,item\n999999,3\n");
   if (parquet() != nullptr) {
     o = run({"score", folder_ + "/run", "--out", folder_ + "/scores.parquet"});
     EXPECT_EQ(o.code, 0) << o.err;
