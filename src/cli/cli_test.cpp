@@ -350,6 +350,14 @@ TEST(CliTest, BenchSaysWhatIsWrong) {
   expect_error(run({"bench", "attention", "--grid-masks", "causal,oblique"}), kExitUsage,
                {"no mask `oblique`", "contextN"});
   expect_error(run({"bench", "ops", "--device", "tpu"}), kExitUsage, {"tpu"});
+  for (const char* option : {"--dim", "--heads", "--head-dim", "--sequences", "--length",
+                             "--layers", "--table-rows", "--repeat", "--warm-up"}) {
+    for (const char* value : {"-1", "9223372036854775807"}) {
+      const Outcome o = run({"bench", "gemm", std::string(option) + "=" + value});
+      EXPECT_EQ(o.code, kExitUsage) << option << " " << value;
+      EXPECT_TRUE(contains(o.err, option)) << o.err;
+    }
+  }
 }
 
 TEST(CliTest, UnknownBench) {

@@ -78,20 +78,33 @@ void add_bench(CLI::App& app) {
   bench::Settings& s = arguments->settings;
   command->add_option("name", arguments->name, "what to measure, see below")->required();
   command->add_flag("--json", arguments->json, "one JSON object per result");
-  command->add_option("--repeat", s.repeats.timed, "timed runs")->capture_default_str();
+  // Beyond these sizes there is no memory, and their products would overflow.
+  const auto width = CLI::Range(int64_t{1}, int64_t{1} << 16);
+  const auto count = CLI::Range(int64_t{1}, int64_t{1} << 24);
+  command->add_option("--repeat", s.repeats.timed, "timed runs")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str();
   command->add_option("--warm-up", s.repeats.warm_up, "runs before them")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
   command->add_option("--threads", arguments->threads, "CPU threads; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_option("--dim", s.layer.dim, "width of the layer")->capture_default_str();
-  command->add_option("--heads", s.layer.heads, "attention heads")->capture_default_str();
-  command->add_option("--head-dim", s.layer.head_dim, "width of a head")->capture_default_str();
-  const CLI::Option* sequences =
-      command->add_option("--sequences", s.layer.sequences, "sequences")->capture_default_str();
+  command->add_option("--dim", s.layer.dim, "width of the layer")
+      ->check(width)
+      ->capture_default_str();
+  command->add_option("--heads", s.layer.heads, "attention heads")
+      ->check(width)
+      ->capture_default_str();
+  command->add_option("--head-dim", s.layer.head_dim, "width of a head")
+      ->check(width)
+      ->capture_default_str();
+  const CLI::Option* sequences = command->add_option("--sequences", s.layer.sequences, "sequences")
+                                     ->check(count)
+                                     ->capture_default_str();
   const CLI::Option* length =
       command->add_option("--length", s.layer.length, "tokens of a sequence")
+          ->check(count)
           ->capture_default_str();
   command->add_flag("--jagged", arguments->jagged, "lengths from 1 to twice that");
   command->add_flag("--jagged40", arguments->jagged40,
@@ -99,9 +112,13 @@ void add_bench(CLI::App& app) {
   command->add_option("--dropout", s.layer.dropout, "of the layer")->capture_default_str();
   command->add_option("--device", s.device, "auto (a GPU if there is one), cpu or cuda:N")
       ->capture_default_str();
-  command->add_option("--layers", s.layers, "of the bench `stack`")->capture_default_str();
-  command->add_option("--table-rows", s.table_rows,
-                      "of the bench `embedding`; 0: 8 M on a GPU, 128 k on the CPU");
+  command->add_option("--layers", s.layers, "of the bench `stack`")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  command
+      ->add_option("--table-rows", s.table_rows,
+                   "of the bench `embedding`; 0: 8 M on a GPU, 128 k on the CPU")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   add_grid(*command, s.grid);
   command->add_option(
       "--preset", s.preset,

@@ -1,7 +1,9 @@
+#include <filesystem>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -127,6 +129,12 @@ void settle_times(const data::EventStore& store, std::vector<data::Question>& qu
 
 void score(const ScoreArguments& arguments) {
   const Format format = format_of(arguments.out);
+  std::error_code error;
+  if (!arguments.pairs.empty() &&
+      std::filesystem::equivalent(arguments.out, arguments.pairs, error)) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("--out {} is the file of --pairs; write to another one", arguments.out));
+  }
   train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
   if (model.config.data.is_random()) {
     fail(ErrorCode::kInvalidArgument,

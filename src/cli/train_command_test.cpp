@@ -200,11 +200,29 @@ TEST_F(TrainCommand, ScoresAWindowAndPairs) {
   EXPECT_EQ(o.code, kExitOutOfRange);
   EXPECT_TRUE(contains(o.err, "999999"));
   EXPECT_EQ(run({"score", folder_ + "/run", "--out", folder_ + "/x.txt"}).code, kExitUsage);
+  const std::string pairs = folder_ + "/pairs.csv";
+  o = run({"score", folder_ + "/run", "--pairs", pairs, "--out", folder_ + "/run/../pairs.csv"});
+  EXPECT_EQ(o.code, kExitUsage);
+  EXPECT_TRUE(contains(o.err, "--pairs")) << o.err;
+  EXPECT_EQ(base::read_file(pairs), "user,item\n999999,3\n");
   if (parquet() != nullptr) {
     o = run({"score", folder_ + "/run", "--out", folder_ + "/scores.parquet"});
     EXPECT_EQ(o.code, 0) << o.err;
     EXPECT_GT(fs::file_size(folder_ + "/scores.parquet"), 100u);
   }
+}
+
+TEST_F(TrainCommand, WhatWasNotMeasuredIsNotSaid) {
+  Outcome o = run(arguments("a", {"--set", "data.stream.eval_windows=0"}));
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(contains(o.err, "no sample is held out")) << o.err;
+  EXPECT_FALSE(contains(o.err, "held-out AUC")) << o.err;
+
+  o = run(
+      arguments("b", {"--set", "data.batch_size=1000000", "--set", "data.stream.incomplete=drop"}));
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(contains(o.err, "nothing was trained")) << o.err;
+  EXPECT_FALSE(contains(o.err, "loss 0.0000")) << o.err;
 }
 
 TEST_F(TrainCommand, BadStoresAndConfigsAreSaid) {

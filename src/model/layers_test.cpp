@@ -154,6 +154,8 @@ std::vector<StuCase> stu_cases() {
   c = small_stu();
   c.output_norm = OutputNorm::kGroup;
   cases.push_back({"group_norm", c, lengths, targets});
+  c.heads = 1;
+  cases.push_back({"group_norm_of_one_head", c, lengths, targets});
   c = small_stu();
   c.mask = {.contextual_len = 2};
   cases.push_back({"contextual", c, lengths, targets});

@@ -209,11 +209,6 @@ TEST(ConfigTest, ImpossibleCombinationsAreRefused) {
   c = tiny_config();
   c.dropout = 1;
   EXPECT_THROW(c.validate(), Error);
-  c = tiny_config();
-  c.output_norm = OutputNorm::kGroup;
-  EXPECT_NO_THROW(c.validate());
-  c.heads = 1;
-  EXPECT_THROW(c.validate(), Error);
   EXPECT_THROW(preset("yambda"), Error);
 }
 

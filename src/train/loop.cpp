@@ -353,9 +353,12 @@ class Loop {
     }
     const double seconds = watch.seconds();
     update_wall_time();
-    if (log_) {
-      summary_.oracle_auc = source_->oracle_auc();
-      log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, state_);
+    if (evaluation.samples > 0) {
+      if (log_) {
+        summary_.oracle_auc = source_->oracle_auc();
+        log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, state_);
+      }
+      summary_.held_out = evaluation;
     }
     if (ranks_.first()) log_evaluation(evaluation, state_.step, seconds);
     state_.eval_pending = false;
@@ -364,7 +367,6 @@ class Loop {
     const double target = config_.eval.target_auc;
     if (target > 0 && evaluation.auc() >= target) state_.target_reached = true;
     if (mlperf_) mlperf_->evaluation_done(state_.samples, evaluation.auc(), !nothing_left());
-    summary_.held_out = evaluation;
     base::take_stage_seconds();  // its time is not a part of any step
     if (!nothing_left()) prefetch_evaluation();
   }
@@ -455,7 +457,7 @@ class Loop {
     summary_.samples_per_s = log_->samples_per_s();
     summary_.tokens_per_s = log_->tokens_per_s();
     summary_.model_flops_per_s = log_->jagged_flops_per_s();
-    log_end(summary_);
+    log_end(summary_, log_->has_line());
   }
 
   RunConfig config_;

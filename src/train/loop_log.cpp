@@ -43,7 +43,10 @@ void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folde
 
 void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds) {
   if (evaluation.samples == 0) {
-    base::log_warning(fmt::format("evaluation after step {}: no sample is held out", step));
+    base::log_warning(fmt::format(
+        "evaluation after step {}: no sample is held out, or no batch of them is full; see "
+        "data.stream.eval_window, eval_windows and incomplete",
+        step));
     return;
   }
   base::log_info(
@@ -52,25 +55,23 @@ void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds) 
                   base::format_count(static_cast<double>(evaluation.samples)), seconds));
 }
 
-void log_end(const TrainSummary& s) {
-  if (s.steps == 0) {
-    base::log_warning(
-        "nothing was trained: the data has no batch (see data.batch_size and data.stream)");
-    return;
-  }
-  std::string quality;
-  if (s.held_out && s.held_out->samples > 0) {
-    quality = fmt::format(" held-out AUC {:.4f}", s.held_out->auc());
-  }
+void log_end(const TrainSummary& s, bool has_loss) {
+  std::string quality;  // only what this process has measured
+  if (has_loss) quality = fmt::format(" loss {:.4f} -> {:.4f},", s.first_loss, s.last_loss);
+  if (s.held_out) quality += fmt::format(" held-out AUC {:.4f}", s.held_out->auc());
   if (s.oracle_auc) quality += fmt::format(" (oracle {:.4f})", *s.oracle_auc);
-  if (!quality.empty()) quality += ",";
+  if (s.held_out || s.oracle_auc) quality += ",";
   base::log_info(fmt::format("saving kept training waiting for {:.2f} s, {:.2f} % of {:.1f} s",
                              s.checkpoint_stall_seconds,
                              100 * s.checkpoint_stall_seconds / s.seconds, s.seconds));
-  base::log_info(
-      fmt::format("{}: {} steps, loss {:.4f} -> {:.4f},{} {} samples/s, {:.1f} model GFLOP/s",
-                  s.finished ? "done" : "so far", s.steps, s.first_loss, s.last_loss, quality,
-                  base::format_count(s.samples_per_s), s.model_flops_per_s / 1e9));
+  if (s.finished && s.steps == 0) {
+    base::log_warning(
+        "nothing was trained: no window has a batch to train on; lower data.batch_size or set "
+        "data.stream.incomplete = \"train\", and see data.stream for which samples are taken");
+  }
+  base::log_info(fmt::format("{}: {} steps,{} {} samples/s, {:.1f} model GFLOP/s",
+                             s.finished ? "done" : "so far", s.steps, quality,
+                             base::format_count(s.samples_per_s), s.model_flops_per_s / 1e9));
 }
 
 }  // namespace segue::train

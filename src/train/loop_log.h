@@ -13,6 +13,7 @@ namespace segue::train {
 
 void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder);
 void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds);
-void log_end(const TrainSummary& summary);
+/// `has_loss`: the losses of the summary are measured ones.
+void log_end(const TrainSummary& summary, bool has_loss);
 
 }  // namespace segue::train

@@ -285,6 +285,7 @@ void RunLog::end_line(const RunState& state, const char* status) {
 }
 
 void RunLog::finish() {
+  if (!has_line_) return;  // no step of this process has a loss
   progress_.finish(fmt::format("loss {:.4f}  AUC {:.4f}", last_loss_, last_auc_));
 }
 

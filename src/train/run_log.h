@@ -40,6 +40,7 @@ class RunLog {
   void end_line(const RunState& state, const char* status);
   void finish();  // of the progress line
 
+  bool has_line() const { return has_line_; }        // an interval has ended in this process
   double first_loss() const { return first_loss_; }  // mean over the first interval of this process
   double last_loss() const { return last_loss_; }
   double samples_per_s() const;  // of this process's steps
