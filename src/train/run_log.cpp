@@ -8,13 +8,9 @@
 
 #include "base/file.h"
 #include "base/log.h"
-#include "base/parallel.h"
 #include "base/stage.h"
-#include "base/time.h"
 #include "model/flops.h"
-#include "ops/gemm.h"
 #include "tensor/device_memory.h"
-#include "train/memory_plan.h"
 
 namespace segue::train {
 namespace {
@@ -60,26 +56,6 @@ base::JsonLine quality_line(const TaskQuality& q) {
 }
 
 }  // namespace
-
-void log_start(const RunConfig& c, Trainer& trainer, const RunFolder& folder) {
-  const model::ModelConfig& m = c.model;
-  int64_t rows = 0;
-  for (const sparse::TableConfig& t : c.sparse.tables) rows += t.rows;
-  base::log_info(fmt::format("run folder {}", folder.path()));
-  base::log_info(
-      fmt::format("model: {} layers, {} heads, width {}, {} tokens at most; {} dense "
-                  "parameters",
-                  m.layers, m.heads, m.dim, m.max_seq_len,
-                  base::format_count(static_cast<double>(trainer.ranker().parameters().count()))));
-  base::log_info(fmt::format("tables: {} with {} rows of {}, {} with optimizer state",
-                             c.sparse.tables.size(), base::format_count(static_cast<double>(rows)),
-                             c.sparse.dim,
-                             format_bytes(static_cast<double>(trainer.tables().bytes()))));
-  const int ranks = trainer.ranks().size();
-  base::log_info(fmt::format(
-      "{}device {}, {} threads, gemm {}", ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",
-      segue::describe(trainer.device()), base::num_threads(), ops::gemm_backend()));
-}
 
 int64_t length_bin_width(const model::ModelConfig& model) {
   return model.max_seq_len / kLengthBins + 1;  // a full sample falls into the last bin

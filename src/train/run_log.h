@@ -67,9 +67,6 @@ class RunLog {
   bool has_line_ = false;
 };
 
-/// What is trained on what, in a few lines before the first step.
-void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder);
-
 /// Dense bf16 rate that the maker states for a GPU, in FLOP/s; 0: not known.
 double stated_peak_flops(const std::string& gpu_name);
 

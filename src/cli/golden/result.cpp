@@ -44,6 +44,28 @@ std::string CaseResult::title() const {
   return variant.empty() ? name : fmt::format("{} [{}]", name, variant);
 }
 
+CaseResult worst_of(std::span<const CaseResult> runs) {
+  CaseResult worst = runs.front();
+  for (const CaseResult& run : runs.subspan(1)) {
+    for (const GroupResult& group : run.groups) {
+      const auto place = std::ranges::find(worst.groups, group.name, &GroupResult::name);
+      if (place == worst.groups.end()) {
+        worst.groups.push_back(group);
+        continue;
+      }
+      for (const TensorResult& tensor : group.tensors) {
+        const auto same = std::ranges::find(place->tensors, tensor.name, &TensorResult::name);
+        if (same == place->tensors.end()) {
+          place->tensors.push_back(tensor);
+        } else {
+          same->error = std::max(same->error, tensor.error);
+        }
+      }
+    }
+  }
+  return worst;
+}
+
 void allow_rounding(std::span<const CaseResult> nudged, CaseResult& result) {
   for (GroupResult& group : result.groups) {
     for (TensorResult& tensor : group.tensors) {

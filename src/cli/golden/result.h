@@ -24,8 +24,8 @@ enum class Level {
 inline constexpr double kZeroScale = 0.1;
 
 /// How the results of a case were computed. For bf16 on a GPU the same case has been run on the CPU
-/// before, rounding where the GPU stores and rewriting nothing; the errors of that run are what is
-/// allowed.
+/// before, rounding where the GPU stores, in all its variants; the worst errors of those runs are
+/// what is allowed.
 struct CaseResult;
 struct Judgement {
   Precision precision = Precision::kF32;
@@ -66,6 +66,9 @@ struct CaseResult {
   /// name, or name [variant]
   std::string title() const;
 };
+
+/// The largest error of every tensor over several runs of one case.
+CaseResult worst_of(std::span<const CaseResult> runs);
 
 /// Tensors of `result` that missed their tolerance may err kRoundings times as much as the same
 /// tensor does in the worst of `nudged`, runs in double whose inputs were off by a float's
