@@ -52,10 +52,8 @@ TEST(TcpProcesses, RandomSequencesOfCollectives) {
 }
 
 TEST(TcpProcesses, MeetByTcp) {
-  // A port that was free a moment ago.
-  const int port = 15000 + ::getpid() % 17000;
-  const Outcome outcome =
-      launch(3, {{"SEGUE_TEST_RENDEZVOUS", "tcp:127.0.0.1:" + std::to_string(port)}});
+  const std::string place = "tcp:127.0.0.1:" + std::to_string(testing::meeting_port());
+  const Outcome outcome = launch(3, {{"SEGUE_TEST_RENDEZVOUS", place}});
   EXPECT_EQ(outcome.code, 0) << outcome.text;
 }
 

@@ -23,6 +23,10 @@
 
 namespace segue::comm::testing {
 
+/// A port for ranks to meet at. Below those that the system hands out: whoever tries to connect to
+/// one of these before somebody listens there may be given that very port, and meet himself.
+inline int meeting_port() { return 15000 + ::getpid() % 17000; }
+
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 /// This program, running `test` ("DISABLED_Suite.Name") alone.

@@ -13,6 +13,7 @@
 #include "base/time.h"
 #include "comm/collectives_test_util.h"
 #include "comm/frame.h"
+#include "comm/process_test_util.h"
 #include "comm/process_world.h"
 #include "comm/rendezvous.h"
 #include "comm/tcp_link.h"
@@ -326,8 +327,7 @@ TEST(Rendezvous, PlacesThatCannotBeMeant) {
 }
 
 TEST(Rendezvous, StrangersAtTheDoorAreIgnored) {
-  const Socket probe = listen_on(true, 0);
-  const int port = port_of(probe) == 65535 ? 15001 : port_of(probe) + 1;
+  const int port = testing::meeting_port();
   std::atomic<bool> over{false};
   std::thread stranger([&] {
     while (!over) {
