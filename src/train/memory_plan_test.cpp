@@ -12,23 +12,7 @@
 namespace segue::train {
 namespace {
 
-/// Larger than the tiny one, so that what depends on tokens outweighs the rest; every sample is as
-/// long as the plan fears, and nearly all ids are distinct.
-RunConfig full_config() {
-  RunConfig c = tiny_config();
-  c.model.dim = 32;
-  c.model.max_seq_len = 128;
-  c.sparse.dim = 16;
-  c.sparse.tables[0].rows = 100'000;
-  c.sparse.tables[1].rows = 50'000;
-  c.data.random.lengths.low = 120;
-  c.data.random.lengths.high = 121;
-  c.data.random.ids = {data::DistributionKind::kUniform, 0, 100'000};
-  c.data.batch_size = 48;
-  c.train.micro_batch_tokens = 2000;
-  c.train.arena_gib = 0;
-  return c;
-}
+RunConfig full_config() { return filling_memory(tiny_config()); }
 
 std::vector<std::pair<std::string, RunConfig>> variants() {
   std::vector<std::pair<std::string, RunConfig>> all{{"concat", full_config()}};

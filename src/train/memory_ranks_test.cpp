@@ -20,21 +20,9 @@ namespace {
 
 constexpr double kTimeout = 60, kNear = 0.05;
 
-/// Tables, dense part and activations of some size each; samples as long as the plan fears, ids
-/// nearly all different.
 RunConfig memory_config(const Layout& layout, int64_t scale = 1) {
-  RunConfig c = layout_config(layout);
-  c.model.dim = 32;
-  c.model.max_seq_len = 128;
-  c.sparse.dim = 16;
-  c.sparse.tables[0].rows = 100'000 * scale;
-  c.sparse.tables[1].rows = 50'000 * scale;
-  c.data.random.lengths.low = 120;
-  c.data.random.lengths.high = 121;
-  c.data.random.ids = {data::DistributionKind::kUniform, 0, 100'000};
-  c.data.batch_size = 48;
-  c.train.micro_batch_tokens = 2000;
-  c.train.arena_gib = 0;
+  RunConfig c = filling_memory(layout_config(layout));
+  for (size_t t = 0; t < 2; ++t) c.sparse.tables[t].rows *= scale;
   return c;
 }
 

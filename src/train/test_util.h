@@ -52,6 +52,23 @@ inline RunConfig tiny_config() {
   return c;
 }
 
+/// Tables, dense part and activations of some size each: what depends on tokens outweighs the rest,
+/// samples are as long as the plan of memory fears, ids nearly all different.
+inline RunConfig filling_memory(RunConfig c) {
+  c.model.dim = 32;
+  c.model.max_seq_len = 128;
+  c.sparse.dim = 16;
+  c.sparse.tables[0].rows = 100'000;
+  c.sparse.tables[1].rows = 50'000;
+  c.data.random.lengths.low = 120;
+  c.data.random.lengths.high = 121;
+  c.data.random.ids = {data::DistributionKind::kUniform, 0, 100'000};
+  c.data.batch_size = 48;
+  c.train.micro_batch_tokens = 2000;
+  c.train.arena_gib = 0;
+  return c;
+}
+
 inline data::RandomBatches random_batches(const RunConfig& c) {
   return data::RandomBatches(random_schema(c.model, c.sparse), c.data.random_config(),
                              static_cast<uint64_t>(c.train.seed));
