@@ -28,6 +28,8 @@ struct KeyShape<64> {
 };
 constexpr int kConsumers = 2;
 constexpr int kKeys = 64 * kConsumers;
+constexpr int kTileSlots = 1;
+constexpr int kPickAhead = 1;  // steps left to fetch when the next tile is picked
 
 struct KeyArgs {
   WorkList work;
@@ -46,7 +48,7 @@ struct KeyShared {
   T q[Shape::kStages][Shape::kQueries * kHeadDim];
   T grad_o[Shape::kStages][Shape::kQueries * kHeadDim];
   StepWord word[Shape::kStages];
-  TileQueue queue;
+  TileQueue<kTileSlots> queue;
   uint64_t kv_full[2], kv_empty[2];
   uint64_t q_full[Shape::kStages], q_empty[Shape::kStages];
   uint64_t o_full[Shape::kStages], o_empty[Shape::kStages];
@@ -63,8 +65,10 @@ __device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const 
   RingPosition<2> buffer;
   for (;;) {
     Steps steps;
-    const Tile t = sh.queue.pop(at_tile, &steps);
+    const Tile t = sh.queue.take(at_tile, &steps);
     if (t.head < 0) break;
+    int left = t.count;
+    if (left <= kPickAhead) sh.queue.release(at_tile.stage);
     if (lane == 0) {
       uint64_t* const kv_full = &sh.kv_full[buffer.stage];
       barrier_wait(&sh.kv_empty[buffer.stage], buffer.parity ^ 1);
@@ -92,7 +96,9 @@ __device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const 
       }
       __syncwarp();
       at.advance();
+      if (--left == kPickAhead) sh.queue.release(at_tile.stage);
     });
+    at_tile.advance();
   }
 }
 

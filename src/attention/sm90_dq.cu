@@ -26,6 +26,7 @@ struct QueryShape<64> {
 };
 constexpr int kConsumers = 2;
 constexpr int kQueries = 64 * kConsumers;
+constexpr int kTileSlots = 2;
 
 struct QueryArgs {
   WorkList work;
@@ -44,7 +45,7 @@ struct QueryShared {
   T v[Shape::kStages][Shape::kKeys * kHeadDim];
   uint8_t dq[kConsumers][kStagingBytes];
   int begin[Shape::kStages];  // first key of a stage
-  TileQueue queue;
+  TileQueue<kTileSlots> queue;
   uint64_t q_full[kConsumers], q_empty[kConsumers];
   uint64_t k_full[Shape::kStages], k_empty[Shape::kStages];
   uint64_t v_full[Shape::kStages], v_empty[Shape::kStages];

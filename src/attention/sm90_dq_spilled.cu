@@ -15,6 +15,8 @@ constexpr int kConsumers = 4;
 constexpr int kQueries = 64 * kConsumers;
 constexpr int kKeys = kSpillBlock;
 constexpr int kStages = 4;
+constexpr int kTileSlots = 1;
+constexpr int kPickAhead = 1;  // steps left to fetch when the next tile is picked
 constexpr int kFetchRegisters = 32, kComputeRegisters = 112;
 
 struct SpilledArgs {
@@ -32,7 +34,7 @@ struct SpilledShared {
   uint4 ds[kStages][kConsumers][kSpillBlockBytes / 16];
   uint8_t dq[kConsumers][kStagingBytes];
   StepWord word[kStages];
-  TileQueue queue;
+  TileQueue<kTileSlots> queue;
   uint64_t full[kStages], empty[kStages];
 };
 
@@ -45,8 +47,10 @@ __device__ void fetch(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
   RingPosition<kStages> at;
   for (;;) {
     Steps steps;
-    const Tile t = sh.queue.pop(at_tile, &steps);
+    const Tile t = sh.queue.take(at_tile, &steps);
     if (t.head < 0) break;
+    int left = t.count;
+    if (left <= kPickAhead) sh.queue.release(at_tile.stage);
     RowViews rows;
     rows.set<kConsumers>(args.mask, t);
     for_each_step_up(steps, [&](int block) {
@@ -71,7 +75,9 @@ __device__ void fetch(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
       }
       __syncwarp();
       at.advance();
+      if (--left == kPickAhead) sh.queue.release(at_tile.stage);
     });
+    at_tile.advance();
   }
 }
 

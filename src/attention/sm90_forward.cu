@@ -29,6 +29,14 @@ struct ForwardShape<64> {
   static constexpr bool kTurns = true;
 };
 
+/// Where the next tile is picked with kPickAhead steps of a tile left to fetch. Short tiles need
+/// several at hand.
+template <bool kHalves>
+struct Picking {
+  static constexpr int kSlots = kHalves ? 2 : 4;
+  static constexpr int kPickAhead = kHalves ? 1 : INT32_MAX;
+};
+
 template <int kValue>
 struct Constant {
   static constexpr int value = kValue;
@@ -42,7 +50,7 @@ struct ForwardArgs {
   float half_alpha, scale;
 };
 
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, bool kHalves>
 struct ForwardShared {
   using Shape = ForwardShape<kHeadDim>;
   static constexpr int kQueries = 64 * Shape::kConsumers;
@@ -51,25 +59,29 @@ struct ForwardShared {
   T v[Shape::kValueStages][Shape::kKeys * kHeadDim];
   uint8_t o[Shape::kConsumers][kStagingBytes];
   StepWord word[Shape::kKeyStages];
-  TileQueue queue;
+  TileQueue<Picking<kHalves>::kSlots> queue;
   uint64_t q_full[Shape::kConsumers], q_empty[Shape::kConsumers];
   uint64_t k_full[Shape::kKeyStages], k_empty[Shape::kKeyStages];
   uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
 };
 
 /// Queries, keys and what there is to say about them.
-template <class T, int kHeadDim>
-__device__ void fetch_keys(ForwardShared<T, kHeadDim>& sh, const KernelMask& mask,
+template <class T, int kHeadDim, bool kHalves>
+__device__ void fetch_keys(ForwardShared<T, kHeadDim, kHalves>& sh, const KernelMask& mask,
                            const CUtensorMap& q_map, const CUtensorMap& k_map) {
   using Shape = ForwardShape<kHeadDim>;
+  constexpr int kPickAhead = Picking<kHalves>::kPickAhead;
   const int lane = threadIdx.x & 31;
-  RingPosition<kTileSlots> at_tile;
+  typename decltype(sh.queue)::Position at_tile;
   RingPosition<Shape::kKeyStages> at;
   int q_parity = 1;
+  int before = -1;  // slot of the tile before: released when it is time to pick the next one
   for (;;) {
     Steps steps;
-    const Tile t = sh.queue.pop(at_tile, &steps);
+    const Tile t = sh.queue.take(at_tile, &steps);
     if (t.head < 0) break;
+    int left = t.count;
+    if (before >= 0 && left <= kPickAhead) sh.queue.release(before);
     RowViews rows;
     rows.set<Shape::kConsumers>(mask, t);
     if (lane == 0) {
@@ -92,15 +104,18 @@ __device__ void fetch_keys(ForwardShared<T, kHeadDim>& sh, const KernelMask& mas
       }
       __syncwarp();
       at.advance();
+      if (--left == kPickAhead && before >= 0) sh.queue.release(before);
     });
+    before = at_tile.stage;
+    at_tile.advance();
   }
 }
 
 /// Values, by a warp of their own: keys must not wait until there is room for values.
-template <class T, int kHeadDim>
-__device__ void fetch_values(ForwardShared<T, kHeadDim>& sh, const CUtensorMap& v_map) {
+template <class T, int kHeadDim, bool kHalves>
+__device__ void fetch_values(ForwardShared<T, kHeadDim, kHalves>& sh, const CUtensorMap& v_map) {
   using Shape = ForwardShape<kHeadDim>;
-  RingPosition<kTileSlots> at_tile;
+  typename decltype(sh.queue)::Position at_tile;
   RingPosition<Shape::kValueStages> at;
   for (;;) {
     Steps steps;
@@ -123,12 +138,13 @@ __device__ void fetch_values(ForwardShared<T, kHeadDim>& sh, const CUtensorMap& 
 /// One stream of key blocks over all tiles: the product with v of a block, and the output of a
 /// tile, come while the scores of the next block are computed, whichever tile that is of.
 template <class T, int kHeadDim, bool kHalves>
-__device__ void compute(ForwardShared<T, kHeadDim>& sh, const ForwardArgs& args, int consumer) {
+__device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardArgs& args,
+                        int consumer) {
   using Shape = ForwardShape<kHeadDim>;
   constexpr int kKeys = Shape::kKeys;
   constexpr int kTurnThreads = 2 * kWarpgroup;
   const bool leader = (threadIdx.x & 31) == 0;
-  RingPosition<kTileSlots> at_tile;
+  typename decltype(sh.queue)::Position at_tile;
   RingPosition<Shape::kKeyStages> at;
   RingPosition<Shape::kValueStages> at_v;  // of the oldest block not yet multiplied by v
   int q_parity = 0;
@@ -350,7 +366,7 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
 #if SEGUE_SM90A
   using Shape = ForwardShape<kHeadDim>;
   extern __shared__ uint8_t raw[];
-  auto& sh = *reinterpret_cast<ForwardShared<T, kHeadDim>*>(tile_aligned(raw));
+  auto& sh = *reinterpret_cast<ForwardShared<T, kHeadDim, kHalves>*>(tile_aligned(raw));
   if (threadIdx.x == 0) {
     sh.queue.init(2 + 4 * Shape::kConsumers);
     for (int w = 0; w < Shape::kConsumers; ++w) {
@@ -374,9 +390,9 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
   if (threadIdx.x < kWarpgroup) {
     registers_lower<Shape::kFetchRegisters>();
     if (threadIdx.x < 32) {
-      fetch_keys<T, kHeadDim>(sh, args.mask, q_map, k_map);
+      fetch_keys<T, kHeadDim, kHalves>(sh, args.mask, q_map, k_map);
     } else if (threadIdx.x < 64) {
-      fetch_values<T, kHeadDim>(sh, v_map);
+      fetch_values<T, kHeadDim, kHalves>(sh, v_map);
     } else if (threadIdx.x < 96) {
       const Order order =
           args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
@@ -410,7 +426,7 @@ int64_t longest(const HstuAttentionParams& p) {
 template <class T, int kHeadDim>
 void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   using Shape = ForwardShape<kHeadDim>;
-  using Shared = ForwardShared<T, kHeadDim>;
+  using Shared = ForwardShared<T, kHeadDim, false>;  // the larger one
   const CudaPlan plan(exec, p);
   static_assert(Shared::kQueries == kTileRows);
   const int64_t rows = p.offsets.back();

@@ -12,7 +12,6 @@
 namespace segue::attention::hopper {
 
 inline constexpr int kWarpgroup = 128;
-inline constexpr int kTileSlots = 4;
 
 /// Up to three runs of blocks, ascending and disjoint.
 struct Steps {
@@ -81,22 +80,26 @@ __device__ inline Steps query_steps(const KernelMask& mask, const Tile& t, int k
   return steps;
 }
 
-/// Tiles on their way from the picking warp to everybody else.
+/// Tiles on their way from the picking warp to everybody else. They are picked late and few at a
+/// time: what waits here is work that no idle block can have, and tiles next to each other in the
+/// list read the same rows, which then are in the cache if all of them start at about one time.
+template <int kSlots>
 struct TileQueue {
-  Tile tiles[kTileSlots];
-  Steps steps[kTileSlots];
-  uint64_t full[kTileSlots];
-  uint64_t empty[kTileSlots];
+  using Position = RingPosition<kSlots>;
+  Tile tiles[kSlots];
+  Steps steps[kSlots];
+  uint64_t full[kSlots];
+  uint64_t empty[kSlots];
 
   /// `readers`: warps that call pop().
   __device__ void init(int readers) {
-    for (int i = 0; i < kTileSlots; ++i) {
+    for (int i = 0; i < kSlots; ++i) {
       barrier_init(&full[i], 1);
       barrier_init(&empty[i], readers);
     }
   }
   /// By a whole warp: waits for a tile, which stays until it is released.
-  __device__ const Tile& wait(const RingPosition<kTileSlots>& at) {
+  __device__ const Tile& wait(const Position& at) {
     barrier_wait(&full[at.stage], at.parity);
     return tiles[at.stage];
   }
@@ -104,8 +107,8 @@ struct TileQueue {
     __syncwarp();
     if ((threadIdx.x & 31) == 0) barrier_arrive(&empty[slot]);
   }
-  /// Waits for a tile, copies it and releases it.
-  __device__ Tile pop(RingPosition<kTileSlots>& at, Steps* steps_out = nullptr) {
+  /// Waits for a tile and copies it; its slot is the caller's to release.
+  __device__ Tile take(const Position& at, Steps* steps_out = nullptr) {
     barrier_wait(&full[at.stage], at.parity);
     // A value from lane 0 is one that the compiler knows to be the same in all lanes; without it
     // every branch on a tile would look divergent, and products in it would be serialised.
@@ -115,8 +118,12 @@ struct TileQueue {
                     uniform(tile.head),      uniform(tile.begin), uniform(tile.count),
                     uniform(tile.spill)};  // what follows is read where it is needed
     if (steps_out != nullptr) *steps_out = steps[at.stage];
-    __syncwarp();
-    if ((threadIdx.x & 31) == 0) barrier_arrive(&empty[at.stage]);
+    return copy;
+  }
+  /// Takes a tile and releases it.
+  __device__ Tile pop(Position& at, Steps* steps_out = nullptr) {
+    const Tile copy = take(at, steps_out);
+    release(at.stage);
     at.advance();
     return copy;
   }
@@ -160,11 +167,11 @@ __device__ inline Tile find_tile(const WorkList& work, int index, Order order) {
 
 /// Warp 1 of the fetching warpgroup: takes tiles from the common counter until there are none.
 /// steps_of(tile) says which steps a tile has.
-template <int kRows, class StepsOf>
-__device__ void pick_tiles(TileQueue& queue, const WorkList& work, Order order,
+template <int kRows, int kSlots, class StepsOf>
+__device__ void pick_tiles(TileQueue<kSlots>& queue, const WorkList& work, Order order,
                            StepsOf&& steps_of) {
   const int lane = threadIdx.x & 31;
-  RingPosition<kTileSlots> at;
+  RingPosition<kSlots> at;
   for (;;) {
     int index = 0;
     if (lane == 0) index = atomicAdd(work.counter, 1);
