@@ -1,5 +1,6 @@
 #include "train/stop_signals.h"
 
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <memory>
@@ -12,7 +13,8 @@ namespace {
 
 // A signal handler can reach nothing else.
 std::atomic<int> signals_seen{0}, interrupts_seen{0};
-struct sigaction previous_term, previous_int, previous_usr1;
+constexpr std::array kSignals{SIGTERM, SIGINT, SIGHUP, SIGUSR1};  // mpirun passes on the last one
+std::array<struct sigaction, kSignals.size()> previous;
 
 constexpr int kExitInterrupted = 130;
 
@@ -51,15 +53,15 @@ StopSignals::StopSignals() : stack_(std::make_unique<Stack>()) {
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART | SA_ONSTACK;
   sigemptyset(&action.sa_mask);
-  sigaction(SIGTERM, &action, &previous_term);
-  sigaction(SIGINT, &action, &previous_int);
-  sigaction(SIGUSR1, &action, &previous_usr1);  // the one that mpirun passes on
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], nullptr, &previous[i]);
+    const bool nohup = kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN;
+    if (!nohup) sigaction(kSignals[i], &action, nullptr);
+  }
 }
 
 StopSignals::~StopSignals() {
-  sigaction(SIGTERM, &previous_term, nullptr);
-  sigaction(SIGINT, &previous_int, nullptr);
-  sigaction(SIGUSR1, &previous_usr1, nullptr);
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
   signals_seen = 0;
 }
 

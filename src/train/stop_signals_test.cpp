@@ -13,13 +13,25 @@ namespace segue::train {
 namespace {
 
 TEST(StopSignalsTest, EachSignalIsARequest) {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) {
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR1}) {
     const StopSignals signals;
     EXPECT_FALSE(StopSignals::requested());
     ::raise(signal);
     EXPECT_TRUE(StopSignals::requested());
   }
   EXPECT_FALSE(StopSignals::requested());
+}
+
+TEST(StopSignalsTest, NohupIsRespected) {
+  const auto before = std::signal(SIGHUP, SIG_IGN);
+  {
+    const StopSignals signals;
+    ::raise(SIGHUP);
+    EXPECT_FALSE(StopSignals::requested());
+    ::raise(SIGTERM);
+    EXPECT_TRUE(StopSignals::requested());
+  }
+  EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
 }
 
 /// oneDNN's products move the stack pointer to memory of the heap: see SignalStack.
