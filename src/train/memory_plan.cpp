@@ -36,10 +36,6 @@ DenseCounts dense_parameters(const RunConfig& c) {
   return counts;
 }
 
-model::StepMemory step_memory(const RunConfig& c, Device device) {
-  return model::step_memory(c.model, c.sparse, step_bounds(c), c.train.precision, device);
-}
-
 void add_activations(const RunConfig& c, Device device, bool shares_heads, MemoryPlan& plan) {
   if (c.train.arena_gib > 0) {
     plan.parts.push_back({"activations", "train.arena_gib", c.train.arena_gib * kGib});
@@ -103,6 +99,10 @@ model::StepBounds step_bounds(const RunConfig& config) {
           .candidates = candidates,
           .micro_batch_tokens = config.train.micro_batch_tokens,
           .distinct_share = config.train.distinct_share};
+}
+
+model::StepMemory step_memory(const RunConfig& c, Device device) {
+  return model::step_memory(c.model, c.sparse, step_bounds(c), c.train.precision, device);
 }
 
 int64_t head_exchange_bytes(const RunConfig& config, Device device) {

@@ -34,6 +34,8 @@ MemoryPlan memory_plan(const RunConfig& config, Device device, int ranks = 1);
 
 /// The largest batch that the config allows.
 model::StepBounds step_bounds(const RunConfig& config);
+/// What a step with such a batch needs.
+model::StepMemory step_memory(const RunConfig& config, Device device);
 /// Bytes of the arena: train.arena_gib, or what the largest batch needs.
 int64_t arena_bytes(const RunConfig& config, Device device);
 /// What it takes beside that where ranks share the heads of attention.

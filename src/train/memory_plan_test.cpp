@@ -56,8 +56,7 @@ void expect_planned(Device device) {
   for (const auto& [name, c] : variants()) {
     if (device.is_cuda() && c.train.precision == Precision::kF64) continue;
     SCOPED_TRACE(name);
-    const model::StepMemory plan =
-        model::step_memory(c.model, c.sparse, step_bounds(c), c.train.precision, device);
+    const model::StepMemory plan = step_memory(c, device);
     const int64_t counted = plan.rows + plan.kept + plan.working;
     const int64_t peak = peak_of(c, device);
     EXPECT_LE(peak, counted + counted / 5);

@@ -53,9 +53,7 @@ int64_t arena_of_rank(const RunConfig& config, const Ranks& ranks, Device device
   const int64_t heads =
       config.parallel.tensor_parallel > 1 ? head_exchange_bytes(share, device) : 0;
   if (device.is_cpu()) {
-    const model::StepMemory step = model::step_memory(
-        config.model, config.sparse, step_bounds(share), config.train.precision, device);
-    return alone + heads + 4 * ranks.size() * step.rows;
+    return alone + heads + 4 * ranks.size() * step_memory(share, device).rows;
   }
   const sparse::PlannedTables planned = planned_tables(config, ranks);
   return alone + heads +
