@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
@@ -40,10 +41,22 @@ std::unique_ptr<data::RawLogWriter> make_raw_writer(const SynthArguments& a) {
 #endif
 }
 
+/// A store looks after itself.
+void refuse_to_replace(const SynthArguments& a) {
+  if (a.format == Format::kStore || a.store.overwrite) return;
+  const auto truth = std::filesystem::path(a.store.folder) / data::kTruthFolder;
+  if (!std::filesystem::exists(truth)) return;
+  fail(ErrorCode::kInvalidArgument,
+       fmt::format("{}: there is a made-up log already; --overwrite replaces it, --out names "
+                   "another folder",
+                   a.store.folder));
+}
+
 void run(const SynthArguments& a) {
   if (a.store.folder.empty()) fail(ErrorCode::kInvalidArgument, "--out names no folder");
   base::set_num_threads(a.threads);
   data::LogSchema::preset("yambda-" + a.store.size_name);  // complains before anything is written
+  refuse_to_replace(a);
   const data::SynthLog log(a.log);
   const base::Stopwatch watch;
   data::SynthSummary made;
@@ -106,7 +119,7 @@ void add_synth(CLI::App& app) {
           "store: earlier events that an anchor needs, may be repeated; default: the history "
           "length")
       ->allow_extra_args(false);
-  command->add_flag("--overwrite", a->store.overwrite, "store: replace a finished one");
+  command->add_flag("--overwrite", a->store.overwrite, "replace what an earlier run made");
   command->add_option("--threads", a->threads, "CPU threads; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

@@ -93,6 +93,15 @@ TEST(SynthCliTest, WrongUseIsExplained) {
   EXPECT_TRUE(contains(nowhere.err, "--out names no folder"));
 }
 
+TEST(SynthCliTest, ARawLogIsReplacedOnlyWhenAsked) {
+  const std::string raw = base::temp_path("raw");
+  ASSERT_EQ(synth(raw, {"--format", "csv"}).code, kExitOk);
+  const Outcome again = synth(raw, {"--format", "csv", "--seed", "2"});
+  EXPECT_EQ(again.code, kExitUsage);
+  EXPECT_TRUE(contains(again.err, "--overwrite replaces it"));
+  EXPECT_EQ(synth(raw, {"--format", "csv", "--seed", "2", "--overwrite"}).code, kExitOk);
+}
+
 TEST(SynthCliTest, RawLogThroughPrepTellsTheSame) {
   const std::string raw = base::temp_path("raw"), direct = base::temp_path("direct"),
                     prepared = base::temp_path("prepared");
