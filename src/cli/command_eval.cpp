@@ -43,9 +43,11 @@ std::vector<Yardstick> yardsticks(const data::EventStore& store,
     if (std::ranges::binary_search(positions, p.positions[i])) chosen.push_back(i);
   }
   std::vector<float> labels;
+  labels.reserve(chosen.size());
   for (const size_t i : chosen) labels.push_back(p.labels[i]);
   const auto add = [&](std::string name, auto value_of) {
     std::vector<float> values;
+    values.reserve(chosen.size());
     for (const size_t i : chosen) values.push_back(value_of(i));
     result.push_back({std::move(name), ops::exact_auc(values, labels)});
   };

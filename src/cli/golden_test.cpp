@@ -48,6 +48,20 @@ void expect_all_pass(Precision precision) {
 
 TEST(Golden, AllCasesPassInFloat) { expect_all_pass(Precision::kF32); }
 TEST(Golden, AllCasesPassInDouble) { expect_all_pass(Precision::kF64); }
+TEST(Golden, TheWorstOfSeveralRunsHasTheLargestErrors) {
+  const auto run = [](double first, double second, const char* group) {
+    CaseResult r;
+    r.groups = {{"out", {{"a", first, 1, true}, {"b", second, 1, true}}}, {group, {{"c", 3, 1}}}};
+    return r;
+  };
+  const CaseResult runs[] = {run(0.1, 0.5, "dx"), run(0.4, 0.2, "dx"), run(0.3, 0.3, "dw")};
+  const CaseResult worst = worst_of(runs);
+  ASSERT_EQ(worst.groups.size(), 3u);
+  EXPECT_EQ(worst.groups[0].tensors[0].error, 0.4);
+  EXPECT_EQ(worst.groups[0].tensors[1].error, 0.5);
+  EXPECT_EQ(worst.groups[1].name, "dx");
+  EXPECT_EQ(worst.groups[2].name, "dw");
+}
 TEST(Golden, AllCasesAreFiniteInBf16) { expect_all_pass(Precision::kBf16); }
 
 /// A file of small metric cases that can be damaged at will before it is written.
