@@ -54,7 +54,7 @@ int64_t attention_pairs(std::span<const int64_t> offsets, std::span<const int64_
 ///   s_j = h_j.q' + c;  p_j = silu(s_j) * scale;  z = sum_j p_j h_j;  p_sum = sum_j p_j
 /// over the rows j that the target sees. Attention then equals W_v^T z + p_sum b_v, for every mask
 /// with target_group 1. These values have no counterpart in the plain path, so mode kBf16 rounds
-/// none.
+/// none (tensor cores multiply with 16 of their bits, beside the 8 of h).
 struct TargetAttentionParams {
   Tensor h;                              // [rows, dim], rows may be strided
   std::span<const int64_t> offsets;      // host, [sequences + 1]

@@ -1,10 +1,12 @@
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 
 #include <cub/block/block_scan.cuh>
 
 #include "attention/target_attention_cuda.h"
-#include "ops/kernel.cuh"
+#include "attention/target_attention_mma.h"
+#include "attention/target_attention_plan.cuh"
 
 // Sequences are cut into chunks of rows, by their lengths alone. Sums over rows (z and p_sum, or
 // their counterparts in backward) are made per chunk and target, then added in order of chunks:
@@ -21,21 +23,7 @@ using ops::cuda::kWarpsPerBlock;
 using ops::cuda::Matrix;
 using ops::cuda::warp_sum;
 
-constexpr int kChunkRows = 128;
-constexpr int kHeadsAtOnce = 4;
 constexpr int kPlanThreads = 1024;
-
-/// One sequence as kernels see it. A task is a chunk of rows together with one target.
-struct SequenceView {
-  int64_t first_row;
-  int32_t n, targets, first_target, first_chunk, first_task;
-  __device__ int32_t chunks() const { return (n + kChunkRows - 1) / kChunkRows; }
-};
-
-struct PlanView {
-  SequenceView* sequences;
-  int32_t *of_chunk, *of_task, *of_target;  // numbers of sequences
-};
 
 /// Prefix sums over the sequences, by one block; every chunk, task and target learns its sequence.
 __global__ void __launch_bounds__(kPlanThreads)
@@ -71,17 +59,6 @@ __global__ void __launch_bounds__(kPlanThreads)
   }
 }
 
-struct Args {
-  PlanView plan;
-  HstuMask mask;
-  int32_t heads, dim;
-  float scale;
-  const float *key_query, *key_bias;  // [targets, heads, dim], [targets, heads]
-  const float *dz, *dp_sum;           // backward only
-
-  __device__ int64_t at(int64_t target, int head) const { return target * heads + head; }
-};
-
 template <class L>
 __device__ float dot(const L& a, const L& b, int columns) {
   float sum = 0;
@@ -100,17 +77,14 @@ __device__ void add_scaled(L& to, float factor, const L& x, int columns) {
 /// Sums over the rows of one task, for up to four heads: of p_j h_j and p_j, or in backward of
 /// ds_j h_j and ds_j.
 template <class T, class L, bool kBackward>
-__global__ void __launch_bounds__(kThreads)
-    sums_kernel(Args a, Matrix<const T> h, float* partials, float* partial_weights) {
+__global__ void __launch_bounds__(kThreads) sums_kernel(TargetArgs a, Matrix<const T> h) {
   extern __shared__ float shared[];  // [warps][dim]
   __shared__ float shared_weights[kWarpsPerBlock];
   constexpr int kRows = 2;  // in flight per warp
   const SequenceView s = a.plan.sequences[a.plan.of_task[blockIdx.x]];
   const int32_t local = static_cast<int32_t>(blockIdx.x) - s.first_task;
-  const int32_t target = local / s.chunks(), chunk = local % s.chunks();
-  const int64_t target_row = s.n - s.targets + target;
-  const HstuMask::Row sees = a.mask.row(target_row, s.n, s.targets);
-  const int64_t global_target = s.first_target + target;
+  const int32_t chunk = local % s.chunks();
+  const TaskView task(a, s, local / s.chunks(), chunk);
   const int first_head = static_cast<int>(blockIdx.y) * kHeadsAtOnce;
   const int heads = min(kHeadsAtOnce, a.heads - first_head);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -123,13 +97,13 @@ __global__ void __launch_bounds__(kThreads)
     L rows[kRows] = {};
     bool visible[kRows];
     for (int r = 0; r < kRows; ++r) {
-      visible[r] = first + r < end && sees.sees(target_row, first + r);
+      visible[r] = first + r < end && task.sees.sees(task.target_row, first + r);
       if (visible[r]) rows[r].load_row(h.row(s.first_row + first + r), a.dim);
     }
 #pragma unroll
     for (int g = 0; g < kHeadsAtOnce; ++g) {
       if (g >= heads) break;
-      const int64_t at = a.at(global_target, first_head + g);
+      const int64_t at = a.at(task.global_target, first_head + g);
       L query{}, gradient{};
       query.load_row(a.key_query + at * a.dim, a.dim);
       if constexpr (kBackward) gradient.load_row(a.dz + at * a.dim, a.dim);
@@ -155,21 +129,19 @@ __global__ void __launch_bounds__(kThreads)
     for (int c = static_cast<int>(threadIdx.x); c < a.dim; c += kThreads) {
       float sum = 0;
       for (int w = 0; w < kWarpsPerBlock; ++w) sum += shared[w * a.dim + c];
-      partials[at * a.dim + c] = sum;
+      a.partials[at * a.dim + c] = sum;
     }
     if (threadIdx.x == 0) {
       float sum = 0;
       for (const float weight : shared_weights) sum += weight;
-      partial_weights[at] = sum;
+      a.partial_weights[at] = sum;
     }
     __syncthreads();
   }
 }
 
 /// Adds the chunks of one target and head in order.
-__global__ void __launch_bounds__(kThreads)
-    fold_kernel(Args a, const float* partials, const float* partial_weights, float* sums,
-                float* weights) {
+__global__ void __launch_bounds__(kThreads) fold_kernel(TargetArgs a, float* sums, float* weights) {
   const int64_t target = blockIdx.x;
   const int head = static_cast<int>(blockIdx.y);
   const SequenceView s = a.plan.sequences[a.plan.of_target[target]];
@@ -178,12 +150,13 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t to = a.at(target, head);
   for (int c = static_cast<int>(threadIdx.x); c < a.dim; c += kThreads) {
     float sum = 0;
-    for (int64_t k = 0; k < chunks; ++k) sum += partials[(first + k * a.heads) * a.dim + c];
+#pragma unroll 4
+    for (int64_t k = 0; k < chunks; ++k) sum += a.partials[(first + k * a.heads) * a.dim + c];
     sums[to * a.dim + c] = sum;
   }
   if (threadIdx.x == 0) {
     float sum = 0;
-    for (int64_t k = 0; k < chunks; ++k) sum += partial_weights[first + k * a.heads];
+    for (int64_t k = 0; k < chunks; ++k) sum += a.partial_weights[first + k * a.heads];
     weights[to] = sum;
   }
 }
@@ -191,7 +164,7 @@ __global__ void __launch_bounds__(kThreads)
 /// dh of the rows of one chunk: the sum over targets and heads of ds_j q' + p_j dz.
 template <class T, class L>
 __global__ void __launch_bounds__(kThreads)
-    row_gradients_kernel(Args a, Matrix<const T> h, Matrix<T> dh) {
+    row_gradients_kernel(TargetArgs a, Matrix<const T> h, Matrix<T> dh) {
   constexpr int kRows = 2;
   const SequenceView s = a.plan.sequences[a.plan.of_chunk[blockIdx.x]];
   const int32_t chunk = static_cast<int32_t>(blockIdx.x) - s.first_chunk;
@@ -204,15 +177,14 @@ __global__ void __launch_bounds__(kThreads)
       if (first + r < end) rows[r].load_row(h.row(s.first_row + first + r), a.dim);
     }
     for (int32_t target = 0; target < s.targets; ++target) {
-      const int64_t target_row = s.n - s.targets + target;
-      const HstuMask::Row sees = a.mask.row(target_row, s.n, s.targets);
+      const TaskView task(a, s, target, chunk);
       for (int g = 0; g < a.heads; ++g) {
-        const int64_t at = a.at(s.first_target + target, g);
+        const int64_t at = a.at(task.global_target, g);
         L query{}, dz{};
         query.load_row(a.key_query + at * a.dim, a.dim);
         dz.load_row(a.dz + at * a.dim, a.dim);
         for (int r = 0; r < kRows; ++r) {
-          if (first + r >= end || !sees.sees(target_row, first + r)) continue;
+          if (first + r >= end || !task.sees.sees(task.target_row, first + r)) continue;
           const ops::cuda::Silu<float> silu(dot(rows[r], query, a.dim) + a.key_bias[at]);
           const float ds = (dot(rows[r], dz, a.dim) + a.dp_sum[at]) * silu.derivative * a.scale;
           add_scaled(gradients[r], ds, query, a.dim);
@@ -228,7 +200,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Numbers of things, from the host's copy of the lengths, and the plan in device memory.
 struct Plan {
-  int64_t sequences = 0, chunks = 0, tasks = 0, targets = 0;
+  int64_t sequences = 0, chunks = 0, tasks = 0, targets = 0, most_targets = 0;
   PlanView view{};
 
   Plan(const Exec& exec, const TargetAttentionParams& p) {
@@ -241,6 +213,7 @@ struct Plan {
       chunks += pieces;
       tasks += pieces * p.num_targets[b];
       targets += p.num_targets[b];
+      most_targets = std::max(most_targets, p.num_targets[b]);
     }
     SEGUE_ASSERT(targets == p.key_query.size(0),
                  "target attention: key_query has another number of targets");
@@ -270,43 +243,47 @@ const float* dense(const Tensor& t) {
   return device_ptr<float>(t);
 }
 
-Args arguments(const TargetAttentionParams& p, const Plan& plan, const Tensor& dz,
-               const Tensor& dp_sum) {
+/// Arguments without partial sums.
+TargetArgs arguments(const TargetAttentionParams& p, const Plan& plan, const Tensor& dz,
+                     const Tensor& dp_sum) {
   SEGUE_ASSERT(p.mask.target_group == 1, "target attention: targets must not see each other");
   SEGUE_ASSERT(p.h.rank == 2 && p.h.size(0) >= p.offsets.back(),
                "target attention: h ends too early");
-  return {plan.view,
-          p.mask,
-          static_cast<int32_t>(p.key_query.size(1)),
-          static_cast<int32_t>(p.h.size(1)),
-          static_cast<float>(p.scale),
-          dense(p.key_query),
-          dense(p.key_bias),
-          dense(dz),
-          dense(dp_sum)};
+  TargetArgs a{};
+  a.plan = plan.view;
+  a.mask = kernel_mask(p.mask);
+  a.heads = static_cast<int32_t>(p.key_query.size(1));
+  a.dim = static_cast<int32_t>(p.h.size(1));
+  a.scale = static_cast<float>(p.scale);
+  a.key_query = dense(p.key_query);
+  a.key_bias = dense(p.key_bias);
+  a.dz = dense(dz);
+  a.dp_sum = dense(dp_sum);
+  return a;
+}
+
+/// Calls run(arguments with room for the partial sums of all tasks), which makes them, and adds
+/// them up.
+template <class Run>
+void sum_tasks(const Exec& exec, TargetArgs a, const Plan& plan, const Tensor& sums,
+               const Tensor& weights, Run&& run) {
+  a.partials = device_ptr<float>(exec.arena->tensor(DType::kF32, {plan.tasks, a.heads, a.dim}));
+  a.partial_weights = device_ptr<float>(exec.arena->tensor(DType::kF32, {plan.tasks, a.heads}));
+  run(a);
+  const dim3 grid(static_cast<unsigned>(plan.targets), static_cast<unsigned>(a.heads));
+  fold_kernel<<<grid, kThreads, 0, ops::cuda::stream_of(exec)>>>(a, device_ptr<float>(sums),
+                                                                 device_ptr<float>(weights));
+  check_launch();
 }
 
 template <class T, class L, bool kBackward>
-void launch_sums(const Exec& exec, const Args& a, const Plan& plan, const Tensor& h,
-                 const Tensor& sums, const Tensor& weights) {
-  const Arena::Mark mark(*exec.arena);
-  const Tensor partials = exec.arena->tensor(DType::kF32, {plan.tasks, a.heads, a.dim});
-  const Tensor partial_weights = exec.arena->tensor(DType::kF32, {plan.tasks, a.heads});
-  const cudaStream_t stream = ops::cuda::stream_of(exec);
+void launch_sums(const Exec& exec, const TargetArgs& a, const Plan& plan, const Tensor& h) {
   const auto shared = static_cast<size_t>(kWarpsPerBlock * a.dim) * sizeof(float);
   const auto kernel = sums_kernel<T, L, kBackward>;
-  ops::cuda::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(shared)));
+  ops::cuda::allow_shared_memory(kernel, shared);
   const dim3 grid(static_cast<unsigned>(plan.tasks),
                   static_cast<unsigned>(ops::cuda::divide_up(a.heads, kHeadsAtOnce)));
-  kernel<<<grid, kThreads, shared, stream>>>(a, ops::cuda::input_of<T>(h),
-                                             device_ptr<float>(partials),
-                                             device_ptr<float>(partial_weights));
-  check_launch();
-  const dim3 fold_grid(static_cast<unsigned>(plan.targets), static_cast<unsigned>(a.heads));
-  fold_kernel<<<fold_grid, kThreads, 0, stream>>>(
-      a, device_ptr<float>(partials), device_ptr<float>(partial_weights), device_ptr<float>(sums),
-      device_ptr<float>(weights));
+  kernel<<<grid, kThreads, shared, ops::cuda::stream_of(exec)>>>(a, ops::cuda::input_of<T>(h));
   check_launch();
 }
 
@@ -326,9 +303,11 @@ void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, 
   const Arena::Mark mark(*exec.arena);
   const Plan plan(exec, p);
   if (plan.tasks == 0) return;
-  const Args a = arguments(p, plan, {}, {});
-  dispatch(p, {}, [&](auto zero_value, auto lanes) {
-    launch_sums<decltype(zero_value), decltype(lanes), false>(exec, a, plan, p.h, z, p_sum);
+  sum_tasks(exec, arguments(p, plan, {}, {}), plan, z, p_sum, [&](const TargetArgs& a) {
+    if (mma_takes(p.h, {})) return mma_forward(exec, a, plan.tasks, p.h);
+    dispatch(p, {}, [&](auto zero_value, auto lanes) {
+      launch_sums<decltype(zero_value), decltype(lanes), false>(exec, a, plan, p.h);
+    });
   });
 }
 
@@ -338,16 +317,20 @@ void target_attention_backward(const Exec& exec, const TargetAttentionParams& p,
   const Arena::Mark mark(*exec.arena);
   const Plan plan(exec, p);
   if (plan.tasks == 0) return zero(dh, exec.stream);
-  const Args a = arguments(p, plan, dz, dp_sum);
-  dispatch(p, dh, [&](auto zero_value, auto lanes) {
-    using T = decltype(zero_value);
-    using L = decltype(lanes);
-    launch_sums<T, L, true>(exec, a, plan, p.h, dkey_query, dkey_bias);
-    row_gradients_kernel<T, L>
-        <<<static_cast<unsigned>(plan.chunks), kThreads, 0, ops::cuda::stream_of(exec)>>>(
-            a, ops::cuda::input_of<T>(p.h), ops::cuda::matrix_of<T>(dh));
-    check_launch();
-  });
+  sum_tasks(
+      exec, arguments(p, plan, dz, dp_sum), plan, dkey_query, dkey_bias, [&](const TargetArgs& a) {
+        if (mma_takes(p.h, dh))
+          return mma_backward(exec, a, plan.chunks, plan.most_targets <= 1, p.h, dh);
+        dispatch(p, dh, [&](auto zero_value, auto lanes) {
+          using T = decltype(zero_value);
+          using L = decltype(lanes);
+          launch_sums<T, L, true>(exec, a, plan, p.h);
+          row_gradients_kernel<T, L>
+              <<<static_cast<unsigned>(plan.chunks), kThreads, 0, ops::cuda::stream_of(exec)>>>(
+                  a, ops::cuda::input_of<T>(p.h), ops::cuda::matrix_of<T>(dh));
+          check_launch();
+        });
+      });
 }
 
 }  // namespace segue::attention::cuda

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <vector>
@@ -67,6 +68,41 @@ TEST_F(GpuTargetAttentionTest, LikeTheCpu) {
   };
   for (const Geometry& g : cases) {
     expect_like_cpu([&](ModeBed& bed) { return run_targets(bed, g); });
+  }
+}
+
+// Where the tiles, chunks and groups of heads of tensor cores begin and end.
+TEST_F(GpuTargetAttentionTest, EdgesOfTiles) {
+  const std::vector<int64_t> lengths{1,   0,   31,  32,  33,  64,  65,  127, 128, 129,
+                                     255, 256, 257, 258, 511, 512, 513, 700, 1,   2};
+  const auto one = [](std::vector<int64_t> of) {
+    std::vector<int64_t> targets;
+    for (const int64_t n : of) targets.push_back(std::min<int64_t>(n, 1));
+    return targets;
+  };
+  for (const int64_t dim : {64, 192, 512}) {
+    for (const int64_t heads : {1, 3, 4}) {
+      const Geometry g{lengths, one(lengths), heads, dim, {}};
+      expect_like_cpu([&](ModeBed& bed) { return run_targets(bed, g); }, Precision::kBf16);
+    }
+  }
+}
+
+TEST_F(GpuTargetAttentionTest, SeveralTargetsAndGroupsOfHeads) {
+  const HstuMask masks[] = {
+      {}, {.contextual_len = 3}, {.contextual_len = 2, .window = 40, .min_full = 2}};
+  for (const HstuMask& mask : masks) {
+    for (const int64_t heads : {2, 4, 5, 8}) {
+      const Geometry g{{300, 0, 1, 257, 40, 3, 9}, {3, 0, 1, 16, 0, 3, 2}, heads, 128, mask};
+      expect_like_cpu([&](ModeBed& bed) { return run_targets(bed, g); }, Precision::kBf16);
+    }
+  }
+}
+
+TEST_F(GpuTargetAttentionTest, LongSequence) {
+  for (const int64_t targets : {1, 2}) {
+    const Geometry g{{4096, 5}, {targets, 0}, 4, 512, {}};
+    expect_like_cpu([&](ModeBed& bed) { return run_targets(bed, g); }, Precision::kBf16);
   }
 }
 
