@@ -61,11 +61,16 @@ struct TargetAttentionParams {
   std::span<const int64_t> num_targets;  // host, [sequences]
   Tensor device_offsets;                 // i64, the same on a GPU; absent: uploaded on the way
   Tensor device_num_targets;
+  Tensor plan;  // what target_attention_plan gave, for both directions; absent: made on the way
   HstuMask mask;
   Tensor key_query;  // q' [targets, heads, dim], contiguous like all tensors by target
   Tensor key_bias;   // c [targets, heads]
   double scale = 1;
 };
+/// How a GPU cuts the sequences, from the arena; needs offsets and numbers of targets only. Absent
+/// where there is nothing to cut, and on the CPU.
+Tensor target_attention_plan(const Exec& exec, const TargetAttentionParams& p);
+
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
                               const Tensor& p_sum);
 

@@ -129,6 +129,14 @@ void add_row_sums(Rows<T> tile, int64_t rows, int64_t columns, T* sum) {
 
 }  // namespace
 
+Tensor target_attention_plan([[maybe_unused]] const Exec& exec,
+                             [[maybe_unused]] const TargetAttentionParams& p) {
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda()) return cuda::target_attention_plan(exec, p);
+#endif
+  return {};
+}
+
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
                               const Tensor& p_sum) {
 #if SEGUE_HAS_CUDA

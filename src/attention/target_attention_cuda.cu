@@ -25,7 +25,7 @@ using ops::cuda::warp_sum;
 
 constexpr int kPlanThreads = 1024;
 
-/// Prefix sums over the sequences, by one block; every chunk, task and target learns its sequence.
+/// Prefix sums over the sequences, by one block; every chunk and task learns its sequence.
 __global__ void __launch_bounds__(kPlanThreads)
     plan_kernel(const int64_t* offsets, const int64_t* num_targets, int32_t count, PlanView plan) {
   using Scan = cub::BlockScan<int32_t, kPlanThreads>;
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     plan.sequences[b] = s;
     for (int32_t i = 0; i < chunks; ++i) plan.of_chunk[s.first_chunk + i] = b;
     for (int32_t i = 0; i < tasks; ++i) plan.of_task[s.first_task + i] = b;
-    for (int32_t i = 0; i < s.targets; ++i) plan.of_target[s.first_target + i] = b;
+    plan.blocks_done[b] = 0;
   }
 }
 
@@ -81,7 +81,8 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(TargetArgs a, Matrix<con
   extern __shared__ float shared[];  // [warps][dim]
   __shared__ float shared_weights[kWarpsPerBlock];
   constexpr int kRows = 2;  // in flight per warp
-  const SequenceView s = a.plan.sequences[a.plan.of_task[blockIdx.x]];
+  const int32_t sequence = a.plan.of_task[blockIdx.x];
+  const SequenceView s = a.plan.sequences[sequence];
   const int32_t local = static_cast<int32_t>(blockIdx.x) - s.first_task;
   const int32_t chunk = local % s.chunks();
   const TaskView task(a, s, local / s.chunks(), chunk);
@@ -138,27 +139,7 @@ __global__ void __launch_bounds__(kThreads) sums_kernel(TargetArgs a, Matrix<con
     }
     __syncthreads();
   }
-}
-
-/// Adds the chunks of one target and head in order.
-__global__ void __launch_bounds__(kThreads) fold_kernel(TargetArgs a, float* sums, float* weights) {
-  const int64_t target = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y);
-  const SequenceView s = a.plan.sequences[a.plan.of_target[target]];
-  const int64_t chunks = s.chunks();
-  const int64_t first = (s.first_task + (target - s.first_target) * chunks) * a.heads + head;
-  const int64_t to = a.at(target, head);
-  for (int c = static_cast<int>(threadIdx.x); c < a.dim; c += kThreads) {
-    float sum = 0;
-#pragma unroll 4
-    for (int64_t k = 0; k < chunks; ++k) sum += a.partials[(first + k * a.heads) * a.dim + c];
-    sums[to * a.dim + c] = sum;
-  }
-  if (threadIdx.x == 0) {
-    float sum = 0;
-    for (int64_t k = 0; k < chunks; ++k) sum += a.partial_weights[first + k * a.heads];
-    weights[to] = sum;
-  }
+  finish_block(a, s, sequence, s.chunks() * s.targets * static_cast<int>(gridDim.y));
 }
 
 /// dh of the rows of one chunk: the sum over targets and heads of ds_j q' + p_j dz.
@@ -198,12 +179,11 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Numbers of things, from the host's copy of the lengths, and the plan in device memory.
-struct Plan {
+/// How much there is of everything, from the host's copy of the lengths.
+struct Counts {
   int64_t sequences = 0, chunks = 0, tasks = 0, targets = 0, most_targets = 0;
-  PlanView view{};
 
-  Plan(const Exec& exec, const TargetAttentionParams& p) {
+  explicit Counts(const TargetAttentionParams& p) {
     sequences = static_cast<int64_t>(p.num_targets.size());
     for (size_t b = 0; b < p.num_targets.size(); ++b) {
       const int64_t n = p.offsets[b + 1] - p.offsets[b];
@@ -215,73 +195,56 @@ struct Plan {
       targets += p.num_targets[b];
       most_targets = std::max(most_targets, p.num_targets[b]);
     }
-    SEGUE_ASSERT(targets == p.key_query.size(0),
-                 "target attention: key_query has another number of targets");
-    if (tasks == 0) return;
-    const auto on_device = [&](const Tensor& there, std::span<const int64_t> here) {
-      if (there) return device_ptr<int64_t>(there);
-      const Tensor copied = exec.arena->tensor(DType::kI64, {static_cast<int64_t>(here.size())});
-      copy(copied, host_view(here), exec.stream);
-      return device_ptr<int64_t>(copied);
-    };
-    const Tensor memory =
-        exec.arena->tensor(DType::kU8, {sequences * static_cast<int64_t>(sizeof(SequenceView))});
-    view.sequences = static_cast<SequenceView*>(memory.data);
-    view.of_chunk = device_ptr<int32_t>(exec.index({chunks}));
-    view.of_task = device_ptr<int32_t>(exec.index({tasks}));
-    view.of_target = device_ptr<int32_t>(exec.index({targets}));
-    const int64_t* offsets = on_device(p.device_offsets, p.offsets);
-    const int64_t* num_targets = on_device(p.device_num_targets, p.num_targets);
-    plan_kernel<<<1, kPlanThreads, 0, ops::cuda::stream_of(exec)>>>(
-        offsets, num_targets, static_cast<int32_t>(sequences), view);
-    check_launch();
+  }
+  int64_t plan_bytes() const {
+    return sequences * static_cast<int64_t>(sizeof(SequenceView)) +
+           (chunks + tasks + sequences) * size_of(DType::kI32);
+  }
+  PlanView view(const Tensor& plan) const {
+    SEGUE_ASSERT(plan.bytes() == plan_bytes(), "target attention: the plan of other sequences");
+    PlanView v{};
+    v.sequences = static_cast<SequenceView*>(plan.data);
+    v.of_chunk = reinterpret_cast<int32_t*>(v.sequences + sequences);
+    v.of_task = v.of_chunk + chunks;
+    v.blocks_done = v.of_task + tasks;
+    return v;
   }
 };
 
-const float* dense(const Tensor& t) {
+float* dense(const Tensor& t) {
   SEGUE_ASSERT(!t || t.is_contiguous(), "target attention: tensors by target are dense");
   return device_ptr<float>(t);
 }
 
-/// Arguments without partial sums.
-TargetArgs arguments(const TargetAttentionParams& p, const Plan& plan, const Tensor& dz,
-                     const Tensor& dp_sum) {
+/// Room for partial sums comes from the arena: the caller holds the Mark.
+TargetArgs arguments(const Exec& exec, const TargetAttentionParams& p, const Counts& counts,
+                     const Tensor& sums, const Tensor& weights) {
+  SEGUE_ASSERT(counts.targets == p.key_query.size(0),
+               "target attention: key_query has another number of targets");
   SEGUE_ASSERT(p.mask.target_group == 1, "target attention: targets must not see each other");
   SEGUE_ASSERT(p.h.rank == 2 && p.h.size(0) >= p.offsets.back(),
                "target attention: h ends too early");
   TargetArgs a{};
-  a.plan = plan.view;
+  a.plan = counts.view(p.plan ? p.plan : cuda::target_attention_plan(exec, p));
   a.mask = kernel_mask(p.mask);
   a.heads = static_cast<int32_t>(p.key_query.size(1));
   a.dim = static_cast<int32_t>(p.h.size(1));
   a.scale = static_cast<float>(p.scale);
   a.key_query = dense(p.key_query);
   a.key_bias = dense(p.key_bias);
-  a.dz = dense(dz);
-  a.dp_sum = dense(dp_sum);
+  a.partials = device_ptr<float>(exec.arena->tensor(DType::kF32, {counts.tasks, a.heads, a.dim}));
+  a.partial_weights = device_ptr<float>(exec.arena->tensor(DType::kF32, {counts.tasks, a.heads}));
+  a.sums = dense(sums);
+  a.weights = dense(weights);
   return a;
 }
 
-/// Calls run(arguments with room for the partial sums of all tasks), which makes them, and adds
-/// them up.
-template <class Run>
-void sum_tasks(const Exec& exec, TargetArgs a, const Plan& plan, const Tensor& sums,
-               const Tensor& weights, Run&& run) {
-  a.partials = device_ptr<float>(exec.arena->tensor(DType::kF32, {plan.tasks, a.heads, a.dim}));
-  a.partial_weights = device_ptr<float>(exec.arena->tensor(DType::kF32, {plan.tasks, a.heads}));
-  run(a);
-  const dim3 grid(static_cast<unsigned>(plan.targets), static_cast<unsigned>(a.heads));
-  fold_kernel<<<grid, kThreads, 0, ops::cuda::stream_of(exec)>>>(a, device_ptr<float>(sums),
-                                                                 device_ptr<float>(weights));
-  check_launch();
-}
-
 template <class T, class L, bool kBackward>
-void launch_sums(const Exec& exec, const TargetArgs& a, const Plan& plan, const Tensor& h) {
+void launch_sums(const Exec& exec, const TargetArgs& a, int64_t tasks, const Tensor& h) {
   const auto shared = static_cast<size_t>(kWarpsPerBlock * a.dim) * sizeof(float);
   const auto kernel = sums_kernel<T, L, kBackward>;
   ops::cuda::allow_shared_memory(kernel, shared);
-  const dim3 grid(static_cast<unsigned>(plan.tasks),
+  const dim3 grid(static_cast<unsigned>(tasks),
                   static_cast<unsigned>(ops::cuda::divide_up(a.heads, kHeadsAtOnce)));
   kernel<<<grid, kThreads, shared, ops::cuda::stream_of(exec)>>>(a, ops::cuda::input_of<T>(h));
   check_launch();
@@ -298,16 +261,33 @@ void dispatch(const TargetAttentionParams& p, const Tensor& dh, F&& f) {
 
 }  // namespace
 
+Tensor target_attention_plan(const Exec& exec, const TargetAttentionParams& p) {
+  const Counts counts(p);
+  if (counts.tasks == 0) return {};
+  const Tensor plan = exec.arena->tensor(DType::kU8, {counts.plan_bytes()});
+  const Arena::Mark mark(*exec.arena);
+  const auto on_device = [&](const Tensor& there, std::span<const int64_t> here) {
+    if (there) return device_ptr<int64_t>(there);
+    const Tensor copied = exec.arena->tensor(DType::kI64, {static_cast<int64_t>(here.size())});
+    copy(copied, host_view(here), exec.stream);
+    return device_ptr<int64_t>(copied);
+  };
+  plan_kernel<<<1, kPlanThreads, 0, ops::cuda::stream_of(exec)>>>(
+      on_device(p.device_offsets, p.offsets), on_device(p.device_num_targets, p.num_targets),
+      static_cast<int32_t>(counts.sequences), counts.view(plan));
+  check_launch();
+  return plan;
+}
+
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
                               const Tensor& p_sum) {
   const Arena::Mark mark(*exec.arena);
-  const Plan plan(exec, p);
-  if (plan.tasks == 0) return;
-  sum_tasks(exec, arguments(p, plan, {}, {}), plan, z, p_sum, [&](const TargetArgs& a) {
-    if (mma_takes(p.h, {})) return mma_forward(exec, a, plan.tasks, p.h);
-    dispatch(p, {}, [&](auto zero_value, auto lanes) {
-      launch_sums<decltype(zero_value), decltype(lanes), false>(exec, a, plan, p.h);
-    });
+  const Counts counts(p);
+  if (counts.tasks == 0) return;
+  const TargetArgs a = arguments(exec, p, counts, z, p_sum);
+  if (mma_takes(p.h, {})) return mma_forward(exec, a, counts.tasks, p.h);
+  dispatch(p, {}, [&](auto zero_value, auto lanes) {
+    launch_sums<decltype(zero_value), decltype(lanes), false>(exec, a, counts.tasks, p.h);
   });
 }
 
@@ -315,22 +295,23 @@ void target_attention_backward(const Exec& exec, const TargetAttentionParams& p,
                                const Tensor& dp_sum, const Tensor& dh, const Tensor& dkey_query,
                                const Tensor& dkey_bias) {
   const Arena::Mark mark(*exec.arena);
-  const Plan plan(exec, p);
-  if (plan.tasks == 0) return zero(dh, exec.stream);
-  sum_tasks(
-      exec, arguments(p, plan, dz, dp_sum), plan, dkey_query, dkey_bias, [&](const TargetArgs& a) {
-        if (mma_takes(p.h, dh))
-          return mma_backward(exec, a, plan.chunks, plan.most_targets <= 1, p.h, dh);
-        dispatch(p, dh, [&](auto zero_value, auto lanes) {
-          using T = decltype(zero_value);
-          using L = decltype(lanes);
-          launch_sums<T, L, true>(exec, a, plan, p.h);
-          row_gradients_kernel<T, L>
-              <<<static_cast<unsigned>(plan.chunks), kThreads, 0, ops::cuda::stream_of(exec)>>>(
-                  a, ops::cuda::input_of<T>(p.h), ops::cuda::matrix_of<T>(dh));
-          check_launch();
-        });
-      });
+  const Counts counts(p);
+  if (counts.tasks == 0) return zero(dh, exec.stream);
+  TargetArgs a = arguments(exec, p, counts, dkey_query, dkey_bias);
+  a.dz = dense(dz);
+  a.dp_sum = dense(dp_sum);
+  if (mma_takes(p.h, dh)) {
+    return mma_backward(exec, a, counts.chunks, counts.most_targets <= 1, p.h, dh);
+  }
+  dispatch(p, dh, [&](auto zero_value, auto lanes) {
+    using T = decltype(zero_value);
+    using L = decltype(lanes);
+    launch_sums<T, L, true>(exec, a, counts.tasks, p.h);
+    row_gradients_kernel<T, L>
+        <<<static_cast<unsigned>(counts.chunks), kThreads, 0, ops::cuda::stream_of(exec)>>>(
+            a, ops::cuda::input_of<T>(p.h), ops::cuda::matrix_of<T>(dh));
+    check_launch();
+  });
 }
 
 }  // namespace segue::attention::cuda

@@ -5,6 +5,7 @@
 /// CUDA forms of target_attention_forward and _backward: h and dh in f32 or bf16, all else f32.
 namespace segue::attention::cuda {
 
+Tensor target_attention_plan(const Exec& exec, const TargetAttentionParams& p);
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
                               const Tensor& p_sum);
 void target_attention_backward(const Exec& exec, const TargetAttentionParams& p, const Tensor& dz,

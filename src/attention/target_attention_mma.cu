@@ -229,7 +229,8 @@ __device__ float add_parts(const float* parts, int kind, int i, float sum) {
 __global__ void __launch_bounds__(kThreads, 3) forward_kernel(TargetArgs a, Matrix<const bf16> h) {
   extern __shared__ __align__(128) uint8_t memory[];
   const Shared<1> shared(memory);
-  const SequenceView s = a.plan.sequences[a.plan.of_task[blockIdx.x]];
+  const int32_t sequence = a.plan.of_task[blockIdx.x];
+  const SequenceView s = a.plan.sequences[sequence];
   const int32_t local = static_cast<int32_t>(blockIdx.x) - s.first_task;
   const int32_t chunk = local % s.chunks();
   const int first = chunk * kChunkRows;
@@ -261,6 +262,7 @@ __global__ void __launch_bounds__(kThreads, 3) forward_kernel(TargetArgs a, Matr
     rows.release(tile);
   }
   sums.store<false>(a, task.task, first_head, heads);
+  finish_block(a, s, sequence, s.chunks() * s.targets * static_cast<int>(gridDim.y));
 }
 
 /// d += ds q' + p dz at 16 rows and 8 columns: the heads' halves are both multiplied with the high
@@ -302,7 +304,8 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
     backward_kernel(TargetArgs a, Matrix<const bf16> h, Matrix<bf16> dh) {
   extern __shared__ __align__(128) uint8_t memory[];
   const Shared<2> shared(memory);
-  const SequenceView s = a.plan.sequences[a.plan.of_chunk[blockIdx.x]];
+  const int32_t sequence = a.plan.of_chunk[blockIdx.x];
+  const SequenceView s = a.plan.sequences[sequence];
   const int32_t chunk = static_cast<int32_t>(blockIdx.x) - s.first_chunk;
   const int first = chunk * kChunkRows;
   const Rows rows(h, s.first_row + first, min(s.n - first, kChunkRows), shared);
@@ -387,9 +390,9 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
     write_gradients(slice, dh, s.first_row + first + done, rows.count - done);
     rows.release(tile);
   }
-  if (!kMany && s.targets > 0) {
-    sums.store<false>(a, TaskView(a, s, 0, chunk).task, 0, a.heads);
-  }
+  if (s.targets == 0) return;
+  if (!kMany) sums.store<false>(a, TaskView(a, s, 0, chunk).task, 0, a.heads);
+  finish_block(a, s, sequence, s.chunks());
 }
 
 template <int kKinds, class Kernel, class... Arguments>

@@ -20,7 +20,8 @@ struct SequenceView {
 
 struct PlanView {
   SequenceView* sequences;
-  int32_t *of_chunk, *of_task, *of_target;  // numbers of sequences
+  int32_t *of_chunk, *of_task;  // numbers of sequences
+  int32_t* blocks_done;         // of each sequence, in a kernel that runs; zero between kernels
 };
 
 struct TargetArgs {
@@ -33,6 +34,7 @@ struct TargetArgs {
   // Sums over the rows of a task: of p_j h_j and p_j, or in backward of ds_j h_j and ds_j.
   float* partials;         // [tasks, heads, dim]
   float* partial_weights;  // [tasks, heads]
+  float *sums, *weights;   // all tasks of a target: [targets, heads, dim], [targets, heads]
 
   __device__ int64_t at(int64_t target, int head) const { return target * heads + head; }
 };
@@ -49,5 +51,51 @@ struct TaskView {
         target_row(s.n - s.targets + target),
         sees(a.mask.row(target_row, s.n, s.targets)) {}
 };
+
+/// to[i] = the sum over chunks of from[chunk][i], in order.
+template <class V, class Add>
+__device__ void add_chunks(const float* from, int64_t each, int chunks, float* to, Add add) {
+  const int64_t n = each / int64_t{sizeof(V) / sizeof(float)};
+  const V* parts = reinterpret_cast<const V*>(from);
+  for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+    V sum{};
+#pragma unroll 8
+    for (int k = 0; k < chunks; ++k) add(sum, __ldcg(parts + k * n + i));
+    reinterpret_cast<V*>(to)[i] = sum;
+  }
+}
+
+/// By all threads of a block that has written its partial sums: the last of the `blocks` of a
+/// sequence adds those of all, always in the same order.
+__device__ inline void finish_block(const TargetArgs& a, const SequenceView& s, int32_t sequence,
+                                    int blocks) {
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  int32_t* done = a.plan.blocks_done + sequence;
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(done, 1) == blocks - 1;
+    if (is_last) *done = 0;
+  }
+  __syncthreads();
+  if (!is_last) return;
+  __threadfence();
+  const int64_t each = int64_t{a.heads} * a.dim;
+  const int chunks = s.chunks();
+  for (int32_t target = 0; target < s.targets; ++target) {
+    const int64_t task = s.first_task + target * chunks, to = s.first_target + target;
+    if (each % 4 == 0) {
+      add_chunks<float4>(a.partials + task * each, each, chunks, a.sums + to * each,
+                         [](float4& sum, const float4& x) {
+                           sum.x += x.x, sum.y += x.y, sum.z += x.z, sum.w += x.w;
+                         });
+    } else {
+      add_chunks<float>(a.partials + task * each, each, chunks, a.sums + to * each,
+                        [](float& sum, float x) { sum += x; });
+    }
+    add_chunks<float>(a.partial_weights + task * a.heads, a.heads, chunks, a.weights + to * a.heads,
+                      [](float& sum, float x) { sum += x; });
+  }
+}
 
 }  // namespace segue::attention::cuda

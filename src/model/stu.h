@@ -83,6 +83,7 @@ class StuLayer {
   /// `concat`, target groups of one.
   struct TargetSaved {
     Tensor x, h;  // all rows
+    Tensor plan;  // of attention; may be absent
     ops::NormStats stats_in, stats_out;
     TargetTokens targets;
     Tensor h_target, u, q_scaled;  // [targets, ...]
@@ -132,6 +133,8 @@ class StuLayer {
   Tensor vqk_of(const Saved& s) const;
   /// Of the sequences of this rank, or of the group if there is one.
   attention::HstuAttentionParams attention_params(const Sequences& seq, const Tensor& vqk) const;
+  attention::TargetAttentionParams target_attention_params(const Sequences& seq,
+                                                           const TargetSaved& s) const;
   void attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const;
   void attention_backward(const Exec& exec, const Sequences& seq, const Saved& s, const Tensor& da,
                           const Tensor& dz) const;

@@ -26,9 +26,21 @@ Tensor by_head(const Tensor& t, int64_t heads) {
   std::swap(view.strides[0], view.strides[1]);
   return view;
 }
-Tensor as_row(const Tensor& t) { return t.reshape({1, t.elements()}); }
-
 }  // namespace
+
+attention::TargetAttentionParams StuLayer::target_attention_params(const Sequences& seq,
+                                                                   const TargetSaved& s) const {
+  return {.h = s.h,
+          .offsets = seq.offsets,
+          .num_targets = seq.num_targets,
+          .device_offsets = seq.device_offsets,
+          .device_num_targets = seq.device_num_targets,
+          .plan = s.plan,
+          .mask = config_.mask,
+          .key_query = s.key_query,
+          .key_bias = s.key_bias,
+          .scale = seq.score_scale};
+}
 
 StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequences& seq,
                                                 const Tensor& x, const TargetTokens& target_tokens,
@@ -70,17 +82,8 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   ops::gemm_each(wide, Trans::kNo, q_heads, Trans::kYes, k_weight, by_head(s.key_query, heads));
   s.z = wide.activation({targets, heads, dim});
   s.p_sum = wide.activation({targets, heads});
-  attention::target_attention_forward(wide,
-                                      {.h = s.h,
-                                       .offsets = seq.offsets,
-                                       .num_targets = seq.num_targets,
-                                       .device_offsets = seq.device_offsets,
-                                       .device_num_targets = seq.device_num_targets,
-                                       .mask = config_.mask,
-                                       .key_query = s.key_query,
-                                       .key_bias = s.key_bias,
-                                       .scale = seq.score_scale},
-                                      s.z, s.p_sum);
+  s.plan = attention::target_attention_plan(wide, target_attention_params(seq, s));
+  attention::target_attention_forward(wide, target_attention_params(seq, s), s.z, s.p_sum);
   const Tensor a = wide.activation({targets, w});
   ops::gemm_each(wide, Trans::kNo, by_head(s.z, heads), Trans::kNo,
                  by_head(columns(weight, v_block()), heads), by_head(a, heads));
@@ -109,7 +112,7 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   const Tensor& weight = uvqk_weight_->value;
   const Tensor& dweight = uvqk_weight_->grad;
   const Tensor& bias = uvqk_bias_->value;
-  const Tensor dbias = as_row(uvqk_bias_->grad);
+  const Tensor& dbias = uvqk_bias_->grad;
   const Exec wide = wide_exec(exec);
 
   // Output projection and gate, at target rows.
@@ -136,35 +139,22 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
                  by_head(dz, heads));
   ops::gemm_each(wide, Trans::kYes, by_head(s.z, heads), Trans::kNo, da_heads,
                  block_heads(dweight, v_block()), true);
-  ops::gemm_each(wide, Trans::kYes, by_head(s.p_sum, heads), Trans::kNo, da_heads,
-                 block_heads(dbias, v_block()), true);
 
   // The pass over all rows.
   const Tensor dh = exec.activation({tokens, dim});
   const Tensor dkey_query = wide.activation({targets, heads, dim});
   const Tensor dkey_bias = wide.activation({targets, heads});
-  attention::target_attention_backward(wide,
-                                       {.h = s.h,
-                                        .offsets = seq.offsets,
-                                        .num_targets = seq.num_targets,
-                                        .device_offsets = seq.device_offsets,
-                                        .device_num_targets = seq.device_num_targets,
-                                        .mask = config_.mask,
-                                        .key_query = s.key_query,
-                                        .key_bias = s.key_bias,
-                                        .scale = seq.score_scale},
-                                       dz, dp_sum, dh, dkey_query, dkey_bias);
+  attention::target_attention_backward(wide, target_attention_params(seq, s), dz, dp_sum, dh,
+                                       dkey_query, dkey_bias);
 
   // q' = W_k q_scaled, c = b_k.q_scaled.
   const Tensor dq_wide = wide.activation({targets, q_block().width});
   const Tensor dq_heads = by_head(dq_wide, heads), q_heads = by_head(s.q_scaled, heads);
-  const Tensor dquery_heads = by_head(dkey_query, heads), dc_heads = by_head(dkey_bias, heads);
+  const Tensor dquery_heads = by_head(dkey_query, heads);
   ops::gemm_each(wide, Trans::kNo, dquery_heads, Trans::kNo, block_heads(weight, k_block()),
                  dq_heads);
   ops::gemm_each(wide, Trans::kYes, dquery_heads, Trans::kNo, q_heads,
                  block_heads(dweight, k_block()), true);
-  ops::gemm_each(wide, Trans::kYes, dc_heads, Trans::kNo, q_heads, block_heads(dbias, k_block()),
-                 true);
   ops::head_bias_add(exec, dq_wide, dkey_bias, part(bias, k_block()), alpha(),
                      columns(duvq, q_block()));
 
@@ -173,7 +163,11 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   ops::gemm(exec, Trans::kNo, duvq, Trans::kYes, columns(weight, uvq_block()), dh_target);
   ops::gemm(exec, Trans::kYes, s.h_target, Trans::kNo, duvq, columns(dweight, uvq_block()),
             {.accumulate = true});
-  ops::column_sum(exec, duvq, part(uvqk_bias_->grad, uvq_block()));
+  const ops::HeadBiasGradient biases[] = {{du, {}, part(dbias, u_block())},
+                                          {da_wide, s.p_sum, part(dbias, v_block())},
+                                          {columns(duvq, q_block()), {}, part(dbias, q_block())},
+                                          {s.q_scaled, dkey_bias, part(dbias, k_block())}};
+  ops::head_bias_gradients(exec, biases);
   ops::segment_sum(exec, dh_target, s.targets.rows, dh);
 
   ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx,
