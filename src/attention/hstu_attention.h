@@ -4,6 +4,7 @@
 #include <span>
 
 #include "attention/hstu_mask.h"
+#include "ops/norm.h"
 #include "tensor/exec.h"
 #include "tensor/jagged.h"
 
@@ -54,7 +55,7 @@ int64_t attention_pairs(std::span<const int64_t> offsets, std::span<const int64_
 ///   s_j = h_j.q' + c;  p_j = silu(s_j) * scale;  z = sum_j p_j h_j;  p_sum = sum_j p_j
 /// over the rows j that the target sees. Attention then equals W_v^T z + p_sum b_v, for every mask
 /// with target_group 1. These values have no counterpart in the plain path, so mode kBf16 rounds
-/// none (tensor cores multiply with 16 of their bits, beside the 8 of h).
+/// none.
 struct TargetAttentionParams {
   Tensor h;                              // [rows, dim], rows may be strided
   std::span<const int64_t> offsets;      // host, [sequences + 1]
@@ -81,5 +82,24 @@ void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, 
 void target_attention_backward(const Exec& exec, const TargetAttentionParams& p, const Tensor& dz,
                                const Tensor& dp_sum, const Tensor& dh, const Tensor& dkey_query,
                                const Tensor& dkey_bias);
+
+/// Target attention and the layer norm before it in one pass over rows x that need no h then: only
+/// where target_attention_norms says so, on a GPU with tensor cores, for bf16 rows of up to 512
+/// columns, a multiple of 64. p.h is x, h = norm(x) is not rounded, and products keep 16 bits of
+/// what is not bf16.
+struct TargetNorm {
+  ops::NormParams params;
+  ops::NormStats stats;  // of rows; forward writes those of sequences that have targets
+  Tensor xhat_sums;  // [targets, heads, dim], sum_j p_j (x_j - mean_j) rstd_j; forward writes them
+};
+bool target_attention_norms(const Exec& exec, const Tensor& x);
+void target_attention_forward(const Exec& exec, const TargetAttentionParams& p,
+                              const TargetNorm& norm, const Tensor& z, const Tensor& p_sum);
+/// Overwrites dx [rows, dim], the gradient behind the norm, dkey_query and dkey_bias; gradients of
+/// the norm's parameters += . p_sum: forward's.
+void target_attention_backward(const Exec& exec, const TargetAttentionParams& p,
+                               const TargetNorm& norm, const Tensor& p_sum, const Tensor& dz,
+                               const Tensor& dp_sum, const Tensor& dx, const Tensor& dkey_query,
+                               const Tensor& dkey_bias, const ops::NormGradients& gradients);
 
 }  // namespace segue::attention

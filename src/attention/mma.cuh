@@ -71,6 +71,12 @@ __device__ inline void copy_16(uint32_t to, const void* from, bool exists) {
                "r"(exists ? 16 : 0)
                : "memory");
 }
+/// The same with 4 bytes.
+__device__ inline void copy_4(uint32_t to, const void* from, bool exists) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from),
+               "r"(exists ? 4 : 0)
+               : "memory");
+}
 /// Copies since the last commit are one group.
 __device__ inline void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 /// Until at most kPending groups of this thread are under way.

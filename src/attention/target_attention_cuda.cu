@@ -5,7 +5,6 @@
 #include <cub/block/block_scan.cuh>
 
 #include "attention/target_attention_cuda.h"
-#include "attention/target_attention_mma.h"
 #include "attention/target_attention_plan.cuh"
 
 // Sequences are cut into chunks of rows, by their lengths alone. Sums over rows (z and p_sum, or
@@ -30,7 +29,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     plan_kernel(const int64_t* offsets, const int64_t* num_targets, int32_t count, PlanView plan) {
   using Scan = cub::BlockScan<int32_t, kPlanThreads>;
   __shared__ typename Scan::TempStorage storage;
-  int32_t chunks_before = 0, tasks_before = 0, targets_before = 0;
+  int32_t chunks_before = 0, tasks_before = 0, targets_before = 0, places_before = 0;
   for (int32_t base = 0; base < count; base += kPlanThreads) {
     const int32_t b = base + static_cast<int32_t>(threadIdx.x);
     SequenceView s{};
@@ -51,6 +50,7 @@ __global__ void __launch_bounds__(kPlanThreads)
     s.first_chunk = scan(chunks, chunks_before);
     s.first_task = scan(tasks, tasks_before);
     s.first_target = scan(s.targets, targets_before);
+    s.place = scan(s.targets > 0 ? 1 : 0, places_before);
     if (b >= count) continue;
     plan.sequences[b] = s;
     for (int32_t i = 0; i < chunks; ++i) plan.of_chunk[s.first_chunk + i] = b;
@@ -179,66 +179,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// How much there is of everything, from the host's copy of the lengths.
-struct Counts {
-  int64_t sequences = 0, chunks = 0, tasks = 0, targets = 0, most_targets = 0;
-
-  explicit Counts(const TargetAttentionParams& p) {
-    sequences = static_cast<int64_t>(p.num_targets.size());
-    for (size_t b = 0; b < p.num_targets.size(); ++b) {
-      const int64_t n = p.offsets[b + 1] - p.offsets[b];
-      SEGUE_ASSERT(p.num_targets[b] >= 0 && p.num_targets[b] <= n,
-                   "target attention: more targets than rows");
-      const int64_t pieces = ops::cuda::divide_up(n, kChunkRows);
-      chunks += pieces;
-      tasks += pieces * p.num_targets[b];
-      targets += p.num_targets[b];
-      most_targets = std::max(most_targets, p.num_targets[b]);
-    }
-  }
-  int64_t plan_bytes() const {
-    return sequences * static_cast<int64_t>(sizeof(SequenceView)) +
-           (chunks + tasks + sequences) * size_of(DType::kI32);
-  }
-  PlanView view(const Tensor& plan) const {
-    SEGUE_ASSERT(plan.bytes() == plan_bytes(), "target attention: the plan of other sequences");
-    PlanView v{};
-    v.sequences = static_cast<SequenceView*>(plan.data);
-    v.of_chunk = reinterpret_cast<int32_t*>(v.sequences + sequences);
-    v.of_task = v.of_chunk + chunks;
-    v.blocks_done = v.of_task + tasks;
-    return v;
-  }
-};
-
-float* dense(const Tensor& t) {
-  SEGUE_ASSERT(!t || t.is_contiguous(), "target attention: tensors by target are dense");
-  return device_ptr<float>(t);
-}
-
-/// Room for partial sums comes from the arena: the caller holds the Mark.
-TargetArgs arguments(const Exec& exec, const TargetAttentionParams& p, const Counts& counts,
-                     const Tensor& sums, const Tensor& weights) {
-  SEGUE_ASSERT(counts.targets == p.key_query.size(0),
-               "target attention: key_query has another number of targets");
-  SEGUE_ASSERT(p.mask.target_group == 1, "target attention: targets must not see each other");
-  SEGUE_ASSERT(p.h.rank == 2 && p.h.size(0) >= p.offsets.back(),
-               "target attention: h ends too early");
-  TargetArgs a{};
-  a.plan = counts.view(p.plan ? p.plan : cuda::target_attention_plan(exec, p));
-  a.mask = kernel_mask(p.mask);
-  a.heads = static_cast<int32_t>(p.key_query.size(1));
-  a.dim = static_cast<int32_t>(p.h.size(1));
-  a.scale = static_cast<float>(p.scale);
-  a.key_query = dense(p.key_query);
-  a.key_bias = dense(p.key_bias);
-  a.partials = device_ptr<float>(exec.arena->tensor(DType::kF32, {counts.tasks, a.heads, a.dim}));
-  a.partial_weights = device_ptr<float>(exec.arena->tensor(DType::kF32, {counts.tasks, a.heads}));
-  a.sums = dense(sums);
-  a.weights = dense(weights);
-  return a;
-}
-
 template <class T, class L, bool kBackward>
 void launch_sums(const Exec& exec, const TargetArgs& a, int64_t tasks, const Tensor& h) {
   const auto shared = static_cast<size_t>(kWarpsPerBlock * a.dim) * sizeof(float);
@@ -260,6 +200,63 @@ void dispatch(const TargetAttentionParams& p, const Tensor& dh, F&& f) {
 }
 
 }  // namespace
+
+Counts::Counts(const TargetAttentionParams& p) {
+  sequences = static_cast<int64_t>(p.num_targets.size());
+  for (size_t b = 0; b < p.num_targets.size(); ++b) {
+    const int64_t n = p.offsets[b + 1] - p.offsets[b];
+    SEGUE_ASSERT(p.num_targets[b] >= 0 && p.num_targets[b] <= n,
+                 "target attention: more targets than rows");
+    const int64_t pieces = ops::cuda::divide_up(n, kChunkRows);
+    chunks += pieces;
+    tasks += pieces * p.num_targets[b];
+    targets += p.num_targets[b];
+    most_targets = std::max(most_targets, p.num_targets[b]);
+    with_targets += p.num_targets[b] > 0 ? 1 : 0;
+  }
+}
+
+int64_t Counts::plan_bytes() const {
+  return sequences * static_cast<int64_t>(sizeof(SequenceView)) +
+         (chunks + tasks + sequences) * size_of(DType::kI32);
+}
+
+PlanView Counts::view(const Tensor& plan) const {
+  SEGUE_ASSERT(plan.bytes() == plan_bytes(), "target attention: the plan of other sequences");
+  PlanView v{};
+  v.sequences = static_cast<SequenceView*>(plan.data);
+  v.of_chunk = reinterpret_cast<int32_t*>(v.sequences + sequences);
+  v.of_task = v.of_chunk + chunks;
+  v.blocks_done = v.of_task + tasks;
+  return v;
+}
+
+float* dense_floats(const Tensor& t) {
+  SEGUE_ASSERT(t.is_contiguous(), "target attention: tensors by target are dense");
+  return device_ptr<float>(t);
+}
+
+TargetArgs target_arguments(const Exec& exec, const TargetAttentionParams& p, const Counts& counts,
+                            const Tensor& sums, const Tensor& weights) {
+  SEGUE_ASSERT(counts.targets == p.key_query.size(0),
+               "target attention: key_query has another number of targets");
+  SEGUE_ASSERT(p.mask.target_group == 1, "target attention: targets must not see each other");
+  SEGUE_ASSERT(p.h.rank == 2 && p.h.size(0) >= p.offsets.back(),
+               "target attention: h ends too early");
+  TargetArgs a{};
+  a.plan = counts.view(p.plan ? p.plan : cuda::target_attention_plan(exec, p));
+  a.mask = kernel_mask(p.mask);
+  a.heads = static_cast<int32_t>(p.key_query.size(1));
+  a.dim = static_cast<int32_t>(p.h.size(1));
+  a.scale = static_cast<float>(p.scale);
+  a.key_query = dense_floats(p.key_query);
+  a.key_bias = dense_floats(p.key_bias);
+  a.partials = device_ptr<float>(exec.arena->tensor(DType::kF32, {counts.tasks, a.heads, a.dim}));
+  a.partial_weights = device_ptr<float>(exec.arena->tensor(DType::kF32, {counts.tasks, a.heads}));
+  a.sums = dense_floats(sums);
+  a.weights = dense_floats(weights);
+  return a;
+}
 
 Tensor target_attention_plan(const Exec& exec, const TargetAttentionParams& p) {
   const Counts counts(p);
@@ -284,8 +281,7 @@ void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, 
   const Arena::Mark mark(*exec.arena);
   const Counts counts(p);
   if (counts.tasks == 0) return;
-  const TargetArgs a = arguments(exec, p, counts, z, p_sum);
-  if (mma_takes(p.h, {})) return mma_forward(exec, a, counts.tasks, p.h);
+  const TargetArgs a = target_arguments(exec, p, counts, z, p_sum);
   dispatch(p, {}, [&](auto zero_value, auto lanes) {
     launch_sums<decltype(zero_value), decltype(lanes), false>(exec, a, counts.tasks, p.h);
   });
@@ -297,12 +293,9 @@ void target_attention_backward(const Exec& exec, const TargetAttentionParams& p,
   const Arena::Mark mark(*exec.arena);
   const Counts counts(p);
   if (counts.tasks == 0) return zero(dh, exec.stream);
-  TargetArgs a = arguments(exec, p, counts, dkey_query, dkey_bias);
-  a.dz = dense(dz);
-  a.dp_sum = dense(dp_sum);
-  if (mma_takes(p.h, dh)) {
-    return mma_backward(exec, a, counts.chunks, counts.most_targets <= 1, p.h, dh);
-  }
+  TargetArgs a = target_arguments(exec, p, counts, dkey_query, dkey_bias);
+  a.dz = dense_floats(dz);
+  a.dp_sum = dense_floats(dp_sum);
   dispatch(p, dh, [&](auto zero_value, auto lanes) {
     using T = decltype(zero_value);
     using L = decltype(lanes);

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "attention/cuda_plan.h"
+#include "attention/hstu_attention.h"
 #include "ops/kernel.cuh"
 
 /// What the kernels of target attention share: how sequences are cut, and their arguments.
@@ -15,6 +16,7 @@ inline constexpr int kHeadsAtOnce = 4;
 struct SequenceView {
   int64_t first_row;
   int32_t n, targets, first_target, first_chunk, first_task;
+  int32_t place;  // among the sequences that have targets
   __device__ int32_t chunks() const { return (n + kChunkRows - 1) / kChunkRows; }
 };
 
@@ -52,6 +54,24 @@ struct TaskView {
         sees(a.mask.row(target_row, s.n, s.targets)) {}
 };
 
+/// How much there is of everything, from the host's copy of the lengths.
+struct Counts {
+  int64_t sequences = 0, chunks = 0, tasks = 0, targets = 0;
+  int64_t most_targets = 0, with_targets = 0;
+
+  explicit Counts(const TargetAttentionParams& p);
+  int64_t plan_bytes() const;
+  PlanView view(const Tensor& plan) const;
+};
+
+/// A float tensor without gaps.
+float* dense_floats(const Tensor& t);
+
+/// What both directions need. Room for partial sums comes from the arena: the caller holds the
+/// Mark.
+TargetArgs target_arguments(const Exec& exec, const TargetAttentionParams& p, const Counts& counts,
+                            const Tensor& sums, const Tensor& weights);
+
 /// to[i] = the sum over chunks of from[chunk][i], in order.
 template <class V, class Add>
 __device__ void add_chunks(const float* from, int64_t each, int chunks, float* to, Add add) {
@@ -65,10 +85,9 @@ __device__ void add_chunks(const float* from, int64_t each, int chunks, float* t
   }
 }
 
-/// By all threads of a block that has written its partial sums: the last of the `blocks` of a
-/// sequence adds those of all, always in the same order.
-__device__ inline void finish_block(const TargetArgs& a, const SequenceView& s, int32_t sequence,
-                                    int blocks) {
+/// By all threads of a block that has written its partial sums: whether it is the last of the
+/// `blocks` of a sequence, which adds those of all, always in the same order.
+__device__ inline bool is_last_block(const TargetArgs& a, int32_t sequence, int blocks) {
   __shared__ bool is_last;
   __threadfence();
   __syncthreads();
@@ -78,8 +97,13 @@ __device__ inline void finish_block(const TargetArgs& a, const SequenceView& s, 
     if (is_last) *done = 0;
   }
   __syncthreads();
-  if (!is_last) return;
-  __threadfence();
+  if (is_last) __threadfence();
+  return is_last;
+}
+
+__device__ inline void finish_block(const TargetArgs& a, const SequenceView& s, int32_t sequence,
+                                    int blocks) {
+  if (!is_last_block(a, sequence, blocks)) return;
   const int64_t each = int64_t{a.heads} * a.dim;
   const int chunks = s.chunks();
   for (int32_t target = 0; target < s.targets; ++target) {

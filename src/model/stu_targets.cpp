@@ -2,7 +2,8 @@
 // there is no softmax, so with h = norm(x) and, per target and head, q' = W_k q / sqrt(d) and c =
 // b_k.q / sqrt(d):
 //   s_j = h_j.q' + c,  p_j = silu(s_j) / N,  z = sum_j p_j h_j,  a = W_v^T z + (sum_j p_j) b_v
-// One pass over h replaces the K and V projections and attention of every other row.
+// One pass over h replaces the K and V projections and attention of every other row. Where a GPU
+// makes this pass by tensor cores, it norms rows on the way: then h exists at target rows alone.
 
 #include <utility>
 
@@ -30,7 +31,7 @@ Tensor by_head(const Tensor& t, int64_t heads) {
 
 attention::TargetAttentionParams StuLayer::target_attention_params(const Sequences& seq,
                                                                    const TargetSaved& s) const {
-  return {.h = s.h,
+  return {.h = s.h ? s.h : s.x,
           .offsets = seq.offsets,
           .num_targets = seq.num_targets,
           .device_offsets = seq.device_offsets,
@@ -40,6 +41,10 @@ attention::TargetAttentionParams StuLayer::target_attention_params(const Sequenc
           .key_query = s.key_query,
           .key_bias = s.key_bias,
           .scale = seq.score_scale};
+}
+
+attention::TargetNorm StuLayer::target_norm(const TargetSaved& s) const {
+  return {input_norm(), s.stats_in, s.xhat_sums};
 }
 
 StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequences& seq,
@@ -57,14 +62,20 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   s.x = x;
   s.targets = target_tokens;
   s.stats_in = ops::make_norm_stats(exec, tokens);
-  s.h = exec.activation({tokens, dim});
-  ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
-
   s.h_target = exec.activation({targets, dim});
-  const Tensor x_target = exec.activation({targets, dim});
-  const ops::TableRows gathers[] = {{s.h, target_tokens.rows, s.h_target},
-                                    {x, target_tokens.rows, x_target}};
-  ops::gather_tables(exec, gathers);
+  s.x_target = exec.activation({targets, dim});
+  const bool norms = attention::target_attention_norms(exec, x);
+  if (norms) {
+    s.stats_target = ops::make_norm_stats(exec, targets);
+    ops::gather_rows(exec, x, target_tokens.rows, s.x_target);
+    ops::norm_forward(exec, input_norm(), s.x_target, s.h_target, s.stats_target);
+  } else {
+    s.h = exec.activation({tokens, dim});
+    ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
+    const ops::TableRows gathers[] = {{s.h, target_tokens.rows, s.h_target},
+                                      {x, target_tokens.rows, s.x_target}};
+    ops::gather_tables(exec, gathers);
+  }
   const Tensor uvq = exec.activation({targets, uvq_block().width});
   ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, uvq_block()), uvq,
             {.bias = uvqk_bias_->value.narrow(0, 0, uvq_block().width)});
@@ -83,7 +94,13 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   s.z = wide.activation({targets, heads, dim});
   s.p_sum = wide.activation({targets, heads});
   s.plan = attention::target_attention_plan(wide, target_attention_params(seq, s));
-  attention::target_attention_forward(wide, target_attention_params(seq, s), s.z, s.p_sum);
+  if (norms) {
+    s.xhat_sums = wide.activation({targets, heads, dim});
+    attention::target_attention_forward(exec, target_attention_params(seq, s), target_norm(s), s.z,
+                                        s.p_sum);
+  } else {
+    attention::target_attention_forward(wide, target_attention_params(seq, s), s.z, s.p_sum);
+  }
   const Tensor a = wide.activation({targets, w});
   ops::gemm_each(wide, Trans::kNo, by_head(s.z, heads), Trans::kNo,
                  by_head(columns(weight, v_block()), heads), by_head(a, heads));
@@ -97,7 +114,7 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
                     s.stats_out);
   s.x_out = x_out ? x_out : exec.activation({targets, dim});
   ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out,
-            {.residual = x_target});
+            {.residual = s.x_target});
   return s;
 }
 
@@ -141,11 +158,17 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
                  block_heads(dweight, v_block()), true);
 
   // The pass over all rows.
-  const Tensor dh = exec.activation({tokens, dim});
+  const ops::NormGradients dnorm{input_norm_weight_->grad, input_norm_bias_->grad, {}};
+  const Tensor dh = s.h ? exec.activation({tokens, dim}) : Tensor{};
   const Tensor dkey_query = wide.activation({targets, heads, dim});
   const Tensor dkey_bias = wide.activation({targets, heads});
-  attention::target_attention_backward(wide, target_attention_params(seq, s), dz, dp_sum, dh,
-                                       dkey_query, dkey_bias);
+  if (s.h) {
+    attention::target_attention_backward(wide, target_attention_params(seq, s), dz, dp_sum, dh,
+                                         dkey_query, dkey_bias);
+  } else {
+    attention::target_attention_backward(exec, target_attention_params(seq, s), target_norm(s),
+                                         s.p_sum, dz, dp_sum, dx, dkey_query, dkey_bias, dnorm);
+  }
 
   // q' = W_k q_scaled, c = b_k.q_scaled.
   const Tensor dq_wide = wide.activation({targets, q_block().width});
@@ -168,11 +191,16 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
                                           {columns(duvq, q_block()), {}, part(dbias, q_block())},
                                           {s.q_scaled, dkey_bias, part(dbias, k_block())}};
   ops::head_bias_gradients(exec, biases);
-  ops::segment_sum(exec, dh_target, s.targets.rows, dh);
-
-  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx,
-                     {input_norm_weight_->grad, input_norm_bias_->grad});
-  ops::segment_sum(exec, dx_out, s.targets.rows, dx);
+  if (s.h) {
+    ops::segment_sum(exec, dh_target, s.targets.rows, dh);
+    ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx, dnorm);
+    ops::segment_sum(exec, dx_out, s.targets.rows, dx);
+  } else {
+    const Tensor dx_target = exec.activation({targets, dim});
+    ops::norm_backward(exec, input_norm(), dh_target, s.x_target, s.stats_target, dx_out, dx_target,
+                       dnorm);
+    ops::segment_sum(exec, dx_target, s.targets.rows, dx);
+  }
 }
 
 }  // namespace segue::model
