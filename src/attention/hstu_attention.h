@@ -4,6 +4,7 @@
 #include <span>
 
 #include "attention/hstu_mask.h"
+#include "ops/norm.h"
 #include "tensor/exec.h"
 #include "tensor/jagged.h"
 
@@ -61,11 +62,16 @@ struct TargetAttentionParams {
   std::span<const int64_t> num_targets;  // host, [sequences]
   Tensor device_offsets;                 // i64, the same on a GPU; absent: uploaded on the way
   Tensor device_num_targets;
+  Tensor plan;  // what target_attention_plan gave, for both directions; absent: made on the way
   HstuMask mask;
   Tensor key_query;  // q' [targets, heads, dim], contiguous like all tensors by target
   Tensor key_bias;   // c [targets, heads]
   double scale = 1;
 };
+/// How a GPU cuts the sequences, from the arena; needs offsets and numbers of targets only. Absent
+/// where there is nothing to cut, and on the CPU.
+Tensor target_attention_plan(const Exec& exec, const TargetAttentionParams& p);
+
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
                               const Tensor& p_sum);
 
@@ -76,5 +82,24 @@ void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, 
 void target_attention_backward(const Exec& exec, const TargetAttentionParams& p, const Tensor& dz,
                                const Tensor& dp_sum, const Tensor& dh, const Tensor& dkey_query,
                                const Tensor& dkey_bias);
+
+/// Target attention and the layer norm before it in one pass over rows x that need no h then: only
+/// where target_attention_norms says so, on a GPU with tensor cores, for bf16 rows of up to 512
+/// columns, a multiple of 64. p.h is x, h = norm(x) is not rounded, and products keep 16 bits of
+/// what is not bf16.
+struct TargetNorm {
+  ops::NormParams params;
+  ops::NormStats stats;  // of rows; forward writes those of sequences that have targets
+  Tensor xhat_sums;  // [targets, heads, dim], sum_j p_j (x_j - mean_j) rstd_j; forward writes them
+};
+bool target_attention_norms(const Exec& exec, const Tensor& x);
+void target_attention_forward(const Exec& exec, const TargetAttentionParams& p,
+                              const TargetNorm& norm, const Tensor& z, const Tensor& p_sum);
+/// Overwrites dx [rows, dim], the gradient behind the norm, dkey_query and dkey_bias; gradients of
+/// the norm's parameters += . p_sum: forward's.
+void target_attention_backward(const Exec& exec, const TargetAttentionParams& p,
+                               const TargetNorm& norm, const Tensor& p_sum, const Tensor& dz,
+                               const Tensor& dp_sum, const Tensor& dx, const Tensor& dkey_query,
+                               const Tensor& dkey_bias, const ops::NormGradients& gradients);
 
 }  // namespace segue::attention

@@ -8,6 +8,7 @@
 
 #include "attention/cuda_check.h"
 #include "attention/cuda_plan.h"
+#include "attention/mma.cuh"
 #include "attention/portable_kernel.h"
 #include "tensor/launches.h"
 
@@ -23,10 +24,12 @@
 namespace segue::attention::portable {
 namespace {
 
-constexpr int kRows = 64, kColumns = 32, kThreads = 128;
+using mma::load_4;
+using mma::load_4_transposed;
+using mma::multiply_add;
+using mma::pack;
 
-template <class T>
-inline constexpr bool kIsHalf = std::is_same_v<T, __half>;
+constexpr int kRows = 64, kColumns = 32, kThreads = 128;
 
 template <class T>
 struct Operand {
@@ -48,43 +51,6 @@ struct Args {
   float half_alpha, out_scale;
 };
 
-__device__ uint32_t address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-__device__ void load_4(uint32_t (&r)[4], const void* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address(p)));
-}
-__device__ void load_4_transposed(uint32_t (&r)[4], const void* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address(p)));
-}
-#define SEGUE_MMA(TYPE)                                                     \
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE       \
-               ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};" \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])             \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1))
-template <class T>
-__device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (kIsHalf<T>) {
-    SEGUE_MMA("f16");
-  } else {
-    SEGUE_MMA("bf16");
-  }
-}
-#undef SEGUE_MMA
-template <class T>
-__device__ uint32_t pack(float low, float high) {
-  uint32_t r;
-  if constexpr (kIsHalf<T>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  }
-  return r;
-}
 __device__ float tanh_fast(float x) {
   float y;
   asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));

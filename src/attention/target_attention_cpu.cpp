@@ -129,6 +129,14 @@ void add_row_sums(Rows<T> tile, int64_t rows, int64_t columns, T* sum) {
 
 }  // namespace
 
+Tensor target_attention_plan([[maybe_unused]] const Exec& exec,
+                             [[maybe_unused]] const TargetAttentionParams& p) {
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda()) return cuda::target_attention_plan(exec, p);
+#endif
+  return {};
+}
+
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
                               const Tensor& p_sum) {
 #if SEGUE_HAS_CUDA
@@ -208,6 +216,37 @@ void target_attention_backward(const Exec& exec, const TargetAttentionParams& p,
     };
     for_each_sequence<T>(exec, p, shape, 2 * shape.tile_elements(), run);
   });
+}
+
+bool target_attention_norms([[maybe_unused]] const Exec& exec, [[maybe_unused]] const Tensor& x) {
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda()) return cuda::target_attention_norms(x);
+#endif
+  return false;
+}
+
+void target_attention_forward(const Exec& exec, const TargetAttentionParams& p,
+                              const TargetNorm& norm, const Tensor& z, const Tensor& p_sum) {
+  SEGUE_ASSERT(target_attention_norms(exec, p.h), "target attention: no norm for these rows");
+#if SEGUE_HAS_CUDA
+  cuda::target_attention_forward(exec, p, norm, z, p_sum);
+#else
+  (void)norm, (void)z, (void)p_sum;
+#endif
+}
+
+void target_attention_backward(const Exec& exec, const TargetAttentionParams& p,
+                               const TargetNorm& norm, const Tensor& p_sum, const Tensor& dz,
+                               const Tensor& dp_sum, const Tensor& dx, const Tensor& dkey_query,
+                               const Tensor& dkey_bias, const ops::NormGradients& gradients) {
+  SEGUE_ASSERT(target_attention_norms(exec, p.h), "target attention: no norm for these rows");
+#if SEGUE_HAS_CUDA
+  cuda::target_attention_backward(exec, p, norm, p_sum, dz, dp_sum, dx, dkey_query, dkey_bias,
+                                  gradients);
+#else
+  (void)norm, (void)p_sum, (void)dz, (void)dp_sum, (void)dx, (void)dkey_query, (void)dkey_bias;
+  (void)gradients;
+#endif
 }
 
 }  // namespace segue::attention

@@ -1,10 +1,11 @@
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 
 #include <cub/block/block_scan.cuh>
 
 #include "attention/target_attention_cuda.h"
-#include "ops/kernel.cuh"
+#include "attention/target_attention_plan.cuh"
 
 // Sequences are cut into chunks of rows, by their lengths alone. Sums over rows (z and p_sum, or
 // their counterparts in backward) are made per chunk and target, then added in order of chunks:
@@ -21,28 +22,14 @@ using ops::cuda::kWarpsPerBlock;
 using ops::cuda::Matrix;
 using ops::cuda::warp_sum;
 
-constexpr int kChunkRows = 128;
-constexpr int kHeadsAtOnce = 4;
 constexpr int kPlanThreads = 1024;
 
-/// One sequence as kernels see it. A task is a chunk of rows together with one target.
-struct SequenceView {
-  int64_t first_row;
-  int32_t n, targets, first_target, first_chunk, first_task;
-  __device__ int32_t chunks() const { return (n + kChunkRows - 1) / kChunkRows; }
-};
-
-struct PlanView {
-  SequenceView* sequences;
-  int32_t *of_chunk, *of_task, *of_target;  // numbers of sequences
-};
-
-/// Prefix sums over the sequences, by one block; every chunk, task and target learns its sequence.
+/// Prefix sums over the sequences, by one block; every chunk and task learns its sequence.
 __global__ void __launch_bounds__(kPlanThreads)
     plan_kernel(const int64_t* offsets, const int64_t* num_targets, int32_t count, PlanView plan) {
   using Scan = cub::BlockScan<int32_t, kPlanThreads>;
   __shared__ typename Scan::TempStorage storage;
-  int32_t chunks_before = 0, tasks_before = 0, targets_before = 0;
+  int32_t chunks_before = 0, tasks_before = 0, targets_before = 0, places_before = 0;
   for (int32_t base = 0; base < count; base += kPlanThreads) {
     const int32_t b = base + static_cast<int32_t>(threadIdx.x);
     SequenceView s{};
@@ -63,24 +50,14 @@ __global__ void __launch_bounds__(kPlanThreads)
     s.first_chunk = scan(chunks, chunks_before);
     s.first_task = scan(tasks, tasks_before);
     s.first_target = scan(s.targets, targets_before);
+    s.place = scan(s.targets > 0 ? 1 : 0, places_before);
     if (b >= count) continue;
     plan.sequences[b] = s;
     for (int32_t i = 0; i < chunks; ++i) plan.of_chunk[s.first_chunk + i] = b;
     for (int32_t i = 0; i < tasks; ++i) plan.of_task[s.first_task + i] = b;
-    for (int32_t i = 0; i < s.targets; ++i) plan.of_target[s.first_target + i] = b;
+    plan.blocks_done[b] = 0;
   }
 }
-
-struct Args {
-  PlanView plan;
-  HstuMask mask;
-  int32_t heads, dim;
-  float scale;
-  const float *key_query, *key_bias;  // [targets, heads, dim], [targets, heads]
-  const float *dz, *dp_sum;           // backward only
-
-  __device__ int64_t at(int64_t target, int head) const { return target * heads + head; }
-};
 
 template <class L>
 __device__ float dot(const L& a, const L& b, int columns) {
@@ -100,17 +77,15 @@ __device__ void add_scaled(L& to, float factor, const L& x, int columns) {
 /// Sums over the rows of one task, for up to four heads: of p_j h_j and p_j, or in backward of
 /// ds_j h_j and ds_j.
 template <class T, class L, bool kBackward>
-__global__ void __launch_bounds__(kThreads)
-    sums_kernel(Args a, Matrix<const T> h, float* partials, float* partial_weights) {
+__global__ void __launch_bounds__(kThreads) sums_kernel(TargetArgs a, Matrix<const T> h) {
   extern __shared__ float shared[];  // [warps][dim]
   __shared__ float shared_weights[kWarpsPerBlock];
   constexpr int kRows = 2;  // in flight per warp
-  const SequenceView s = a.plan.sequences[a.plan.of_task[blockIdx.x]];
+  const int32_t sequence = a.plan.of_task[blockIdx.x];
+  const SequenceView s = a.plan.sequences[sequence];
   const int32_t local = static_cast<int32_t>(blockIdx.x) - s.first_task;
-  const int32_t target = local / s.chunks(), chunk = local % s.chunks();
-  const int64_t target_row = s.n - s.targets + target;
-  const HstuMask::Row sees = a.mask.row(target_row, s.n, s.targets);
-  const int64_t global_target = s.first_target + target;
+  const int32_t chunk = local % s.chunks();
+  const TaskView task(a, s, local / s.chunks(), chunk);
   const int first_head = static_cast<int>(blockIdx.y) * kHeadsAtOnce;
   const int heads = min(kHeadsAtOnce, a.heads - first_head);
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
@@ -123,13 +98,13 @@ __global__ void __launch_bounds__(kThreads)
     L rows[kRows] = {};
     bool visible[kRows];
     for (int r = 0; r < kRows; ++r) {
-      visible[r] = first + r < end && sees.sees(target_row, first + r);
+      visible[r] = first + r < end && task.sees.sees(task.target_row, first + r);
       if (visible[r]) rows[r].load_row(h.row(s.first_row + first + r), a.dim);
     }
 #pragma unroll
     for (int g = 0; g < kHeadsAtOnce; ++g) {
       if (g >= heads) break;
-      const int64_t at = a.at(global_target, first_head + g);
+      const int64_t at = a.at(task.global_target, first_head + g);
       L query{}, gradient{};
       query.load_row(a.key_query + at * a.dim, a.dim);
       if constexpr (kBackward) gradient.load_row(a.dz + at * a.dim, a.dim);
@@ -155,43 +130,22 @@ __global__ void __launch_bounds__(kThreads)
     for (int c = static_cast<int>(threadIdx.x); c < a.dim; c += kThreads) {
       float sum = 0;
       for (int w = 0; w < kWarpsPerBlock; ++w) sum += shared[w * a.dim + c];
-      partials[at * a.dim + c] = sum;
+      a.partials[at * a.dim + c] = sum;
     }
     if (threadIdx.x == 0) {
       float sum = 0;
       for (const float weight : shared_weights) sum += weight;
-      partial_weights[at] = sum;
+      a.partial_weights[at] = sum;
     }
     __syncthreads();
   }
-}
-
-/// Adds the chunks of one target and head in order.
-__global__ void __launch_bounds__(kThreads)
-    fold_kernel(Args a, const float* partials, const float* partial_weights, float* sums,
-                float* weights) {
-  const int64_t target = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y);
-  const SequenceView s = a.plan.sequences[a.plan.of_target[target]];
-  const int64_t chunks = s.chunks();
-  const int64_t first = (s.first_task + (target - s.first_target) * chunks) * a.heads + head;
-  const int64_t to = a.at(target, head);
-  for (int c = static_cast<int>(threadIdx.x); c < a.dim; c += kThreads) {
-    float sum = 0;
-    for (int64_t k = 0; k < chunks; ++k) sum += partials[(first + k * a.heads) * a.dim + c];
-    sums[to * a.dim + c] = sum;
-  }
-  if (threadIdx.x == 0) {
-    float sum = 0;
-    for (int64_t k = 0; k < chunks; ++k) sum += partial_weights[first + k * a.heads];
-    weights[to] = sum;
-  }
+  finish_block(a, s, sequence, s.chunks() * s.targets * static_cast<int>(gridDim.y));
 }
 
 /// dh of the rows of one chunk: the sum over targets and heads of ds_j q' + p_j dz.
 template <class T, class L>
 __global__ void __launch_bounds__(kThreads)
-    row_gradients_kernel(Args a, Matrix<const T> h, Matrix<T> dh) {
+    row_gradients_kernel(TargetArgs a, Matrix<const T> h, Matrix<T> dh) {
   constexpr int kRows = 2;
   const SequenceView s = a.plan.sequences[a.plan.of_chunk[blockIdx.x]];
   const int32_t chunk = static_cast<int32_t>(blockIdx.x) - s.first_chunk;
@@ -204,15 +158,14 @@ __global__ void __launch_bounds__(kThreads)
       if (first + r < end) rows[r].load_row(h.row(s.first_row + first + r), a.dim);
     }
     for (int32_t target = 0; target < s.targets; ++target) {
-      const int64_t target_row = s.n - s.targets + target;
-      const HstuMask::Row sees = a.mask.row(target_row, s.n, s.targets);
+      const TaskView task(a, s, target, chunk);
       for (int g = 0; g < a.heads; ++g) {
-        const int64_t at = a.at(s.first_target + target, g);
+        const int64_t at = a.at(task.global_target, g);
         L query{}, dz{};
         query.load_row(a.key_query + at * a.dim, a.dim);
         dz.load_row(a.dz + at * a.dim, a.dim);
         for (int r = 0; r < kRows; ++r) {
-          if (first + r >= end || !sees.sees(target_row, first + r)) continue;
+          if (first + r >= end || !task.sees.sees(task.target_row, first + r)) continue;
           const ops::cuda::Silu<float> silu(dot(rows[r], query, a.dim) + a.key_bias[at]);
           const float ds = (dot(rows[r], dz, a.dim) + a.dp_sum[at]) * silu.derivative * a.scale;
           add_scaled(gradients[r], ds, query, a.dim);
@@ -226,87 +179,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// Numbers of things, from the host's copy of the lengths, and the plan in device memory.
-struct Plan {
-  int64_t sequences = 0, chunks = 0, tasks = 0, targets = 0;
-  PlanView view{};
-
-  Plan(const Exec& exec, const TargetAttentionParams& p) {
-    sequences = static_cast<int64_t>(p.num_targets.size());
-    for (size_t b = 0; b < p.num_targets.size(); ++b) {
-      const int64_t n = p.offsets[b + 1] - p.offsets[b];
-      SEGUE_ASSERT(p.num_targets[b] >= 0 && p.num_targets[b] <= n,
-                   "target attention: more targets than rows");
-      const int64_t pieces = ops::cuda::divide_up(n, kChunkRows);
-      chunks += pieces;
-      tasks += pieces * p.num_targets[b];
-      targets += p.num_targets[b];
-    }
-    SEGUE_ASSERT(targets == p.key_query.size(0),
-                 "target attention: key_query has another number of targets");
-    if (tasks == 0) return;
-    const auto on_device = [&](const Tensor& there, std::span<const int64_t> here) {
-      if (there) return device_ptr<int64_t>(there);
-      const Tensor copied = exec.arena->tensor(DType::kI64, {static_cast<int64_t>(here.size())});
-      copy(copied, host_view(here), exec.stream);
-      return device_ptr<int64_t>(copied);
-    };
-    const Tensor memory =
-        exec.arena->tensor(DType::kU8, {sequences * static_cast<int64_t>(sizeof(SequenceView))});
-    view.sequences = static_cast<SequenceView*>(memory.data);
-    view.of_chunk = device_ptr<int32_t>(exec.index({chunks}));
-    view.of_task = device_ptr<int32_t>(exec.index({tasks}));
-    view.of_target = device_ptr<int32_t>(exec.index({targets}));
-    const int64_t* offsets = on_device(p.device_offsets, p.offsets);
-    const int64_t* num_targets = on_device(p.device_num_targets, p.num_targets);
-    plan_kernel<<<1, kPlanThreads, 0, ops::cuda::stream_of(exec)>>>(
-        offsets, num_targets, static_cast<int32_t>(sequences), view);
-    check_launch();
-  }
-};
-
-const float* dense(const Tensor& t) {
-  SEGUE_ASSERT(!t || t.is_contiguous(), "target attention: tensors by target are dense");
-  return device_ptr<float>(t);
-}
-
-Args arguments(const TargetAttentionParams& p, const Plan& plan, const Tensor& dz,
-               const Tensor& dp_sum) {
-  SEGUE_ASSERT(p.mask.target_group == 1, "target attention: targets must not see each other");
-  SEGUE_ASSERT(p.h.rank == 2 && p.h.size(0) >= p.offsets.back(),
-               "target attention: h ends too early");
-  return {plan.view,
-          p.mask,
-          static_cast<int32_t>(p.key_query.size(1)),
-          static_cast<int32_t>(p.h.size(1)),
-          static_cast<float>(p.scale),
-          dense(p.key_query),
-          dense(p.key_bias),
-          dense(dz),
-          dense(dp_sum)};
-}
-
 template <class T, class L, bool kBackward>
-void launch_sums(const Exec& exec, const Args& a, const Plan& plan, const Tensor& h,
-                 const Tensor& sums, const Tensor& weights) {
-  const Arena::Mark mark(*exec.arena);
-  const Tensor partials = exec.arena->tensor(DType::kF32, {plan.tasks, a.heads, a.dim});
-  const Tensor partial_weights = exec.arena->tensor(DType::kF32, {plan.tasks, a.heads});
-  const cudaStream_t stream = ops::cuda::stream_of(exec);
+void launch_sums(const Exec& exec, const TargetArgs& a, int64_t tasks, const Tensor& h) {
   const auto shared = static_cast<size_t>(kWarpsPerBlock * a.dim) * sizeof(float);
   const auto kernel = sums_kernel<T, L, kBackward>;
-  ops::cuda::check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             static_cast<int>(shared)));
-  const dim3 grid(static_cast<unsigned>(plan.tasks),
+  ops::cuda::allow_shared_memory(kernel, shared);
+  const dim3 grid(static_cast<unsigned>(tasks),
                   static_cast<unsigned>(ops::cuda::divide_up(a.heads, kHeadsAtOnce)));
-  kernel<<<grid, kThreads, shared, stream>>>(a, ops::cuda::input_of<T>(h),
-                                             device_ptr<float>(partials),
-                                             device_ptr<float>(partial_weights));
-  check_launch();
-  const dim3 fold_grid(static_cast<unsigned>(plan.targets), static_cast<unsigned>(a.heads));
-  fold_kernel<<<fold_grid, kThreads, 0, stream>>>(
-      a, device_ptr<float>(partials), device_ptr<float>(partial_weights), device_ptr<float>(sums),
-      device_ptr<float>(weights));
+  kernel<<<grid, kThreads, shared, ops::cuda::stream_of(exec)>>>(a, ops::cuda::input_of<T>(h));
   check_launch();
 }
 
@@ -321,14 +201,89 @@ void dispatch(const TargetAttentionParams& p, const Tensor& dh, F&& f) {
 
 }  // namespace
 
+Counts::Counts(const TargetAttentionParams& p) {
+  sequences = static_cast<int64_t>(p.num_targets.size());
+  for (size_t b = 0; b < p.num_targets.size(); ++b) {
+    const int64_t n = p.offsets[b + 1] - p.offsets[b];
+    SEGUE_ASSERT(p.num_targets[b] >= 0 && p.num_targets[b] <= n,
+                 "target attention: more targets than rows");
+    const int64_t pieces = ops::cuda::divide_up(n, kChunkRows);
+    chunks += pieces;
+    tasks += pieces * p.num_targets[b];
+    targets += p.num_targets[b];
+    most_targets = std::max(most_targets, p.num_targets[b]);
+    with_targets += p.num_targets[b] > 0 ? 1 : 0;
+  }
+}
+
+int64_t Counts::plan_bytes() const {
+  return sequences * static_cast<int64_t>(sizeof(SequenceView)) +
+         (chunks + tasks + sequences) * size_of(DType::kI32);
+}
+
+PlanView Counts::view(const Tensor& plan) const {
+  SEGUE_ASSERT(plan.bytes() == plan_bytes(), "target attention: the plan of other sequences");
+  PlanView v{};
+  v.sequences = static_cast<SequenceView*>(plan.data);
+  v.of_chunk = reinterpret_cast<int32_t*>(v.sequences + sequences);
+  v.of_task = v.of_chunk + chunks;
+  v.blocks_done = v.of_task + tasks;
+  return v;
+}
+
+float* dense_floats(const Tensor& t) {
+  SEGUE_ASSERT(t.is_contiguous(), "target attention: tensors by target are dense");
+  return device_ptr<float>(t);
+}
+
+TargetArgs target_arguments(const Exec& exec, const TargetAttentionParams& p, const Counts& counts,
+                            const Tensor& sums, const Tensor& weights) {
+  SEGUE_ASSERT(counts.targets == p.key_query.size(0),
+               "target attention: key_query has another number of targets");
+  SEGUE_ASSERT(p.mask.target_group == 1, "target attention: targets must not see each other");
+  SEGUE_ASSERT(p.h.rank == 2 && p.h.size(0) >= p.offsets.back(),
+               "target attention: h ends too early");
+  TargetArgs a{};
+  a.plan = counts.view(p.plan ? p.plan : cuda::target_attention_plan(exec, p));
+  a.mask = kernel_mask(p.mask);
+  a.heads = static_cast<int32_t>(p.key_query.size(1));
+  a.dim = static_cast<int32_t>(p.h.size(1));
+  a.scale = static_cast<float>(p.scale);
+  a.key_query = dense_floats(p.key_query);
+  a.key_bias = dense_floats(p.key_bias);
+  a.partials = device_ptr<float>(exec.arena->tensor(DType::kF32, {counts.tasks, a.heads, a.dim}));
+  a.partial_weights = device_ptr<float>(exec.arena->tensor(DType::kF32, {counts.tasks, a.heads}));
+  a.sums = dense_floats(sums);
+  a.weights = dense_floats(weights);
+  return a;
+}
+
+Tensor target_attention_plan(const Exec& exec, const TargetAttentionParams& p) {
+  const Counts counts(p);
+  if (counts.tasks == 0) return {};
+  const Tensor plan = exec.arena->tensor(DType::kU8, {counts.plan_bytes()});
+  const Arena::Mark mark(*exec.arena);
+  const auto on_device = [&](const Tensor& there, std::span<const int64_t> here) {
+    if (there) return device_ptr<int64_t>(there);
+    const Tensor copied = exec.arena->tensor(DType::kI64, {static_cast<int64_t>(here.size())});
+    copy(copied, host_view(here), exec.stream);
+    return device_ptr<int64_t>(copied);
+  };
+  plan_kernel<<<1, kPlanThreads, 0, ops::cuda::stream_of(exec)>>>(
+      on_device(p.device_offsets, p.offsets), on_device(p.device_num_targets, p.num_targets),
+      static_cast<int32_t>(counts.sequences), counts.view(plan));
+  check_launch();
+  return plan;
+}
+
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p, const Tensor& z,
                               const Tensor& p_sum) {
   const Arena::Mark mark(*exec.arena);
-  const Plan plan(exec, p);
-  if (plan.tasks == 0) return;
-  const Args a = arguments(p, plan, {}, {});
+  const Counts counts(p);
+  if (counts.tasks == 0) return;
+  const TargetArgs a = target_arguments(exec, p, counts, z, p_sum);
   dispatch(p, {}, [&](auto zero_value, auto lanes) {
-    launch_sums<decltype(zero_value), decltype(lanes), false>(exec, a, plan, p.h, z, p_sum);
+    launch_sums<decltype(zero_value), decltype(lanes), false>(exec, a, counts.tasks, p.h);
   });
 }
 
@@ -336,15 +291,17 @@ void target_attention_backward(const Exec& exec, const TargetAttentionParams& p,
                                const Tensor& dp_sum, const Tensor& dh, const Tensor& dkey_query,
                                const Tensor& dkey_bias) {
   const Arena::Mark mark(*exec.arena);
-  const Plan plan(exec, p);
-  if (plan.tasks == 0) return zero(dh, exec.stream);
-  const Args a = arguments(p, plan, dz, dp_sum);
+  const Counts counts(p);
+  if (counts.tasks == 0) return zero(dh, exec.stream);
+  TargetArgs a = target_arguments(exec, p, counts, dkey_query, dkey_bias);
+  a.dz = dense_floats(dz);
+  a.dp_sum = dense_floats(dp_sum);
   dispatch(p, dh, [&](auto zero_value, auto lanes) {
     using T = decltype(zero_value);
     using L = decltype(lanes);
-    launch_sums<T, L, true>(exec, a, plan, p.h, dkey_query, dkey_bias);
+    launch_sums<T, L, true>(exec, a, counts.tasks, p.h);
     row_gradients_kernel<T, L>
-        <<<static_cast<unsigned>(plan.chunks), kThreads, 0, ops::cuda::stream_of(exec)>>>(
+        <<<static_cast<unsigned>(counts.chunks), kThreads, 0, ops::cuda::stream_of(exec)>>>(
             a, ops::cuda::input_of<T>(p.h), ops::cuda::matrix_of<T>(dh));
     check_launch();
   });

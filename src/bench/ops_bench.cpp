@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "attention/hstu_attention.h"
 #include "base/rng.h"
 #include "bench/bench.h"
 #include "bench/workspace.h"
@@ -34,6 +35,7 @@ class OpsBench {
     elementwise();
     gather_and_sum();
     assemble();
+    target_attention();
     loss();
     adam();
   }
@@ -191,6 +193,50 @@ class OpsBench {
     // Sums in four orders: the gradient cannot be read less often than once.
     add_bytes("assemble backward", dim * element + 2 * dim / kDistinctShare * size_of(DType::kF32),
               [&] { ops::assemble_backward(w_.exec, p, x, g); });
+  }
+
+  /// The last layer's pass over all rows, with one target in each sequence; on a GPU the norm
+  /// before it is a part of it.
+  void target_attention() {
+    Arena::Mark mark(*w_.exec.arena);
+    const int64_t dim = shape_.dim, heads = shape_.heads;
+    const int64_t targets = static_cast<int64_t>(offsets_.size()) - 1;
+    const std::vector<int64_t> num_targets(static_cast<size_t>(targets), 1);
+    const Exec wide = w_.exec.with(Precision::kF32);
+    attention::TargetAttentionParams p;
+    p.h = activation(dim, "h");
+    p.offsets = offsets_;
+    p.num_targets = num_targets;
+    p.device_offsets = w_.placed<int64_t>(offsets_);
+    p.device_num_targets = w_.placed<int64_t>(num_targets);
+    p.plan = attention::target_attention_plan(w_.exec, p);
+    p.key_query = w_.parameter({targets, heads, dim}, "key_query", 0.05);
+    p.key_bias = w_.parameter({targets, heads}, "key_bias");
+    p.scale = 1 / static_cast<double>(shape_.length);
+    const auto by_head = [&] { return w_.zero_parameter({targets, heads, dim}); };
+    const Tensor dz = w_.parameter({targets, heads, dim}, "dz");
+    const Tensor dp_sum = w_.parameter({targets, heads}, "dp_sum");
+    const Tensor sums = by_head(), weights = w_.zero_parameter({targets, heads});
+    const Tensor p_sum = w_.zero_parameter({targets, heads}), dh = w_.zeros({tokens_, dim});
+    if (!attention::target_attention_norms(w_.exec, p.h)) {
+      add("target attention forward", dim,
+          [&] { attention::target_attention_forward(wide, p, sums, weights); });
+      add("target attention backward", 2 * dim,
+          [&] { attention::target_attention_backward(wide, p, dz, dp_sum, dh, sums, weights); });
+      return;
+    }
+    attention::TargetNorm norm;
+    norm.params.weight = w_.parameter({dim}, "weight");
+    norm.params.bias = w_.parameter({dim}, "bias");
+    norm.stats = ops::make_norm_stats(w_.exec, tokens_);
+    norm.xhat_sums = by_head();
+    const ops::NormGradients dnorm{w_.zero_parameter({dim}), w_.zero_parameter({dim}), {}};
+    add("norm + target attention forward", dim,
+        [&] { attention::target_attention_forward(w_.exec, p, norm, sums, p_sum); });
+    add("norm + target attention backward", 2 * dim, [&] {
+      attention::target_attention_backward(w_.exec, p, norm, p_sum, dz, dp_sum, dh, sums, weights,
+                                           dnorm);
+    });
   }
 
   void loss() {

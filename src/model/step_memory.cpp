@@ -208,7 +208,7 @@ class Step {
     wide(labels_, wides);
   }
   void target_scratch() {
-    constexpr int64_t kChunkRows = 128;
+    constexpr int64_t kChunkRows = 256;
     const int64_t targets = std::max<int64_t>(1, labels_ / std::max<int64_t>(1, samples_));
     const int64_t chunks = tokens_ / kChunkRows + samples_;
     wide(chunks * targets, m_.heads * (m_.dim + 1));

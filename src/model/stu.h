@@ -82,8 +82,12 @@ class StuLayer {
   /// passes through attention output, gate and projection, and K and V are never formed. Layer
   /// `concat`, target groups of one.
   struct TargetSaved {
-    Tensor x, h;  // all rows
+    Tensor x, h;  // all rows; h is absent where attention norms its rows itself
+    Tensor plan;  // of attention; may be absent
     ops::NormStats stats_in, stats_out;
+    // In place of h: the norm of the target rows, and the sums over xhat that attention made.
+    ops::NormStats stats_target;
+    Tensor x_target, xhat_sums;
     TargetTokens targets;
     Tensor h_target, u, q_scaled;  // [targets, ...]
     Tensor key_query, key_bias;    // [targets, heads, dim], [targets, heads]
@@ -132,6 +136,9 @@ class StuLayer {
   Tensor vqk_of(const Saved& s) const;
   /// Of the sequences of this rank, or of the group if there is one.
   attention::HstuAttentionParams attention_params(const Sequences& seq, const Tensor& vqk) const;
+  attention::TargetAttentionParams target_attention_params(const Sequences& seq,
+                                                           const TargetSaved& s) const;
+  attention::TargetNorm target_norm(const TargetSaved& s) const;
   void attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const;
   void attention_backward(const Exec& exec, const Sequences& seq, const Saved& s, const Tensor& da,
                           const Tensor& dz) const;

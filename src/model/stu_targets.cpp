@@ -2,7 +2,8 @@
 // there is no softmax, so with h = norm(x) and, per target and head, q' = W_k q / sqrt(d) and c =
 // b_k.q / sqrt(d):
 //   s_j = h_j.q' + c,  p_j = silu(s_j) / N,  z = sum_j p_j h_j,  a = W_v^T z + (sum_j p_j) b_v
-// One pass over h replaces the K and V projections and attention of every other row.
+// One pass over h replaces the K and V projections and attention of every other row. Where a GPU
+// makes this pass by tensor cores, it norms rows on the way: then h exists at target rows alone.
 
 #include <utility>
 
@@ -26,9 +27,25 @@ Tensor by_head(const Tensor& t, int64_t heads) {
   std::swap(view.strides[0], view.strides[1]);
   return view;
 }
-Tensor as_row(const Tensor& t) { return t.reshape({1, t.elements()}); }
-
 }  // namespace
+
+attention::TargetAttentionParams StuLayer::target_attention_params(const Sequences& seq,
+                                                                   const TargetSaved& s) const {
+  return {.h = s.h ? s.h : s.x,
+          .offsets = seq.offsets,
+          .num_targets = seq.num_targets,
+          .device_offsets = seq.device_offsets,
+          .device_num_targets = seq.device_num_targets,
+          .plan = s.plan,
+          .mask = config_.mask,
+          .key_query = s.key_query,
+          .key_bias = s.key_bias,
+          .scale = seq.score_scale};
+}
+
+attention::TargetNorm StuLayer::target_norm(const TargetSaved& s) const {
+  return {input_norm(), s.stats_in, s.xhat_sums};
+}
 
 StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequences& seq,
                                                 const Tensor& x, const TargetTokens& target_tokens,
@@ -45,14 +62,20 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   s.x = x;
   s.targets = target_tokens;
   s.stats_in = ops::make_norm_stats(exec, tokens);
-  s.h = exec.activation({tokens, dim});
-  ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
-
   s.h_target = exec.activation({targets, dim});
-  const Tensor x_target = exec.activation({targets, dim});
-  const ops::TableRows gathers[] = {{s.h, target_tokens.rows, s.h_target},
-                                    {x, target_tokens.rows, x_target}};
-  ops::gather_tables(exec, gathers);
+  s.x_target = exec.activation({targets, dim});
+  const bool norms = attention::target_attention_norms(exec, x);
+  if (norms) {
+    s.stats_target = ops::make_norm_stats(exec, targets);
+    ops::gather_rows(exec, x, target_tokens.rows, s.x_target);
+    ops::norm_forward(exec, input_norm(), s.x_target, s.h_target, s.stats_target);
+  } else {
+    s.h = exec.activation({tokens, dim});
+    ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
+    const ops::TableRows gathers[] = {{s.h, target_tokens.rows, s.h_target},
+                                      {x, target_tokens.rows, s.x_target}};
+    ops::gather_tables(exec, gathers);
+  }
   const Tensor uvq = exec.activation({targets, uvq_block().width});
   ops::gemm(exec, Trans::kNo, s.h_target, Trans::kNo, columns(weight, uvq_block()), uvq,
             {.bias = uvqk_bias_->value.narrow(0, 0, uvq_block().width)});
@@ -70,17 +93,14 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
   ops::gemm_each(wide, Trans::kNo, q_heads, Trans::kYes, k_weight, by_head(s.key_query, heads));
   s.z = wide.activation({targets, heads, dim});
   s.p_sum = wide.activation({targets, heads});
-  attention::target_attention_forward(wide,
-                                      {.h = s.h,
-                                       .offsets = seq.offsets,
-                                       .num_targets = seq.num_targets,
-                                       .device_offsets = seq.device_offsets,
-                                       .device_num_targets = seq.device_num_targets,
-                                       .mask = config_.mask,
-                                       .key_query = s.key_query,
-                                       .key_bias = s.key_bias,
-                                       .scale = seq.score_scale},
-                                      s.z, s.p_sum);
+  s.plan = attention::target_attention_plan(wide, target_attention_params(seq, s));
+  if (norms) {
+    s.xhat_sums = wide.activation({targets, heads, dim});
+    attention::target_attention_forward(exec, target_attention_params(seq, s), target_norm(s), s.z,
+                                        s.p_sum);
+  } else {
+    attention::target_attention_forward(wide, target_attention_params(seq, s), s.z, s.p_sum);
+  }
   const Tensor a = wide.activation({targets, w});
   ops::gemm_each(wide, Trans::kNo, by_head(s.z, heads), Trans::kNo,
                  by_head(columns(weight, v_block()), heads), by_head(a, heads));
@@ -94,7 +114,7 @@ StuLayer::TargetSaved StuLayer::forward_targets(const Exec& exec, const Sequence
                     s.stats_out);
   s.x_out = x_out ? x_out : exec.activation({targets, dim});
   ops::gemm(exec, Trans::kNo, s.y, Trans::kNo, output_weight_->value, s.x_out,
-            {.residual = x_target});
+            {.residual = s.x_target});
   return s;
 }
 
@@ -109,7 +129,7 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   const Tensor& weight = uvqk_weight_->value;
   const Tensor& dweight = uvqk_weight_->grad;
   const Tensor& bias = uvqk_bias_->value;
-  const Tensor dbias = as_row(uvqk_bias_->grad);
+  const Tensor& dbias = uvqk_bias_->grad;
   const Exec wide = wide_exec(exec);
 
   // Output projection and gate, at target rows.
@@ -136,35 +156,28 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
                  by_head(dz, heads));
   ops::gemm_each(wide, Trans::kYes, by_head(s.z, heads), Trans::kNo, da_heads,
                  block_heads(dweight, v_block()), true);
-  ops::gemm_each(wide, Trans::kYes, by_head(s.p_sum, heads), Trans::kNo, da_heads,
-                 block_heads(dbias, v_block()), true);
 
   // The pass over all rows.
-  const Tensor dh = exec.activation({tokens, dim});
+  const ops::NormGradients dnorm{input_norm_weight_->grad, input_norm_bias_->grad, {}};
+  const Tensor dh = s.h ? exec.activation({tokens, dim}) : Tensor{};
   const Tensor dkey_query = wide.activation({targets, heads, dim});
   const Tensor dkey_bias = wide.activation({targets, heads});
-  attention::target_attention_backward(wide,
-                                       {.h = s.h,
-                                        .offsets = seq.offsets,
-                                        .num_targets = seq.num_targets,
-                                        .device_offsets = seq.device_offsets,
-                                        .device_num_targets = seq.device_num_targets,
-                                        .mask = config_.mask,
-                                        .key_query = s.key_query,
-                                        .key_bias = s.key_bias,
-                                        .scale = seq.score_scale},
-                                       dz, dp_sum, dh, dkey_query, dkey_bias);
+  if (s.h) {
+    attention::target_attention_backward(wide, target_attention_params(seq, s), dz, dp_sum, dh,
+                                         dkey_query, dkey_bias);
+  } else {
+    attention::target_attention_backward(exec, target_attention_params(seq, s), target_norm(s),
+                                         s.p_sum, dz, dp_sum, dx, dkey_query, dkey_bias, dnorm);
+  }
 
   // q' = W_k q_scaled, c = b_k.q_scaled.
   const Tensor dq_wide = wide.activation({targets, q_block().width});
   const Tensor dq_heads = by_head(dq_wide, heads), q_heads = by_head(s.q_scaled, heads);
-  const Tensor dquery_heads = by_head(dkey_query, heads), dc_heads = by_head(dkey_bias, heads);
+  const Tensor dquery_heads = by_head(dkey_query, heads);
   ops::gemm_each(wide, Trans::kNo, dquery_heads, Trans::kNo, block_heads(weight, k_block()),
                  dq_heads);
   ops::gemm_each(wide, Trans::kYes, dquery_heads, Trans::kNo, q_heads,
                  block_heads(dweight, k_block()), true);
-  ops::gemm_each(wide, Trans::kYes, dc_heads, Trans::kNo, q_heads, block_heads(dbias, k_block()),
-                 true);
   ops::head_bias_add(exec, dq_wide, dkey_bias, part(bias, k_block()), alpha(),
                      columns(duvq, q_block()));
 
@@ -173,12 +186,21 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   ops::gemm(exec, Trans::kNo, duvq, Trans::kYes, columns(weight, uvq_block()), dh_target);
   ops::gemm(exec, Trans::kYes, s.h_target, Trans::kNo, duvq, columns(dweight, uvq_block()),
             {.accumulate = true});
-  ops::column_sum(exec, duvq, part(uvqk_bias_->grad, uvq_block()));
-  ops::segment_sum(exec, dh_target, s.targets.rows, dh);
-
-  ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx,
-                     {input_norm_weight_->grad, input_norm_bias_->grad});
-  ops::segment_sum(exec, dx_out, s.targets.rows, dx);
+  const ops::HeadBiasGradient biases[] = {{du, {}, part(dbias, u_block())},
+                                          {da_wide, s.p_sum, part(dbias, v_block())},
+                                          {columns(duvq, q_block()), {}, part(dbias, q_block())},
+                                          {s.q_scaled, dkey_bias, part(dbias, k_block())}};
+  ops::head_bias_gradients(exec, biases);
+  if (s.h) {
+    ops::segment_sum(exec, dh_target, s.targets.rows, dh);
+    ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, {}, dx, dnorm);
+    ops::segment_sum(exec, dx_out, s.targets.rows, dx);
+  } else {
+    const Tensor dx_target = exec.activation({targets, dim});
+    ops::norm_backward(exec, input_norm(), dh_target, s.x_target, s.stats_target, dx_out, dx_target,
+                       dnorm);
+    ops::segment_sum(exec, dx_target, s.targets.rows, dx);
+  }
 }
 
 }  // namespace segue::model

@@ -87,6 +87,7 @@ void action_encode_backward(const Exec& exec, const Tensor& dy, const Tensor& co
 void cyclic_time_features(const Exec& exec, const CyclicParams& p, const Tensor& timestamps,
                           const Tensor& out);
 
+void head_bias_gradients(const Exec& exec, std::span<const HeadBiasGradient> parts);
 void head_bias_dot(const Exec& exec, const Tensor& x, double factor, const Tensor& bias,
                    const Tensor& y, const Tensor& dot);
 void head_bias_add(const Exec& exec, const Tensor& x, const Tensor& weights, const Tensor& bias,

@@ -31,12 +31,13 @@ class ModeBed {
 
   Exec exec;
 
-  /// Uniform numbers in [-scale, scale) that depend on `seed` alone.
-  Tensor activation(uint64_t seed, std::initializer_list<int64_t> shape, double scale = 1) {
-    return filled(exec.dtype(), seed, shape, scale, true);
+  /// Uniform numbers in [offset - scale, offset + scale) that depend on `seed` alone.
+  Tensor activation(uint64_t seed, std::initializer_list<int64_t> shape, double scale = 1,
+                    double offset = 0) {
+    return filled(exec.dtype(), seed, shape, scale, offset, true);
   }
   Tensor parameter(uint64_t seed, std::initializer_list<int64_t> shape, double scale = 1) {
-    return filled(exec.parameter_dtype(), seed, shape, scale, false);
+    return filled(exec.parameter_dtype(), seed, shape, scale, 0, false);
   }
   /// A parameter that holds one number.
   Tensor scalar(double value) { return upload(DType::kF64, {1}, std::vector<double>{value}); }
@@ -82,14 +83,14 @@ class ModeBed {
   }
 
   Tensor filled(DType dtype, uint64_t seed, std::initializer_list<int64_t> shape, double scale,
-                bool rounds) {
+                double offset, bool rounds) {
     int64_t n = 1;
     for (const int64_t size : shape) n *= size;
     std::vector<double> numbers(static_cast<size_t>(n));
     for (size_t i = 0; i < numbers.size(); ++i) {
       const uint64_t bits = base::splitmix64(base::splitmix64(seed) + i);
       const auto value =
-          static_cast<float>(scale * (static_cast<double>(bits >> 11) * 0x1p-52 - 1.0));
+          static_cast<float>(offset + scale * (static_cast<double>(bits >> 11) * 0x1p-52 - 1.0));
       numbers[i] = static_cast<double>(rounds ? round_to_bf16(value) : value);
     }
     return upload(dtype, shape, numbers);

@@ -1,9 +1,23 @@
 #include "ops/head_bias.h"
 
+#include <utility>
+
 #include "ops/cuda_forms.h"
+#include "ops/gemm.h"
 #include "ops/row_loop.h"
 
 namespace segue::ops {
+namespace {
+
+/// [rows, heads * width] as a [rows, width] for each head.
+Tensor by_head(const Tensor& t, int64_t heads) {
+  Tensor view = t.split_columns(heads);
+  std::swap(view.sizes[0], view.sizes[1]);
+  std::swap(view.strides[0], view.strides[1]);
+  return view;
+}
+
+}  // namespace
 
 void head_bias_dot(const Exec& exec, const Tensor& x, double factor, const Tensor& bias,
                    const Tensor& y, const Tensor& dot) {
@@ -55,6 +69,23 @@ void head_bias_add(const Exec& exec, const Tensor& x, const Tensor& weights, con
       }
     });
   });
+}
+
+void head_bias_gradients(const Exec& exec, std::span<const HeadBiasGradient> parts) {
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::head_bias_gradients(exec, parts);
+  }
+  require_cpu(exec, "head_bias_gradients");
+  const Exec wide = exec.rounds_to_bf16() ? exec.with(Precision::kF32) : exec;
+  for (const HeadBiasGradient& p : parts) {
+    if (!p.weights) {
+      column_sum(exec, p.x, p.to);
+      continue;
+    }
+    const int64_t heads = p.weights.size(1);
+    gemm_each(wide, Trans::kYes, by_head(p.weights, heads), Trans::kNo, by_head(p.x, heads),
+              by_head(p.to.reshape({1, p.to.elements()}), heads), true);
+  }
 }
 
 }  // namespace segue::ops
