@@ -60,33 +60,33 @@ __global__ void __launch_bounds__(kThreads,
     if (adds) raw_add.load_row(residual.row(r), a.columns);
     const NormSpan s = saved_group(a, r, 0);
     T* to = dx.row(r);
-    // Swish: the gate that x is multiplied by, of which everything else follows.
-    const auto gate_of = [&](int i, int c, float(&value)[L::kW], float(&gate)[L::kW]) {
-      float w[L::kW], b[L::kW];
-      SharedRow<L::kW>::load(parameters, a.columns, c, w);
-      SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
-      raw_x.unpack(i, value);
-      for (int j = 0; j < L::kW; ++j) {
-        gate[j] = sigmoid<T>((value[j] - s.mean) * s.rstd * w[j] + b[j]);
-      }
-    };
+    L gate;  // swish: what x is multiplied by, of which everything else follows
+    if constexpr (kSwish) {
+      L::for_each(a.columns, [&](int i, int c) {
+        float w[L::kW], b[L::kW], value[L::kW];
+        SharedRow<L::kW>::load(parameters, a.columns, c, w);
+        SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
+        raw_x.unpack(i, value);
+        for (int j = 0; j < L::kW; ++j) {
+          gate.v[i][j] = sigmoid<T>((value[j] - s.mean) * s.rstd * w[j] + b[j]);
+        }
+      });
+    }
     const auto x_at = [&](int i, float(&v)[L::kW]) { raw_x.unpack(i, v); };
     const auto dn_at = [&](int i, float(&v)[L::kW]) {
       raw_dy.unpack(i, v);
       if constexpr (kSwish) {
-        float value[L::kW], gate[L::kW];
-        gate_of(i, L::first(i), value, gate);
-        for (int j = 0; j < L::kW; ++j) v[j] *= value[j] * gate[j] * (1.f - gate[j]);
+        float value[L::kW];
+        raw_x.unpack(i, value);
+        for (int j = 0; j < L::kW; ++j) v[j] *= value[j] * gate.v[i][j] * (1.f - gate.v[i][j]);
       }
     };
     norm_backward_row(a, r, s, parameters, x_at, dn_at, sums,
                       [&](int i, int c, float(&gradient)[L::kW]) {
                         float add[L::kW] = {};
                         if constexpr (kSwish) {
-                          float value[L::kW], gate[L::kW];
-                          gate_of(i, c, value, gate);
                           raw_dy.unpack(i, add);
-                          for (int j = 0; j < L::kW; ++j) add[j] *= gate[j];
+                          for (int j = 0; j < L::kW; ++j) add[j] *= gate.v[i][j];
                         } else if (adds) {
                           raw_add.unpack(i, add);
                         }
