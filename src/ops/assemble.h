@@ -26,7 +26,12 @@ struct AssembleParams {
   Tensor time_table;      // [buckets, dim]; absent: none
   Tensor time_index;      // i32 [tokens]
   Dropout dropout;
+  Tensor keep;  // bytes [tokens, assemble_keep_bytes], written by forward; absent: drawn again
 };
+/// Forward may leave what dropout decided for backward, as gate_forward does: see gate_keep_bytes.
+/// 0: of no use for this device, width or dropout. `p` needs nothing but its dropout.
+int64_t assemble_keep_bytes(const Exec& exec, const AssembleParams& p, int64_t dim);
+
 void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x);
 
 /// Gradients of everything that assemble reads, each += and summed in token order, float

@@ -54,6 +54,11 @@ const T* content_row(const AssembleParams& p, int64_t token) {
 
 }  // namespace
 
+int64_t assemble_keep_bytes(const Exec& exec, const AssembleParams& p, int64_t dim) {
+  if (!exec.device.is_cuda() || p.dropout.p <= 0) return 0;
+  return (dim + 7) / 8;  // a byte for 8 columns; a CPU draws again
+}
+
 void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) return cuda::assemble_forward(exec, p, x);

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "ops/cuda_forms.h"
+#include "ops/dropout.cuh"
 #include "ops/partial_sums.cuh"
 #include "ops/segments.cuh"
 
@@ -53,7 +54,7 @@ struct AssembleArgs {
 /// are kept apart for the same reason in float.
 template <class T, int kW>
 __global__ void __launch_bounds__(kThreads, 4)
-    assemble_kernel(AssembleArgs<T> a, int64_t tokens, int dim, Matrix<T> x) {
+    assemble_kernel(AssembleArgs<T> a, KeepBits keep, int64_t tokens, int dim, Matrix<T> x) {
   const BlockRows block(tokens);
   for (int64_t t = block.begin; t < block.end; t += kWarpsPerBlock) {
     const T* row = a.row(t);
@@ -77,15 +78,25 @@ __global__ void __launch_bounds__(kThreads, 4)
           value[j] = rounded<T>(__fadd_rn(value[j], rounded<T>(encoding[j])));
         }
       }
-      a.dropout.apply(random, c, value);
-      store(to + c, value);
+      if (!a.dropout.active) {
+        store(to + c, value);
+        continue;
+      }
+      const KeepMasks masks = a.dropout.keep_masks(random, c);
+      if (keep.data != nullptr && c % 8 == 0) *keep.at(t, c) = KeepBits::fold(masks.bits());
+      if constexpr (kW == 8) {
+        a.dropout.store_kept(masks, value, to + c);
+      } else {
+        a.dropout.apply_bits(masks.bits(), c, value);
+        store(to + c, value);
+      }
     }
   }
 }
 
 // ---- backward ----
 
-/// What dropout keeps of every row: one thread for 8 columns.
+/// What dropout keeps of every row, where forward did not leave it: one thread for 8 columns.
 __global__ void __launch_bounds__(kThreads)
     draw_bits_kernel(DroppedRows dropped, int64_t rows, int groups) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads, n = rows * groups;
@@ -93,12 +104,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t r = i / groups;
     const int first = static_cast<int>(i - r * groups) * 8;
     *dropped.keep.at(r, first) =
-        static_cast<uint8_t>(dropped.dropout.keep_bits(dropped.dropout.row(r), first));
+        KeepBits::fold(dropped.dropout.keep_bits(dropped.dropout.row(r), first));
   }
 }
 
 void draw_bits(const Exec& exec, int64_t rows, int64_t columns, const DroppedRows& dropped) {
-  if (!dropped.dropout.active) return;
   const int64_t groups = divide_up(columns, 8);
   const int64_t blocks = std::min(divide_up(rows * groups, kThreads), kMaxBlocks);
   draw_bits_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(
@@ -113,9 +123,8 @@ constexpr int kCodeWarps = 16;
 constexpr int kCodeAhead = 8;  // rows loaded before the first is added
 constexpr int kMaxCodes = 13;  // what fits into the shared memory of a multiprocessor
 
-/// partials[blockIdx.x][code][column] = sum over this block's rows, each dropped out and rounded;
-/// leaves the bits of the dropout for others.
-template <class T>
+/// partials[blockIdx.x][code][column] = sum over this block's rows, each dropped out and rounded.
+template <class T, bool kDrops>
 __global__ void __launch_bounds__(kCodeWarps* kWarp, 1)
     sum_codes_kernel(Matrix<const T> from, int64_t rows, int columns, DroppedRows dropped,
                      const int32_t* code_of, int codes, float scale, float* partials) {
@@ -138,27 +147,23 @@ __global__ void __launch_bounds__(kCodeWarps* kWarp, 1)
     const int64_t mine = r + lane < end ? r + lane : end - 1;
     const int32_t my_code = lane < kCodeAhead ? code_of[mine] : -1;
     if (my_code != -1) require_row(my_code, codes);
-    DropoutArgs::Row my_random;
-    if (lane < kCodeAhead) my_random = dropped.dropout.row(mine);
     uint4 raw[kCodeAhead];
+    uint32_t bits[kCodeAhead];
 #pragma unroll
     for (int k = 0; k < kCodeAhead; ++k) {
       const int64_t at = r + k < end ? r + k : end - 1;
-      if (inside) raw[k] = *reinterpret_cast<const uint4*>(from.row(at) + column);
+      if (!inside) continue;
+      raw[k] = *reinterpret_cast<const uint4*>(from.row(at) + column);
+      if constexpr (kDrops) bits[k] = *dropped.keep.at(at, column);
     }
 #pragma unroll
     for (int k = 0; k < kCodeAhead; ++k) {
       const int code = __shfl_sync(0xffffffffu, my_code, k);
-      const DropoutArgs::Row random{__shfl_sync(0xffffffffu, my_random.sample, k),
-                                    __shfl_sync(0xffffffffu, my_random.token, k)};
       if (r + k >= end || !inside) continue;
       float value[8];
       load(reinterpret_cast<const T*>(&raw[k]), value);
-      if (dropped.dropout.active) {
-        const uint32_t bits = dropped.dropout.keep_bits(random, column);
-        *dropped.keep.at(r + k, column) = static_cast<uint8_t>(bits);
-        dropped.dropout.apply_bits(bits, column, value);
-        for (int j = 0; j < 8; ++j) value[j] = rounded<T>(value[j]);
+      if constexpr (kDrops) {
+        dropped.dropout.template apply_rounded<T>(KeepBits::unfold(bits[k]), column, value);
       }
       if (code == -1) continue;
       float4* low = reinterpret_cast<float4*>(own + 2 * code * kHalf);
@@ -198,7 +203,8 @@ void sum_codes(const Exec& exec, const AssembleParams& p, const Tensor& dx,
   const int64_t blocks =
       std::clamp<int64_t>(kMultiprocessors / pieces, 1, divide_up(tokens, kCodeWarps));
   PartialSums partials(exec, blocks, codes * dim);
-  const auto kernel = sum_codes_kernel<bf16>;
+  const auto kernel =
+      dropped.dropout.active ? sum_codes_kernel<bf16, true> : sum_codes_kernel<bf16, false>;
   const auto bytes = static_cast<size_t>(kCodeWarps * codes * kCodeColumns) * sizeof(float);
   allow_shared_memory(kernel, bytes);
   kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(pieces)), kCodeWarps * kWarp,
@@ -210,6 +216,14 @@ void sum_codes(const Exec& exec, const AssembleParams& p, const Tensor& dx,
 }
 
 int64_t rows_or_zero(const Tensor& t) { return t ? t.size(0) : 0; }
+
+/// Empty unless dropout is on and somebody keeps its bits.
+KeepBits keep_of(const AssembleParams& p, int64_t tokens, int64_t dim) {
+  if (!p.keep || p.dropout.p <= 0) return {};
+  SEGUE_ASSERT(p.keep.size(0) == tokens && p.keep.size(1) == divide_up(dim, 8),
+               "assemble: bits [tokens, assemble_keep_bytes]");
+  return KeepBits(p.keep);
+}
 
 }  // namespace
 
@@ -235,8 +249,8 @@ void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x
     a.time = Source<float>(p.time_table, p.time_index, tokens, dim);
     a.dropout = DropoutArgs(exec, p.dropout);
     const auto launch = [&](auto kernel) {
-      kernel<<<row_blocks(tokens), kThreads, 0, stream>>>(a, tokens, static_cast<int>(dim),
-                                                          matrix_of<T>(x));
+      kernel<<<row_blocks(tokens), kThreads, 0, stream>>>(a, keep_of(p, tokens, dim), tokens,
+                                                          static_cast<int>(dim), matrix_of<T>(x));
       check_launch();
     };
     if (can_vectorize(dim,
@@ -256,8 +270,10 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
   // Every sum applies the dropout itself: a pass over dx is cheaper than a copy of it.
   DroppedRows dropped;
   dropped.dropout = DropoutArgs(exec, p.dropout);
-  if (dropped.dropout.active) {
+  dropped.keep = keep_of(p, tokens, dim);
+  if (dropped.dropout.active && dropped.keep.data == nullptr) {
     dropped.keep = KeepBits(exec.arena->tensor(DType::kU8, {tokens, divide_up(dim, 8)}));
+    draw_bits(exec, tokens, dim, dropped);
   }
   std::vector<SumOrder> orders;
   const auto order_of = [&](const Tensor& table, const Tensor& index, double scale) {
@@ -272,7 +288,6 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
     sum_codes(exec, p, dx, dropped, gradients.action);
   } else {
     order_of(gradients.action, p.action_index, p.scale);
-    draw_bits(exec, tokens, dim, dropped);
   }
   if (gradients.content || gradients.context) {
     orders.push_back({p.row_index,

@@ -64,6 +64,16 @@ struct NormArgs {
                  "norm: one weight and bias per column, or per group");
   }
   int64_t weights() const { return groups == 1 && columns_per_weight == 1 ? columns : groups; }
+  /// A single group that fills the lanes of a warp: what __device__ code may take for constant.
+  template <class L>
+  bool fills() const {
+    return groups == 1 && columns == L::kColumns;
+  }
+  template <class L>
+  __device__ void assume_filled() {
+    columns = width = L::kColumns;
+    groups = 1;
+  }
   /// Pieces of 8 columns lie inside one group.
   bool can_vectorize_groups() const { return groups == 1 || width % 8 == 0; }
   size_t parameter_bytes() const { return 2 * static_cast<size_t>(columns) * sizeof(float); }

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "ops/kernel.cuh"
+#include "ops/dropout.cuh"
 #include "ops/rows.h"
 
 namespace segue::ops::cuda {

@@ -65,47 +65,57 @@ __device__ void store_vector(T* to, const float (&from)[kW]) {
   }
 }
 
-/// Row of `destination` [column .. column + kW) += scale * values; no thread shares an element.
-template <int kW>
-__device__ void add_to_target(const TargetArgs& targets, uint32_t destination, int64_t column,
-                              const float (&values)[kW]) {
-  int at = 0;
-  while (destination >= targets.rows[at].end) ++at;
-  const TargetArgs::Rows t = targets.rows[at];
-  if (t.data == nullptr) return;
-  const int64_t row = destination - (at == 0 ? 0 : targets.rows[at - 1].end);
-  float now[kW];
-  const auto add = [&](auto* to) {
-    load_vector(to, now);
-    for (int j = 0; j < kW; ++j) now[j] += __fmul_rn(values[j], t.scale);
-    store_vector(to, now);
-  };
-  if (t.is_bf16) {
-    add(static_cast<bf16*>(t.data) + row * t.stride + column);
-  } else {
-    add(static_cast<float*>(t.data) + row * t.stride + column);
-  }
-}
+/// Where the sums of one destination go.
+struct TargetRow {
+  void* data;  // null: nobody wants them
+  float scale;
+  bool is_bf16;
 
-constexpr int kSumColumns = 256;  // of one warp
-constexpr int kAhead = 4;         // rows loaded before the first is added; divides a warp
+  __device__ TargetRow(const TargetArgs& targets, uint32_t destination) {
+    int at = 0;
+    while (destination >= targets.rows[at].end) ++at;
+    const TargetArgs::Rows& t = targets.rows[at];
+    const int64_t row = destination - (at == 0 ? 0 : targets.rows[at - 1].end);
+    scale = t.scale;
+    is_bf16 = t.is_bf16;
+    data = t.data == nullptr ? nullptr
+                             : static_cast<char*>(t.data) + row * t.stride * (is_bf16 ? 2 : 4);
+  }
+  /// Columns column .. column + kW += scale * values; no thread shares an element.
+  template <int kW>
+  __device__ void add(int64_t column, const float (&values)[kW]) const {
+    if (data == nullptr) return;
+    const auto add_to = [&](auto* to) {
+      float now[kW];
+      load_vector(to, now);
+      for (int j = 0; j < kW; ++j) now[j] += __fmul_rn(values[j], scale);
+      store_vector(to, now);
+    };
+    if (is_bf16) {
+      add_to(static_cast<bf16*>(data) + column);
+    } else {
+      add_to(static_cast<float*>(data) + column);
+    }
+  }
+};
+
+constexpr int kAhead = 4;  // rows loaded before the first is added; divides a warp
 constexpr int kMaxChunk = 2 * kWarp;
 
 /// A warp adds the items of one chunk. Groups that lie inside it are finished; the sum of one that
 /// came in from the chunk before goes to partials[chunk][0], of one that goes on to the next and
 /// began here to partials[chunk][1].
-template <class T, int kW>
-__global__ void __launch_bounds__(kThreads, 3)
+template <class T, class L, bool kDrops>
+__global__ void __launch_bounds__(kThreads, 2)
     sum_chunks_kernel(SortedItems s, int chunk_length, Matrix<const T> from, DroppedRows dropped,
                       int columns, TargetArgs targets, float* partials) {
-  using L = Lanes<kW, kSumColumns / kWarp / kW>;
   const int64_t chunk = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
   const int64_t begin = chunk * chunk_length;
   if (begin >= s.n) return;
   const int64_t end = begin + chunk_length < s.n ? begin + chunk_length : s.n;
   if (s.keys[begin] >= s.destinations) return;  // all of these go nowhere
-  const int base = static_cast<int>(blockIdx.y) * kSumColumns;
-  const int count = min(kSumColumns, columns - base);
+  const int base = static_cast<int>(blockIdx.y) * L::kColumns;
+  const int count = min(L::kColumns, columns - base);
   const bool came_in = begin > 0 && s.keys[begin - 1] == s.keys[begin];
 
   L sum{};
@@ -113,60 +123,65 @@ __global__ void __launch_bounds__(kThreads, 3)
   bool is_head = came_in;
   const auto flush = [&](bool goes_on) {
     if (key >= s.destinations) return;
-    L::for_each(count, [&](int i, int c) {
-      if (is_head || goes_on) {
-        const int64_t slot = chunk * 2 + (is_head ? 0 : 1);
-        store(partials + slot * columns + base + c, sum.v[i]);
-      } else {
-        add_to_target(targets, key, base + c, sum.v[i]);
-      }
-    });
+    if (is_head || goes_on) {
+      float* to = partials + (chunk * 2 + (is_head ? 0 : 1)) * columns + base;
+      sum.store_row(to, count);
+    } else {
+      const TargetRow to(targets, key);
+      L::for_each(count, [&](int i, int c) { to.add(base + c, sum.v[i]); });
+    }
   };
 
-  // A lane knows two of the chunk's items and passes them round.
+  // A lane knows two of the chunk's items and passes them round; where groups begin, all know.
   const auto lane = static_cast<int>(threadIdx.x % kWarp);
-  uint32_t my_keys[2], my_items[2];
+  uint32_t my_keys[2], my_items[2], starts[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int64_t at = begin + half * kWarp + lane;
     my_keys[half] = at < end ? s.keys[at] : 0;
     my_items[half] = at < end ? s.items[at] : 0;
+    const bool starts_group = at > begin && at < end && s.keys[at - 1] != my_keys[half];
+    starts[half] = __ballot_sync(0xffffffffu, starts_group);
   }
-  const bool drops = dropped.dropout.active;
+  // A row lies one product of 32 bits away from row 0.
+  const int first = base + L::first(0);
+  const char* const lane_rows = reinterpret_cast<const char*>(from.data + first);
+  const uint8_t* const lane_bits = dropped.keep.data + first / 8;
+  const auto row_bytes = static_cast<uint32_t>(from.stride * sizeof(T));
+  const auto keep_bytes = static_cast<uint32_t>(dropped.keep.stride);
   const auto length = static_cast<int>(end - begin);
   for (int at = 0; at < length; at += kAhead) {
     typename L::template Raw<T> rows[kAhead];
-    uint8_t bits[kAhead][L::kIters];
-    const int half = at / kWarp;
-    const uint32_t half_keys = half == 0 ? my_keys[0] : my_keys[1];
-    const uint32_t half_items = half == 0 ? my_items[0] : my_items[1];
+    uint32_t bits[kAhead][L::kIters];
+    const bool low_half = at < kWarp;
+    const uint32_t half_items = low_half ? my_items[0] : my_items[1];
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       // Beyond the end: item 0, which exists and is not added.
-      const int64_t item = __shfl_sync(0xffffffffu, half_items, (at + k) % kWarp);
-      rows[k].load_row(from.row(item) + base, count);
-      if (drops) {
-        L::for_each(count, [&](int i, int c) { bits[k][i] = *dropped.keep.at(item, base + c); });
+      const uint64_t item = __shfl_sync(0xffffffffu, half_items, (at + k) % kWarp);
+      rows[k].load_lane(reinterpret_cast<const T*>(lane_rows + item * row_bytes), count);
+      if constexpr (kDrops) {
+        const uint8_t* row_bits = lane_bits + item * keep_bytes;
+        L::for_each(count, [&](int i, int) { bits[k][i] = row_bits[i * kWarp * L::kW / 8]; });
       }
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       if (at + k >= length) continue;
-      const uint32_t item_key = __shfl_sync(0xffffffffu, half_keys, (at + k) % kWarp);
-      if (item_key != key) {
+      if ((low_half ? starts[0] : starts[1]) >> (at + k) % kWarp & 1u) {
         flush(false);
         sum = L{};
-        key = item_key;
+        key = __shfl_sync(0xffffffffu, low_half ? my_keys[0] : my_keys[1], (at + k) % kWarp);
         is_head = false;
       }
       L::for_each(count, [&](int i, int c) {
-        float value[kW];
+        float value[L::kW];
         rows[k].unpack(i, value);
-        if (drops) {
-          dropped.dropout.apply_bits(bits[k][i], base + c, value);
-          for (int j = 0; j < kW; ++j) value[j] = rounded<T>(value[j]);
+        if constexpr (kDrops) {
+          const uint32_t kept = KeepBits::unfold(bits[k][i]);
+          dropped.dropout.template apply_rounded<T>(kept, base + c, value);
         }
-        for (int j = 0; j < kW; ++j) sum.v[i][j] += value[j];
+        for (int j = 0; j < L::kW; ++j) sum.v[i][j] += value[j];
       });
     }
   }
@@ -193,53 +208,45 @@ __device__ int64_t span_of(const SortedItems& s, int64_t chunk, int chunk_length
   }
 }
 
-/// Partial i of the group that began in `chunk`.
-__device__ const float* span_row(const float* partials, int64_t chunk, int64_t i, int columns) {
-  return partials + ((chunk + i) * 2 + (i == 0 ? 1 : 0)) * columns;
-}
-
-/// Finishes groups that go beyond the chunk where they begin. A warp adds the few partial sums of
-/// one; where there are many, all warps of the block add pieces of them, then the pieces in order.
+/// Finishes groups that go beyond the chunk where they begin: kV columns a lane. A warp adds the
+/// few partial sums of one; where there are many, all warps of the block add pieces of them, then
+/// the pieces in order.
 template <int kV>
 __global__ void __launch_bounds__(kThreads)
     sum_spans_kernel(SortedItems s, int chunk_length, int columns, TargetArgs targets,
                      const float* partials) {
-  constexpr int kVectors = 4, kStep = kWarp * kV, kColumns = kVectors * kStep;  // at a time
-  using Sum = float[kVectors][kV];
+  constexpr int kColumns = kWarp * kV;
   __shared__ __align__(16) float pieces[kWarpsPerBlock][kColumns];
   __shared__ int64_t spans[kWarpsPerBlock];
   const int warp = static_cast<int>(threadIdx.x) / kWarp;
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock;
+  const int base = static_cast<int>(blockIdx.y) * kColumns, column = base + lane * kV;
   const auto key_of = [&](int64_t chunk) { return s.keys[(chunk + 1) * chunk_length - 1]; };
-  const auto for_columns = [&](int base, auto&& f) {
+  // Partials from .. until of the group that began in `chunk`, several on their way at a time.
+  const auto sum_part = [&](int64_t chunk, int64_t from, int64_t until, float(&sum)[kV]) {
+    constexpr int kBatch = 8;
+    const float* own = partials + (chunk * 2 + 1) * columns + column;  // where it began
+    const float* heads = partials + chunk * 2 * columns + column;      // and where it goes on
+    for (int64_t i = from; i < until; i += kBatch) {
+      float values[kBatch][kV] = {};
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int c = base + i * kStep + lane * kV;
-      if (c < columns) f(i, c);
-    }
-  };
-  const auto sum_part = [&](int64_t chunk, int base, int64_t from, int64_t until, Sum& sum) {
-#pragma unroll 4
-    for (int64_t i = from; i < until; ++i) {
-      const float* row = span_row(partials, chunk, i, columns);
-      for_columns(base, [&](int v, int c) {
-        float value[kV];
-        load_vector(row + c, value);
-        for (int j = 0; j < kV; ++j) sum[v][j] += value[j];
-      });
+      for (int k = 0; k < kBatch; ++k) {
+        if (i + k < until) load_vector(i + k == 0 ? own : heads + (i + k) * 2 * columns, values[k]);
+      }
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        for (int j = 0; j < kV; ++j) sum[j] += values[k][j];
+      }
     }
   };
 
   const int64_t own = span_of(s, first + warp, chunk_length);
   if (lane == 0) spans[warp] = own;
-  if (own > 0 && own < kShortSpan) {
-    for (int base = 0; base < columns; base += kColumns) {
-      Sum sum = {};
-      sum_part(first + warp, base, 0, own + 1, sum);
-      for_columns(base,
-                  [&](int v, int c) { add_to_target(targets, key_of(first + warp), c, sum[v]); });
-    }
+  if (own > 0 && own < kShortSpan && column < columns) {
+    float sum[kV] = {};
+    sum_part(first + warp, 0, own + 1, sum);
+    TargetRow(targets, key_of(first + warp)).add(column, sum);
   }
   __syncthreads();
   for (int w = 0; w < kWarpsPerBlock; ++w) {
@@ -247,21 +254,18 @@ __global__ void __launch_bounds__(kThreads)
     if (count <= kShortSpan) continue;
     const int64_t each = (count + kWarpsPerBlock - 1) / kWarpsPerBlock;
     const int64_t from = warp * each, until = from + each < count ? from + each : count;
-    for (int base = 0; base < columns; base += kColumns) {
-      Sum sum = {};
-      sum_part(first + w, base, from, until, sum);
-      for_columns(base, [&](int v, int c) {
-        for (int j = 0; j < kV; ++j) pieces[warp][c - base + j] = sum[v][j];
-      });
-      __syncthreads();
-      for (int c = static_cast<int>(threadIdx.x); c < min(kColumns, columns - base);
-           c += kThreads) {
-        float total[1] = {0.f};
-        for (int piece = 0; piece < kWarpsPerBlock; ++piece) total[0] += pieces[piece][c];
-        add_to_target(targets, key_of(first + w), base + c, total);
-      }
-      __syncthreads();
+    if (column < columns) {
+      float sum[kV] = {};
+      sum_part(first + w, from, until, sum);
+      store_vector(&pieces[warp][lane * kV], sum);
     }
+    __syncthreads();
+    for (int c = static_cast<int>(threadIdx.x); c < min(kColumns, columns - base); c += kThreads) {
+      float total[1] = {0.f};
+      for (int piece = 0; piece < kWarpsPerBlock; ++piece) total[0] += pieces[piece][c];
+      TargetRow(targets, key_of(first + w)).add(base + c, total);
+    }
+    __syncthreads();
   }
 }
 
@@ -294,7 +298,7 @@ __global__ void __launch_bounds__(kThreads)
         for (int j = 0; j < kW; ++j) sum[j] += value[j];
       }
     }
-    add_to_target(targets, static_cast<uint32_t>(to), c, sum);
+    TargetRow(targets, static_cast<uint32_t>(to)).add(c, sum);
   }
 }
 
@@ -393,24 +397,27 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
   const int64_t chunks = divide_up(sorted.n, chunk_length);
   const Tensor partials = exec.arena->tensor(DType::kF32, {chunks * 2, columns});
   const auto blocks = static_cast<unsigned>(divide_up(chunks, kWarpsPerBlock));
-  const dim3 grid(blocks, static_cast<unsigned>(divide_up(columns, kSumColumns)));
+  const auto grid_of = [&](int columns_each) {
+    return dim3(blocks, static_cast<unsigned>(divide_up(columns, columns_each)));
+  };
   dispatch_type(from.dtype, [&](auto zero_value) {
-    using T = decltype(zero_value);
-    const auto launch = [&](auto kernel) {
-      kernel<<<grid, kThreads, 0, stream>>>(sorted, chunk_length, input_of<T>(from), dropped,
-                                            static_cast<int>(columns), targets,
-                                            device_ptr<float>(partials));
+    const auto launch = [&](auto lanes) {
+      using T = decltype(zero_value);
+      using L = decltype(lanes);
+      const auto kernel =
+          dropped.dropout.active ? sum_chunks_kernel<T, L, true> : sum_chunks_kernel<T, L, false>;
+      kernel<<<grid_of(L::kColumns), kThreads, 0, stream>>>(sorted, chunk_length, input_of<T>(from),
+                                                            dropped, static_cast<int>(columns),
+                                                            targets, device_ptr<float>(partials));
       check_launch();
     };
-    if (vectorize) {
-      launch(sum_chunks_kernel<T, 8>);
-    } else {
-      launch(sum_chunks_kernel<T, 1>);
-    }
+    if (!vectorize) return launch(Lanes<1, 8>{});
+    if (columns <= 256) return launch(Lanes<8, 1>{});
+    launch(Lanes<8, 2>{});
   });
   const auto finish = vectorize ? sum_spans_kernel<4> : sum_spans_kernel<1>;
-  finish<<<blocks, kThreads, 0, stream>>>(sorted, chunk_length, static_cast<int>(columns), targets,
-                                          device_ptr<float>(partials));
+  finish<<<grid_of(kWarp * (vectorize ? 4 : 1)), kThreads, 0, stream>>>(
+      sorted, chunk_length, static_cast<int>(columns), targets, device_ptr<float>(partials));
   check_launch();
 }
 
