@@ -196,6 +196,12 @@ class OpsBench {
     if (const int64_t bytes = ops::assemble_keep_bytes(w_.exec, p, dim); bytes > 0) {
       p.keep = w_.exec.arena->tensor(DType::kU8, {tokens_, bytes});
       add("assemble forward, bits kept", 2 * dim, forward);
+      const ops::FollowingNorm norm = {
+          {.weight = w_.parameter({dim}, "weight"), .bias = w_.parameter({dim}, "bias")},
+          w_.zeros({tokens_, dim}),
+          ops::make_norm_stats(w_.exec, tokens_)};
+      add("assemble and norm forward, bits kept", 3 * dim,
+          [&] { ops::assemble_forward(w_.exec, p, x, norm); });
       add_bytes("assemble backward, bits kept", backward_bytes, backward);
     }
   }

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "ops/dropout.h"
+#include "ops/norm.h"
 #include "tensor/exec.h"
 
 namespace segue::ops {
@@ -32,7 +33,9 @@ struct AssembleParams {
 /// 0: of no use for this device, width or dropout. `p` needs nothing but its dropout.
 int64_t assemble_keep_bytes(const Exec& exec, const AssembleParams& p, int64_t dim);
 
-void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x);
+/// `norm`, if it has a result, is made of x in the same pass.
+void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x,
+                      const FollowingNorm& norm = {});
 
 /// Gradients of everything that assemble reads, each += and summed in token order, float
 /// throughout: dcontent, dcontext, daction (with the factor `scale`), dposition, dtime (without).

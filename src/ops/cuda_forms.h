@@ -70,7 +70,8 @@ void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Te
 void round_rows_to_bf16(const Exec& exec, const Tensor& x);
 void round_rows_to_f16(const Exec& exec, const Tensor& x);
 
-void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x);
+void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x,
+                      const FollowingNorm& norm);
 void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& dx,
                        const AssembleGradients& gradients);
 

@@ -140,16 +140,15 @@ struct DropoutArgs {
   }
   /// What apply_bits gives, rounded to T.
   template <class T, int kW>
-  __device__ void apply_rounded(uint32_t bits, int first, float (&v)[kW]) const {
+  __device__ void apply_rounded(const KeepMasks& masks, int first, float (&v)[kW]) const {
     if constexpr (kW == 8 && sizeof(T) == 2) {
       uint32_t words[4];
-      pack_kept<T>(KeepMasks::from_bits(bits), v, words);
+      pack_kept<T>(masks, v, words);
 #pragma unroll
       for (int i = 0; i < 4; ++i) unpack_pair<T>(words[i], v[2 * i], v[2 * i + 1]);
     } else {
-      apply_bits(bits, first, v);
-#pragma unroll
-      for (int j = 0; j < kW; ++j) v[j] = rounded<T>(v[j]);
+      apply_bits(masks.bits(), first, v);
+      round_all<T>(v);
     }
   }
   /// Stores 8 columns as they are after dropout.
@@ -184,9 +183,13 @@ struct KeepBits {
   }
   __device__ uint8_t* at(int64_t row, int column) const { return data + row * stride + column / 8; }
 
-  /// Bits of KeepMasks in a byte, and back with others beside them.
-  __device__ static uint8_t fold(uint32_t bits) { return static_cast<uint8_t>(bits | bits >> 12); }
-  __device__ static uint32_t unfold(uint32_t byte) { return byte * 0x1001u; }
+  __device__ static uint8_t byte_of(const KeepMasks& masks) {
+    const uint32_t bits = masks.bits();
+    return static_cast<uint8_t>(bits | bits >> 12);
+  }
+  __device__ static KeepMasks masks_of(uint32_t byte) {
+    return KeepMasks::from_bits(byte * 0x1001u);
+  }
 };
 
 }  // namespace segue::ops::cuda

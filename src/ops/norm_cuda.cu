@@ -19,24 +19,17 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 4 : 1)
     value.unpack(next, a.columns);
     if (r + kWarpsPerBlock < block.end) next.load_row(x.row(r + kWarpsPerBlock), a.columns);
     T* to = y.row(r);
-    for (int group = 0; group < a.groups; ++group) {
-      const NormSpan s = measure_group(a, r, group, value);
-      L::for_each(a.columns, [&](int i, int c) {
-        if (!s.has(c)) return;
-        float w[L::kW], b[L::kW], out[L::kW];
-        SharedRow<L::kW>::load(parameters, a.columns, c, w);
-        SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
-        for (int j = 0; j < L::kW; ++j) {
-          const float n = (value.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
-          out[j] = kSwish ? value.v[i][j] * sigmoid<T>(n) : n;
-        }
-        if (!kSwish && addend.data != nullptr) {
-          load(addend.row(r) + c, w);
-          for (int j = 0; j < L::kW; ++j) out[j] = rounded<T>(out[j]) + w[j];
-        }
-        store(to + c, out);
-      });
-    }
+    normalize_row(a, r, parameters, value, [&](int i, int c, float(&out)[L::kW]) {
+      if constexpr (kSwish) {
+        for (int j = 0; j < L::kW; ++j) out[j] = value.v[i][j] * sigmoid<T>(out[j]);
+      } else if (addend.data != nullptr) {
+        float more[L::kW];
+        load(addend.row(r) + c, more);
+        round_all<T>(out);
+        for (int j = 0; j < L::kW; ++j) out[j] += more[j];
+      }
+      store(to + c, out);
+    });
   }
 }
 
@@ -93,7 +86,7 @@ __global__ void __launch_bounds__(kThreads,
                         for (int j = 0; j < L::kW; ++j) gradient[j] += add[j];
                         store(to + c, gradient);
                         if (kinds < 3) return;
-                        for (int j = 0; j < L::kW; ++j) gradient[j] = rounded<T>(gradient[j]);
+                        round_all<T>(gradient);
                         sums.add_to(2, c, gradient);
                       });
   }

@@ -125,6 +125,24 @@ __device__ NormSpan measure_group(const NormArgs& a, int64_t row, int group, con
   return s;
 }
 
+/// finish(i, first column, normalised values) for every piece of a row. `parameters` is what
+/// stage() wrote.
+template <class L, class Finish>
+__device__ void normalize_row(const NormArgs& a, int64_t row, const float* parameters, const L& x,
+                              const Finish& finish) {
+  for (int group = 0; group < a.groups; ++group) {
+    const NormSpan s = measure_group(a, row, group, x);
+    L::for_each(a.columns, [&](int i, int c) {
+      if (!s.has(c)) return;
+      float w[L::kW], b[L::kW], n[L::kW];
+      SharedRow<L::kW>::load(parameters, a.columns, c, w);
+      SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
+      for (int j = 0; j < L::kW; ++j) n[j] = (x.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
+      finish(i, c, n);
+    });
+  }
+}
+
 __device__ inline NormSpan saved_group(const NormArgs& a, int64_t row, int group) {
   const int64_t at = row * a.groups + group;
   return {group * a.width, (group + 1) * a.width, a.mean[at], a.rstd[at]};
