@@ -100,15 +100,19 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Rows&, const Token
   if (const int64_t bytes = ops::assemble_keep_bytes(exec, assemble, config_.dim); bytes > 0) {
     assemble.keep = u.keep = exec.arena->tensor(DType::kU8, {tokens.count, bytes});
   }
-  ops::assemble_forward(exec, assemble, u.x0);
-  if (options.probe) options.probe("positional", u.x0);
+  const auto make_input = [&](const ops::FollowingNorm& norm) {
+    ops::assemble_forward(exec, assemble, u.x0, norm);
+    if (options.probe) options.probe("positional", u.x0);
+  };
 
   u.collapsed = collapses_last_layer(tokens);
   const size_t full_layers = layers_.size() - (u.collapsed ? 1 : 0);
   Tensor x = u.x0;
   u.layers.reserve(full_layers);
+  if (full_layers == 0) make_input({});
   for (size_t l = 0; l < full_layers; ++l) {
-    u.layers.push_back(layers_[l].forward(exec, tokens.sequences, x));
+    u.layers.push_back(
+        layers_[l].forward(exec, tokens.sequences, x, l == 0 ? make_input : StuLayer::MakeInput{}));
     x = u.layers.back().x_out;
     if (options.probe) options.probe("stu" + std::to_string(l), x);
   }
