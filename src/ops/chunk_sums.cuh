@@ -52,8 +52,9 @@ struct TargetRow {
     data = t.data == nullptr ? nullptr
                              : static_cast<char*>(t.data) + row * t.stride * (is_bf16 ? 2 : 4);
   }
-  /// Columns column .. column + kW += scale * values; no thread shares an element.
-  template <int kW>
+  /// Columns column .. column + kW += scale * values; no thread shares an element. kInMemory: see
+  /// below; of use where groups are long.
+  template <bool kInMemory = true, int kW>
   __device__ void add(int64_t column, const float (&values)[kW]) const {
     if (data == nullptr) return;
     float more[kW];
@@ -72,7 +73,7 @@ struct TargetRow {
 #if __CUDA_ARCH__ >= 900
     // The memory adds: nobody waits for what is there. One addend an element, so no order to keep;
     // numbers below 2^-126 count as 0.
-    if constexpr (kW == 8) {
+    if constexpr (kInMemory && kW == 8) {
       for (int j = 0; j < kW; j += 4) {
         asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + j), "f"(more[j]),
                      "f"(more[j + 1]), "f"(more[j + 2]), "f"(more[j + 3])
@@ -127,7 +128,7 @@ __device__ void add_chunk(const ChunkArgs<T>& a, int64_t chunk, Rider& rider) {
       sum.store_row(a.partials + slot * a.columns + base, count);
     } else {
       const TargetRow to(a.targets, key);
-      L::for_each(count, [&](int i, int c) { to.add(base + c, sum.v[i]); });
+      L::for_each(count, [&](int i, int c) { to.template add<kDrops>(base + c, sum.v[i]); });
     }
   };
 
@@ -171,6 +172,12 @@ __device__ void add_chunk(const ChunkArgs<T>& a, int64_t chunk, Rider& rider) {
     rider.read(mine.row, lane < left);
     for (int at = 0; at < min(left, kWarp); at += kAhead) {
       const uint32_t ahead = at + kAhead < kWarp ? mine.row : next.row;
+      // The place of a row that was added is free for one that comes kAhead later. Dropout takes
+      // long enough to hide a load after each row; without it loads go out together.
+      const auto load_later = [&](int k) {
+        const uint32_t item = __shfl_sync(0xffffffffu, ahead, (at + kAhead + k) % kWarp);
+        if (at + kAhead + k < left) load_row(k, item);
+      };
 #pragma unroll
       for (int k = 0; k < kAhead; ++k) {
         if (at + k < left) {
@@ -191,9 +198,11 @@ __device__ void add_chunk(const ChunkArgs<T>& a, int64_t chunk, Rider& rider) {
             for (int j = 0; j < L::kW; ++j) sum.v[i][j] += value[j];
           });
         }
-        // The place of this row is free for one that comes kAhead later.
-        const uint32_t item = __shfl_sync(0xffffffffu, ahead, (at + kAhead + k) % kWarp);
-        if (at + kAhead + k < left) load_row(k, item);
+        if constexpr (kDrops) load_later(k);
+      }
+      if constexpr (!kDrops) {
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) load_later(k);
       }
     }
     mine = next;
