@@ -189,10 +189,23 @@ class OpsBench {
     g.action = w_.zero_parameter({kCodes, dim});
     g.position = w_.zero_parameter({positions, dim});
     g.time = w_.zero_parameter({kTimes, dim});
-    add("assemble forward", 2 * dim, [&] { ops::assemble_forward(w_.exec, p, x); });
+    const auto forward = [&] { ops::assemble_forward(w_.exec, p, x); };
+    const auto backward = [&] { ops::assemble_backward(w_.exec, p, x, g); };
     // Sums in four orders: the gradient cannot be read less often than once.
-    add_bytes("assemble backward", dim * element + 2 * dim / kDistinctShare * size_of(DType::kF32),
-              [&] { ops::assemble_backward(w_.exec, p, x, g); });
+    const int64_t backward_bytes = dim * element + 2 * dim / kDistinctShare * size_of(DType::kF32);
+    add("assemble forward", 2 * dim, forward);
+    add_bytes("assemble backward", backward_bytes, backward);
+    if (const int64_t bytes = ops::assemble_keep_bytes(w_.exec, p, dim); bytes > 0) {
+      p.keep = w_.exec.arena->tensor(DType::kU8, {tokens_, bytes});
+      add("assemble forward, bits kept", 2 * dim, forward);
+      const ops::FollowingNorm norm = {
+          {.weight = w_.parameter({dim}, "weight"), .bias = w_.parameter({dim}, "bias")},
+          w_.zeros({tokens_, dim}),
+          ops::make_norm_stats(w_.exec, tokens_)};
+      add("assemble and norm forward, bits kept", 3 * dim,
+          [&] { ops::assemble_forward(w_.exec, p, x, norm); });
+      add_bytes("assemble backward, bits kept", backward_bytes, backward);
+    }
   }
 
   /// The last layer's pass over all rows, with one target in each sequence; on a GPU the norm

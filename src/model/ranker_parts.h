@@ -52,6 +52,7 @@ struct Ranker::Tokens {
 
 struct Ranker::UserSide {
   Tensor x0;
+  Tensor keep;  // what dropout kept of x0, where backward reads it (ops::assemble_keep_bytes)
   std::vector<StuLayer::Saved> layers;
   StuLayer::TargetSaved last;  // when the last layer runs at targets only
   bool collapsed = false;

@@ -96,15 +96,23 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Rows&, const Token
 
   UserSide u;
   u.x0 = exec.activation({tokens.count, config_.dim});
-  ops::assemble_forward(exec, tokens.assemble, u.x0);
-  if (options.probe) options.probe("positional", u.x0);
+  ops::AssembleParams assemble = tokens.assemble;
+  if (const int64_t bytes = ops::assemble_keep_bytes(exec, assemble, config_.dim); bytes > 0) {
+    assemble.keep = u.keep = exec.arena->tensor(DType::kU8, {tokens.count, bytes});
+  }
+  const auto make_input = [&](const ops::FollowingNorm& norm) {
+    ops::assemble_forward(exec, assemble, u.x0, norm);
+    if (options.probe) options.probe("positional", u.x0);
+  };
 
   u.collapsed = collapses_last_layer(tokens);
   const size_t full_layers = layers_.size() - (u.collapsed ? 1 : 0);
   Tensor x = u.x0;
   u.layers.reserve(full_layers);
+  if (full_layers == 0) make_input({});
   for (size_t l = 0; l < full_layers; ++l) {
-    u.layers.push_back(layers_[l].forward(exec, tokens.sequences, x));
+    u.layers.push_back(
+        layers_[l].forward(exec, tokens.sequences, x, l == 0 ? make_input : StuLayer::MakeInput{}));
     x = u.layers.back().x_out;
     if (options.probe) options.probe("stu" + std::to_string(l), x);
   }
@@ -150,7 +158,9 @@ void Ranker::user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, c
   g.action = rows.gradients.action_rows;
   g.position = position_table_->grad;
   if (time_table_ != nullptr) g.time = time_table_->grad;
-  ops::assemble_backward(exec, tokens.assemble, dx, g);
+  ops::AssembleParams assemble = tokens.assemble;
+  assemble.keep = u.keep;
+  ops::assemble_backward(exec, assemble, dx, g);
 }
 
 Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,

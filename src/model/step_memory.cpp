@@ -5,7 +5,9 @@
 #include <vector>
 
 #include "model/ranker.h"
+#include "ops/assemble.h"
 #include "ops/deferred_sums.h"
+#include "ops/gate.h"
 
 namespace segue::model {
 namespace {
@@ -44,6 +46,7 @@ class Step {
         device_(device),
         on_gpu_(device.is_cuda()),
         rounds_(precision == Precision::kBf16) {
+    planned_.device = device;
     parameter_ = precision == Precision::kF64 ? 8 : 4;
     activation_ = rounds_ && on_gpu_ ? 2 : parameter_;
     width_ = m.heads * m.v_dim;
@@ -181,10 +184,27 @@ class Step {
   int64_t gate_width() const { return m_.layer == LayerKind::kGated ? width_ : 3 * width_; }
   int64_t full_layers() const { return m_.layers - (collapsed_ ? 1 : 0); }
 
+  /// What dropout decides is left for backward, a bit for each element, where that pays.
+  int64_t assemble_keep_bytes() const {
+    ops::AssembleParams p;
+    p.dropout.p = static_cast<float>(m_.input_dropout);
+    return ops::assemble_keep_bytes(planned_, p, m_.dim);
+  }
+  int64_t gate_keep_bytes() const {
+    ops::GateParams p;
+    p.a = Tensor(nullptr, DType::kBf16, device_, {0, width_});
+    p.norm.groups = m_.output_norm == OutputNorm::kGroup ? m_.heads : 1;
+    p.concat = m_.layer == LayerKind::kConcat;
+    p.dropout.p = static_cast<float>(m_.dropout);
+    return ops::gate_keep_bytes(planned_, p);
+  }
+
   void tokens_forward() {
     activation(tokens_, m_.dim);
+    walk_.take(tokens_, assemble_keep_bytes(), 1);
     for (int64_t l = 0; l < full_layers(); ++l) {
       activation(tokens_, m_.dim + width_);
+      walk_.take(tokens_, gate_keep_bytes(), 1);
       norm_stats(tokens_);
       norm_stats(tokens_, m_.output_norm == OutputNorm::kGroup ? m_.heads : 1);
       layer_activations(true);
@@ -232,7 +252,9 @@ class Step {
     if (full_layers() > 0) walk_.scope([&] { layer_backward(); });
     walk_.scope([&] {
       if (!on_gpu_ && (m_.input_dropout > 0 || rounds_)) activation(tokens_, m_.dim);
-      segment_sum(tokens_, places_ + samples_ * m_.contextual_tokens(), m_.dim);
+      // By row, position and time, and by action where there are many: a GPU sorts all at once.
+      const int64_t orders = on_gpu_ ? 4 : 1;
+      segment_sum(orders * tokens_, places_ + samples_ * m_.contextual_tokens(), m_.dim);
     });
   }
   void layer_backward() {
@@ -280,6 +302,7 @@ class Step {
   const ModelConfig& m_;
   const sparse::TablesConfig& tables_;
   Device device_;
+  Exec planned_;  // computes nothing
   bool on_gpu_, rounds_;
   int64_t parameter_ = 4, activation_ = 4;  // bytes
   int64_t width_ = 0;                       // of the values of all heads

@@ -123,7 +123,8 @@ void StuLayer::project(const Exec& exec, const Saved& s) const {
   if (s.act) ops::silu_forward(exec, s.uvqk.columns(w, vqk), s.act);
 }
 
-StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const Tensor& x) const {
+StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const Tensor& x,
+                                  const MakeInput& make_input) const {
   const int64_t tokens = x.size(0);
   const int64_t w = config_.value_width();
   const int64_t vqk = config_.uvqk_width() - w;
@@ -159,7 +160,11 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
   allocate(false);
   if (shared) s.act = exec.activation({tokens, vqk});
 
-  ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
+  if (make_input) {
+    make_input({input_norm(), s.h, s.stats_in});
+  } else {
+    ops::norm_forward(exec, input_norm(), x, s.h, s.stats_in);
+  }
   project(exec, s);
   attention_forward(exec, seq, s);
   ops::gate_forward(exec,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -73,7 +74,10 @@ class StuLayer {
     Tensor y;          // input of the output projection
     Tensor keep;       // what dropout kept of y, where backward reads it (ops::gate_keep_bytes)
   };
-  Saved forward(const Exec& exec, const Sequences& seq, const Tensor& x) const;
+  /// Where x is not made yet, `make_input` makes it and its norm in one pass.
+  using MakeInput = std::function<void(const ops::FollowingNorm&)>;
+  Saved forward(const Exec& exec, const Sequences& seq, const Tensor& x,
+                const MakeInput& make_input = {}) const;
   /// dx overwritten (may alias dx_out), parameter gradients += .
   void backward(const Exec& exec, const Sequences& seq, const Saved& saved, const Tensor& dx_out,
                 const Tensor& dx) const;

@@ -4,6 +4,7 @@
 #include <span>
 
 #include "ops/dropout.h"
+#include "ops/norm.h"
 #include "tensor/exec.h"
 
 namespace segue::ops {
@@ -26,8 +27,15 @@ struct AssembleParams {
   Tensor time_table;      // [buckets, dim]; absent: none
   Tensor time_index;      // i32 [tokens]
   Dropout dropout;
+  Tensor keep;  // bytes [tokens, assemble_keep_bytes], written by forward; absent: drawn again
 };
-void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x);
+/// Forward may leave what dropout decided for backward, as gate_forward does: see gate_keep_bytes.
+/// 0: of no use for this device, width or dropout. `p` needs nothing but its dropout.
+int64_t assemble_keep_bytes(const Exec& exec, const AssembleParams& p, int64_t dim);
+
+/// `norm`, if it has a result, is made of x in the same pass.
+void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x,
+                      const FollowingNorm& norm = {});
 
 /// Gradients of everything that assemble reads, each += and summed in token order, float
 /// throughout: dcontent, dcontext, daction (with the factor `scale`), dposition, dtime (without).

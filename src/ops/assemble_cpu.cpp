@@ -54,9 +54,15 @@ const T* content_row(const AssembleParams& p, int64_t token) {
 
 }  // namespace
 
-void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x) {
+int64_t assemble_keep_bytes(const Exec& exec, const AssembleParams& p, int64_t dim) {
+  if (!exec.device.is_cuda() || p.dropout.p <= 0) return 0;
+  return (dim + 7) / 8;  // a byte for 8 columns; a CPU draws again
+}
+
+void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x,
+                      const FollowingNorm& norm) {
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::assemble_forward(exec, p, x);
+    if (exec.device.is_cuda()) return cuda::assemble_forward(exec, p, x, norm);
   }
   require_cpu(exec, "assemble_forward");
   const int64_t tokens = x.size(0), dim = x.size(1);
@@ -98,6 +104,7 @@ void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x
       }
     });
   });
+  if (norm.y) norm_forward(exec, norm.params, x, norm.y, norm.stats);
 }
 
 void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& dx,

@@ -1,7 +1,8 @@
 #include <vector>
 
 #include "ops/cuda_forms.h"
-#include "ops/partial_sums.cuh"
+#include "ops/dropout.cuh"
+#include "ops/norm_rows.cuh"
 #include "ops/segments.cuh"
 
 namespace segue::ops::cuda {
@@ -25,9 +26,11 @@ struct Source {
   }
 
   __device__ const T* row(int64_t token) const {
-    if (index == nullptr || index[token] == -1) return nullptr;
-    require_row(index[token], rows);
-    return table.row(index[token]);
+    if (index == nullptr) return nullptr;
+    const int32_t at = index[token];
+    if (at == -1) return nullptr;
+    require_row(at, rows);
+    return table.row(at);
   }
 };
 
@@ -49,43 +52,170 @@ struct AssembleArgs {
   }
 };
 
-/// Rounds where the CPU's mode does, so that bf16 results are equal bit by bit; products and sums
-/// are kept apart for the same reason in float.
-template <class T, int kW>
-__global__ void __launch_bounds__(kThreads, 4)
-    assemble_kernel(AssembleArgs<T> a, int64_t tokens, int dim, Matrix<T> x) {
+/// Where the parts of one token lie; null: it has none.
+template <class T>
+struct TokenParts {
+  const T *row = nullptr, *action = nullptr;
+  const float *position = nullptr, *time = nullptr;
+  DropoutArgs::Row random;
+
+  TokenParts() = default;
+  __device__ TokenParts(const AssembleArgs<T>& a, int64_t token)
+      : row(a.row(token)),
+        action(a.action.row(token)),
+        position(a.position.row(token)),
+        time(a.time.row(token)),
+        random(a.dropout.row(token)) {}
+
+  /// What another lane found.
+  __device__ TokenParts of_lane(int lane) const {
+    const auto pointer = [&](const auto* p) {
+      return reinterpret_cast<decltype(p)>(
+          __shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(p), lane));
+    };
+    TokenParts other;
+    other.row = pointer(row);
+    other.action = pointer(action);
+    other.position = pointer(position);
+    other.time = pointer(time);
+    other.random = {__shfl_sync(0xffffffffu, random.sample, lane),
+                    __shfl_sync(0xffffffffu, random.token, lane)};
+    return other;
+  }
+};
+
+/// f(token, parts) for the tokens of the calling warp. Lanes look up a token each.
+template <class T, class F>
+__device__ void for_tokens(const AssembleArgs<T>& a, int64_t tokens, F&& f) {
   const BlockRows block(tokens);
-  for (int64_t t = block.begin; t < block.end; t += kWarpsPerBlock) {
-    const T* row = a.row(t);
-    const T* action = a.action.row(t);
-    const float* position = a.position.row(t);
-    const float* time = a.time.row(t);
-    const DropoutArgs::Row random = a.dropout.row(t);
-    T* to = x.row(t);
-#pragma unroll 2
-    for (int c = static_cast<int>(threadIdx.x % kWarp) * kW; c < dim; c += kWarp * kW) {
-      float value[kW] = {}, other[kW], encoding[kW] = {}, more[kW];
-      if (row != nullptr) load(row + c, value);
-      if (action != nullptr) load(action + c, other);
-      if (position != nullptr) load(position + c, encoding);
-      if (time != nullptr) load(time + c, more);
-      for (int j = 0; j < kW; ++j) {
-        if (action != nullptr) value[j] = rounded<T>(value[j] + other[j]);
-        value[j] = rounded<T>(__fmul_rn(value[j], a.scale));
-        if (time != nullptr) encoding[j] = position != nullptr ? encoding[j] + more[j] : more[j];
-        if (position != nullptr || time != nullptr) {
-          value[j] = rounded<T>(__fadd_rn(value[j], rounded<T>(encoding[j])));
-        }
-      }
-      a.dropout.apply(random, c, value);
-      store(to + c, value);
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+  for (int64_t first = block.begin; first < block.end; first += kWarp * kWarpsPerBlock) {
+    TokenParts<T> mine;
+    const int64_t own = first + lane * kWarpsPerBlock;
+    if (own < block.end) mine = TokenParts<T>(a, own);
+    for (int k = 0; k < kWarp; ++k) {
+      const int64_t token = first + k * kWarpsPerBlock;
+      if (token >= block.end) return;
+      f(token, mine.of_lane(k));
     }
   }
 }
 
+/// Columns c .. c + kW of a token before dropout. Rounds where the CPU's mode does, so that bf16
+/// results are equal bit by bit; products and sums are kept apart for the same reason in float.
+template <class T, int kW>
+__device__ void add_parts(const AssembleArgs<T>& a, const TokenParts<T>& from, int c,
+                          float (&value)[kW]) {
+  float other[kW], encoding[kW] = {}, more[kW];
+  for (int j = 0; j < kW; ++j) value[j] = 0;
+  if (from.row != nullptr) load(from.row + c, value);
+  if (from.action != nullptr) load(from.action + c, other);
+  if (from.position != nullptr) load(from.position + c, encoding);
+  if (from.time != nullptr) load(from.time + c, more);
+  for (int j = 0; j < kW; ++j) {
+    if (from.action != nullptr) value[j] = rounded<T>(value[j] + other[j]);
+    value[j] = rounded<T>(__fmul_rn(value[j], a.scale));
+    if (from.time != nullptr) {
+      encoding[j] = from.position != nullptr ? encoding[j] + more[j] : more[j];
+    }
+    if (from.position != nullptr || from.time != nullptr) {
+      value[j] = rounded<T>(__fadd_rn(value[j], rounded<T>(encoding[j])));
+    }
+  }
+}
+
+/// Sums of two pairs of bf16, each rounded once: what a float sum gives when it is rounded, since
+/// that is exact unless one number is too small to matter.
+__device__ inline uint32_t add_pairs(uint32_t a, uint32_t b) {
+  const __nv_bfloat162 sum = __hadd2_rn(*reinterpret_cast<const __nv_bfloat162*>(&a),
+                                        *reinterpret_cast<const __nv_bfloat162*>(&b));
+  return *reinterpret_cast<const uint32_t*>(&sum);
+}
+
+/// The same for 8 columns of bf16 in pairs and without branches: what a token does not have is a
+/// row of -0, which adds nothing.
+__device__ inline void add_parts(const AssembleArgs<bf16>& a, const TokenParts<bf16>& from, int c,
+                                 float (&value)[8]) {
+  constexpr uint32_t kNoPair = 0x80008000u;
+  uint4 row = make_uint4(0, 0, 0, 0), action = make_uint4(kNoPair, kNoPair, kNoPair, kNoPair);
+  float position[8], time[8];
+  for (int j = 0; j < 8; ++j) position[j] = time[j] = -0.f;
+  // Pointers from other lanes do not say that they are global; this does.
+  const auto read_floats = [](const float* p, float(&to)[8]) {
+    const float4 low = __ldg(reinterpret_cast<const float4*>(p));
+    const float4 high = __ldg(reinterpret_cast<const float4*>(p) + 1);
+    to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
+    to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+  };
+  if (from.row != nullptr) row = __ldg(reinterpret_cast<const uint4*>(from.row + c));
+  if (from.action != nullptr) action = __ldg(reinterpret_cast<const uint4*>(from.action + c));
+  if (from.position != nullptr) read_floats(from.position + c, position);
+  if (from.time != nullptr) read_floats(from.time + c, time);
+  const uint32_t rows[4] = {row.x, row.y, row.z, row.w};
+  const uint32_t actions[4] = {action.x, action.y, action.z, action.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    float low, high;
+    unpack_pair<bf16>(add_pairs(rows[i], actions[i]), low, high);
+    const uint32_t scaled = packed<bf16>(__fmul_rn(low, a.scale), __fmul_rn(high, a.scale));
+    const uint32_t encoding =
+        packed<bf16>(position[2 * i] + time[2 * i], position[2 * i + 1] + time[2 * i + 1]);
+    unpack_pair<bf16>(add_pairs(scaled, encoding), value[2 * i], value[2 * i + 1]);
+  }
+}
+
+/// Dropout of the same columns, and its bits for backward. Only where it is on.
+template <class T, int kW>
+__device__ void drop_piece(const AssembleArgs<T>& a, const DropoutArgs::Row& random, uint8_t* keep,
+                           int c, float (&value)[kW]) {
+  const KeepMasks masks = a.dropout.keep_masks(random, c);
+  if (keep != nullptr && c % 8 == 0) keep[c / 8] = KeepBits::byte_of(masks);
+  a.dropout.template apply_rounded<T>(masks, c, value);
+}
+
+template <class T, int kW>
+__global__ void __launch_bounds__(kThreads, 4)
+    assemble_kernel(const __grid_constant__ AssembleArgs<T> a, KeepBits keep, int64_t tokens,
+                    int dim, Matrix<T> x) {
+  for_tokens(a, tokens, [&](int64_t t, const TokenParts<T>& from) {
+    uint8_t* bits = keep.data != nullptr ? keep.at(t, 0) : nullptr;
+    T* to = x.row(t);
+#pragma unroll 2
+    for (int c = static_cast<int>(threadIdx.x % kWarp) * kW; c < dim; c += kWarp * kW) {
+      float value[kW];
+      add_parts(a, from, c, value);
+      if (a.dropout.active) drop_piece(a, from.random, bits, c, value);
+      store(to + c, value);
+    }
+  });
+}
+
+/// The same, and its norm while a row is at hand. kFilled: see NormArgs::fills.
+template <class T, class L, bool kFilled>
+__global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 3 : 1)
+    assemble_norm_kernel(const __grid_constant__ AssembleArgs<T> a, KeepBits keep, NormArgs norm,
+                         int64_t tokens, Matrix<T> x, Matrix<T> y) {
+  extern __shared__ __align__(16) float parameters[];
+  norm.template stage<L::kW>(parameters);
+  if constexpr (kFilled) norm.template assume_filled<L>();
+  for_tokens(a, tokens, [&](int64_t t, const TokenParts<T>& from) {
+    uint8_t* bits = keep.data != nullptr ? keep.at(t, 0) : nullptr;
+    L value;
+    L::for_each(norm.columns, [&](int i, int c) { add_parts(a, from, c, value.v[i]); });
+    if (a.dropout.active) {
+      L::for_each(norm.columns,
+                  [&](int i, int c) { drop_piece(a, from.random, bits, c, value.v[i]); });
+    }
+    value.store_row(x.row(t), norm.columns);
+    T* to = y.row(t);
+    normalize_row(norm, t, parameters, value,
+                  [&](int, int c, const float(&out)[L::kW]) { store(to + c, out); });
+  });
+}
+
 // ---- backward ----
 
-/// What dropout keeps of every row: one thread for 8 columns.
+/// What dropout keeps of every row, where forward did not leave it: one thread for 8 columns.
 __global__ void __launch_bounds__(kThreads)
     draw_bits_kernel(DroppedRows dropped, int64_t rows, int groups) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads, n = rows * groups;
@@ -93,12 +223,11 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t r = i / groups;
     const int first = static_cast<int>(i - r * groups) * 8;
     *dropped.keep.at(r, first) =
-        static_cast<uint8_t>(dropped.dropout.keep_bits(dropped.dropout.row(r), first));
+        KeepBits::byte_of(dropped.dropout.keep_masks(dropped.dropout.row(r), first));
   }
 }
 
 void draw_bits(const Exec& exec, int64_t rows, int64_t columns, const DroppedRows& dropped) {
-  if (!dropped.dropout.active) return;
   const int64_t groups = divide_up(columns, 8);
   const int64_t blocks = std::min(divide_up(rows * groups, kThreads), kMaxBlocks);
   draw_bits_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(
@@ -106,114 +235,20 @@ void draw_bits(const Exec& exec, int64_t rows, int64_t columns, const DroppedRow
   check_launch();
 }
 
-// Sums by action code need no sort: there are so few codes that every warp keeps all their sums in
-// shared memory. A warp takes 256 columns of consecutive rows.
-constexpr int kCodeColumns = 8 * kWarp;
-constexpr int kCodeWarps = 16;
-constexpr int kCodeAhead = 8;  // rows loaded before the first is added
-constexpr int kMaxCodes = 13;  // what fits into the shared memory of a multiprocessor
-
-/// partials[blockIdx.x][code][column] = sum over this block's rows, each dropped out and rounded;
-/// leaves the bits of the dropout for others.
-template <class T>
-__global__ void __launch_bounds__(kCodeWarps* kWarp, 1)
-    sum_codes_kernel(Matrix<const T> from, int64_t rows, int columns, DroppedRows dropped,
-                     const int32_t* code_of, int codes, float scale, float* partials) {
-  extern __shared__ __align__(16) float sums[];  // [warp][code][half of 8 columns][lane][4]
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  float* own = sums + warp * codes * kCodeColumns + lane * 4;
-  constexpr int kHalf = kCodeColumns / 2;
-  for (int i = 0; i < 2 * codes; ++i) {
-    *reinterpret_cast<float4*>(own + i * kHalf) = make_float4(0, 0, 0, 0);
-  }
-  const int column = static_cast<int>(blockIdx.y) * kCodeColumns + lane * 8;
-  const bool inside = column < columns;
-  const int64_t warps = static_cast<int64_t>(gridDim.x) * kCodeWarps;
-  const int64_t each = (rows + warps - 1) / warps;
-  const int64_t begin = (static_cast<int64_t>(blockIdx.x) * kCodeWarps + warp) * each;
-  const int64_t end = begin + each < rows ? begin + each : rows;
-  for (int64_t r = begin; r < end; r += kCodeAhead) {
-    // Lane k knows row r + k and passes it round.
-    const int64_t mine = r + lane < end ? r + lane : end - 1;
-    const int32_t my_code = lane < kCodeAhead ? code_of[mine] : -1;
-    if (my_code != -1) require_row(my_code, codes);
-    DropoutArgs::Row my_random;
-    if (lane < kCodeAhead) my_random = dropped.dropout.row(mine);
-    uint4 raw[kCodeAhead];
-#pragma unroll
-    for (int k = 0; k < kCodeAhead; ++k) {
-      const int64_t at = r + k < end ? r + k : end - 1;
-      if (inside) raw[k] = *reinterpret_cast<const uint4*>(from.row(at) + column);
-    }
-#pragma unroll
-    for (int k = 0; k < kCodeAhead; ++k) {
-      const int code = __shfl_sync(0xffffffffu, my_code, k);
-      const DropoutArgs::Row random{__shfl_sync(0xffffffffu, my_random.sample, k),
-                                    __shfl_sync(0xffffffffu, my_random.token, k)};
-      if (r + k >= end || !inside) continue;
-      float value[8];
-      load(reinterpret_cast<const T*>(&raw[k]), value);
-      if (dropped.dropout.active) {
-        const uint32_t bits = dropped.dropout.keep_bits(random, column);
-        *dropped.keep.at(r + k, column) = static_cast<uint8_t>(bits);
-        dropped.dropout.apply_bits(bits, column, value);
-        for (int j = 0; j < 8; ++j) value[j] = rounded<T>(value[j]);
-      }
-      if (code == -1) continue;
-      float4* low = reinterpret_cast<float4*>(own + 2 * code * kHalf);
-      float4* high = reinterpret_cast<float4*>(own + (2 * code + 1) * kHalf);
-      const float4 a = *low, b = *high;
-      *low = make_float4(a.x + value[0], a.y + value[1], a.z + value[2], a.w + value[3]);
-      *high = make_float4(b.x + value[4], b.y + value[5], b.z + value[6], b.w + value[7]);
-    }
-  }
-  __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < codes * kCodeColumns; i += kCodeWarps * kWarp) {
-    float total = 0;
-    for (int w = 0; w < kCodeWarps; ++w) total += sums[w * codes * kCodeColumns + i];
-    const int code = i / kCodeColumns, place = i % kCodeColumns;
-    const int c = static_cast<int>(blockIdx.y) * kCodeColumns + place % kHalf / 4 * 8 +
-                  place / kHalf * 4 + place % 4;
-    if (c < columns) {
-      partials[(static_cast<int64_t>(blockIdx.x) * codes + code) * columns + c] = total * scale;
-    }
-  }
-}
-
-bool can_sum_codes(const Tensor& dx, const Tensor& gradient) {
-  return gradient && gradient.size(0) <= kMaxCodes && gradient.size(0) > 0 &&
-         gradient.is_contiguous() && gradient.dtype == DType::kF32 && dx.dtype == DType::kBf16 &&
-         can_vectorize(dx.size(1), {dx});
-}
-
-void sum_codes(const Exec& exec, const AssembleParams& p, const Tensor& dx,
-               const DroppedRows& dropped, const Tensor& gradient) {
-  const int64_t tokens = dx.size(0), dim = dx.size(1), codes = gradient.size(0);
-  SEGUE_ASSERT(p.action_index && p.action_index.size(0) == tokens && gradient.size(1) == dim,
-               "assemble: gradient without its index");
-  const cudaStream_t stream = stream_of(exec);
-  const Arena::Mark mark(*exec.arena);
-  const int64_t pieces = divide_up(dim, kCodeColumns);
-  const int64_t blocks =
-      std::clamp<int64_t>(kMultiprocessors / pieces, 1, divide_up(tokens, kCodeWarps));
-  PartialSums partials(exec, blocks, codes * dim);
-  const auto kernel = sum_codes_kernel<bf16>;
-  const auto bytes = static_cast<size_t>(kCodeWarps * codes * kCodeColumns) * sizeof(float);
-  allow_shared_memory(kernel, bytes);
-  kernel<<<dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(pieces)), kCodeWarps * kWarp,
-           bytes, stream>>>(input_of<bf16>(dx), tokens, static_cast<int>(dim), dropped,
-                            device_ptr<int32_t>(p.action_index), static_cast<int>(codes),
-                            static_cast<float>(p.scale), partials.data());
-  check_launch();
-  partials.fold(gradient, 0, codes * dim);
-}
-
 int64_t rows_or_zero(const Tensor& t) { return t ? t.size(0) : 0; }
+
+/// Empty unless dropout is on and somebody keeps its bits.
+KeepBits keep_of(const AssembleParams& p, int64_t tokens, int64_t dim) {
+  if (!p.keep || p.dropout.p <= 0) return {};
+  SEGUE_ASSERT(p.keep.size(0) == tokens && p.keep.size(1) == divide_up(dim, 8),
+               "assemble: bits [tokens, assemble_keep_bytes]");
+  return KeepBits(p.keep);
+}
 
 }  // namespace
 
-void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x) {
+void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x,
+                      const FollowingNorm& norm) {
   const int64_t tokens = x.size(0), dim = x.size(1);
   SEGUE_ASSERT(p.row_index.rank == 1 && p.row_index.size(0) == tokens,
                "assemble: one row_index per token");
@@ -234,17 +269,30 @@ void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x
     a.position = Source<float>(p.position_table, p.position_index, tokens, dim);
     a.time = Source<float>(p.time_table, p.time_index, tokens, dim);
     a.dropout = DropoutArgs(exec, p.dropout);
-    const auto launch = [&](auto kernel) {
-      kernel<<<row_blocks(tokens), kThreads, 0, stream>>>(a, tokens, static_cast<int>(dim),
-                                                          matrix_of<T>(x));
-      check_launch();
-    };
-    if (can_vectorize(dim,
-                      {p.content, p.context, p.action_rows, p.position_table, p.time_table, x})) {
-      launch(assemble_kernel<T, 8>);
-    } else {
-      launch(assemble_kernel<T, 1>);
+    const KeepBits keep = keep_of(p, tokens, dim);
+    const bool vectorize = can_vectorize(
+        dim, {p.content, p.context, p.action_rows, p.position_table, p.time_table, x, norm.y});
+    constexpr int64_t kWidestNorm = 1024;  // what a warp keeps in registers
+    if (norm.y && norm.params.groups == 1 && vectorize && dim <= kWidestNorm) {
+      SEGUE_ASSERT(norm.y.dtype == x.dtype && norm.y.size(0) == tokens && norm.y.size(1) == dim,
+                   "assemble: the norm of x is like x");
+      const NormArgs args(exec, norm.params, norm.stats, tokens, dim);
+      dispatch_lanes(dim, true, [&](auto lanes) {
+        using L = decltype(lanes);
+        if constexpr (L::kW == 8) {
+          const auto kernel = args.fills<L>() ? assemble_norm_kernel<T, L, true>
+                                              : assemble_norm_kernel<T, L, false>;
+          kernel<<<row_blocks(tokens), kThreads, args.parameter_bytes(), stream>>>(
+              a, keep, args, tokens, matrix_of<T>(x), matrix_of<T>(norm.y));
+        }
+      });
+      return check_launch();
     }
+    const auto kernel = vectorize ? assemble_kernel<T, 8> : assemble_kernel<T, 1>;
+    kernel<<<row_blocks(tokens), kThreads, 0, stream>>>(a, keep, tokens, static_cast<int>(dim),
+                                                        matrix_of<T>(x));
+    check_launch();
+    if (norm.y) cuda::norm_forward(exec, norm.params, x, norm.y, norm.stats, {});
   });
 }
 
@@ -256,8 +304,10 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
   // Every sum applies the dropout itself: a pass over dx is cheaper than a copy of it.
   DroppedRows dropped;
   dropped.dropout = DropoutArgs(exec, p.dropout);
-  if (dropped.dropout.active) {
+  dropped.keep = keep_of(p, tokens, dim);
+  if (dropped.dropout.active && dropped.keep.data == nullptr) {
     dropped.keep = KeepBits(exec.arena->tensor(DType::kU8, {tokens, divide_up(dim, 8)}));
+    draw_bits(exec, tokens, dim, dropped);
   }
   std::vector<SumOrder> orders;
   const auto order_of = [&](const Tensor& table, const Tensor& index, double scale) {
@@ -266,21 +316,22 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
                  "assemble: gradient without its index");
     orders.push_back({index, {table, table.size(0), scale}, {}, {}});
   };
+  // Positions come first: their groups are long, which leaves most time for codes that ride along.
   order_of(gradients.position, p.position_index, 1);
   order_of(gradients.time, p.time_index, 1);
-  if (can_sum_codes(dx, gradients.action)) {
-    sum_codes(exec, p, dx, dropped, gradients.action);
-  } else {
-    order_of(gradients.action, p.action_index, p.scale);
-    draw_bits(exec, tokens, dim, dropped);
-  }
   if (gradients.content || gradients.context) {
     orders.push_back({p.row_index,
                       {gradients.content, rows_or_zero(p.content), p.scale},
                       {gradients.context, rows_or_zero(p.context), p.scale},
                       {}});
   }
-  sum_rows(exec, dx, dropped, orders);
+  RidingSum codes;
+  if (!orders.empty() && can_ride(dx, gradients.action)) {
+    codes = {p.action_index, gradients.action, p.scale};
+  } else {
+    order_of(gradients.action, p.action_index, p.scale);
+  }
+  sum_rows(exec, dx, dropped, orders, codes);
 }
 
 }  // namespace segue::ops::cuda

@@ -156,6 +156,23 @@ TEST(AssembleTest, DropoutMatchesTheDefinition) {
   }
 }
 
+TEST(AssembleTest, ANormOfTheResultComesAlong) {
+  TestBed bed;
+  Batch batch(bed, 12, 20, 0.3f);
+  EXPECT_EQ(assemble_keep_bytes(bed.exec, batch.p, 20), 0);  // a CPU draws again
+  FollowingNorm norm;
+  norm.params.weight = bed.random(71, {20});
+  norm.params.bias = bed.random(72, {20});
+  norm.y = bed.zeros(DType::kF32, {12, 20});
+  norm.stats = make_norm_stats(bed.exec, 12);
+  assemble_forward(bed.exec, batch.p, batch.x, norm);
+  const Tensor y = bed.zeros(DType::kF32, {12, 20});
+  norm_forward(bed.exec, norm.params, batch.x, y, make_norm_stats(bed.exec, 12));
+  EXPECT_GT(*std::max_element(y.span<float>().begin(), y.span<float>().end()), 0);
+  EXPECT_TRUE(
+      std::equal(y.span<float>().begin(), y.span<float>().end(), norm.y.span<float>().begin()));
+}
+
 TEST(AssembleTest, DropoutFollowsTheTokenAndNotTheRow) {
   TestBed bed;
   Batch batch(bed, 12, 20, 0.5f);

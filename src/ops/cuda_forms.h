@@ -49,7 +49,6 @@ void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const T
 void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, double eps,
                            const Tensor& dx);
 
-int64_t gate_keep_bytes(const NormParams& norm, int64_t width, bool concat);
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats);
 void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
                    const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias);
@@ -71,7 +70,8 @@ void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Te
 void round_rows_to_bf16(const Exec& exec, const Tensor& x);
 void round_rows_to_f16(const Exec& exec, const Tensor& x);
 
-void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x);
+void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x,
+                      const FollowingNorm& norm);
 void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& dx,
                        const AssembleGradients& gradients);
 

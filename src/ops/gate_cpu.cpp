@@ -122,12 +122,15 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
 }
 
 int64_t gate_keep_bytes(const Exec& exec, const GateParams& p) {
-  if constexpr (kHasCuda) {
-    if (exec.device.is_cuda() && p.dropout.p > 0) {
-      return cuda::gate_keep_bytes(p.norm, p.a.size(1), p.concat);
-    }
-  }
-  return 0;
+  constexpr int64_t kLanes = 32, kLaneBytes = 4, kColumns = 8, kGroups = 4, kWidest = 1024;
+  const int64_t width = p.a.size(1);
+  if (!exec.device.is_cuda() || p.dropout.p <= 0) return 0;
+  if (width % (kColumns * p.norm.groups) != 0 || width > kWidest) return 0;
+  // A lane of a warp takes 1, 2 or 4 groups of columns from each part of y; its word holds four.
+  int64_t groups = 1;
+  while (groups * kColumns * kLanes < width) groups *= 2;
+  groups *= p.concat ? 3 : 1;
+  return (groups + kGroups - 1) / kGroups * kLaneBytes * kLanes;
 }
 
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {

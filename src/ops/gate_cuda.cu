@@ -1,4 +1,5 @@
 #include "ops/cuda_forms.h"
+#include "ops/dropout.cuh"
 #include "ops/norm_rows.cuh"
 
 namespace segue::ops::cuda {
@@ -7,9 +8,9 @@ namespace {
 // Blocks on a multiprocessor: what the registers of a row with five operands allow.
 constexpr int kBackwardBlocksEach = 2;
 
-/// Bits of dropout that forward leaves for backward: a byte for each group of 8 columns, in words
-/// of one lane each, so that a warp writes and reads 128 bytes at once. Rows in pieces of 8 columns
-/// only.
+/// Bits of dropout that forward leaves for backward: KeepMasks::bits of four groups of 8 columns in
+/// a word of one lane, so that a warp writes and reads 128 bytes at once. Rows in pieces of 8
+/// columns only.
 template <class L, int kParts>
 struct KeptRow {
   static constexpr int kGroups = kParts * L::kIters;  // of a lane
@@ -19,13 +20,13 @@ struct KeptRow {
   __device__ static int64_t place(int64_t row, int word) {
     return (row * kWords + word) * kWarp + threadIdx.x % kWarp;
   }
-  __device__ void put(int part, int i, uint32_t bits) {
+  __device__ void put(int part, int i, const KeepMasks& masks) {
     const int group = part * L::kIters + i;
-    words[group / 4] |= bits << group % 4 * 8;
+    words[group / 4] |= masks.bits(group % 4);
   }
   __device__ uint32_t get(int part, int i) const {
     const int group = part * L::kIters + i;
-    return words[group / 4] >> group % 4 * 8;  // what follows the 8 bits is not looked at
+    return words[group / 4] >> group % 4 * 4;  // bits of other groups are not looked at
   }
   __device__ void store(uint32_t* keep, int64_t row) const {
 #pragma unroll
@@ -37,78 +38,75 @@ struct KeptRow {
   }
 };
 
-/// Of a row, for the lanes that dispatch_lanes chooses.
-int64_t keep_bytes(int64_t width, int64_t parts) {
-  int64_t groups = 1;
-  while (groups * 8 * kWarp < width) groups *= 2;
-  return divide_up(parts * groups, 4) * 4 * kWarp;
-}
-
 /// Null unless dropout is on and somebody keeps its bits.
 uint32_t* keep_of(const GateParams& p) {
   if (!p.keep || p.dropout.p <= 0) return nullptr;
   return static_cast<uint32_t*>(p.keep.data);
 }
 
-template <class T, class L, bool kConcat, bool kKeep>
+/// kKeep: dropout is on and leaves its bits. kFilled: see NormArgs::fills.
+template <class T, class L, bool kConcat, bool kKeep, bool kFilled>
 __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
     gate_forward_kernel(NormArgs norm, DropoutArgs dropout, uint32_t* keep, int64_t rows,
                         Matrix<const T> u, Matrix<const T> a, Matrix<T> y) {
   constexpr int kParts = kConcat ? 3 : 1;
   extern __shared__ __align__(16) float parameters[];
   norm.template stage<L::kW>(parameters);
+  if constexpr (kFilled) norm.template assume_filled<L>();
   const int width = norm.columns;
   const BlockRows block(rows);
-  // The next row is on its way while this one is worked on.
-  typename L::template Raw<T> next_u, next_a;
+  using Raw = typename L::template Raw<T>;
+  Raw raw_u, raw_a;
   DropoutArgs::Row next_random;
-  const auto prefetch = [&](int64_t r) {
+  const auto fetch = [&](int64_t r) {
     if (r >= block.end) return;
-    next_a.load_row(a.row(r), width);
-    next_u.load_row(u.row(r), width);
+    raw_a.load_row(a.row(r), width);
+    raw_u.load_row(u.row(r), width);
     next_random = dropout.row(r);
   };
-  prefetch(block.begin);
+  fetch(block.begin);
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
-    const typename L::template Raw<T> raw_u = next_u;
     const DropoutArgs::Row random = next_random;
     L a_row;
-    a_row.unpack(next_a, width);
-    prefetch(r + kWarpsPerBlock);
+    a_row.unpack(raw_a, width);
+    Raw silu;
+    L::for_each(width, [&](int i, int) {
+      float v[L::kW];
+      raw_u.unpack(i, v);
+      for (int j = 0; j < L::kW; ++j) v[j] = Silu<T>(v[j]).value;
+      silu.pack(i, v);
+    });
+    fetch(r + kWarpsPerBlock);  // is on its way while this row is worked on
     T* to = y.row(r);
     KeptRow<L, kParts> kept;
-    const auto drop = [&](int part, int i, int c, float(&v)[L::kW]) {
-      if (!dropout.active) return;
+    const auto finish = [&](int part, int i, int c, float(&v)[L::kW]) {
       const int column = part * width + c;
-      const uint32_t bits = dropout.keep_bits(random, column);
-      if constexpr (kKeep) kept.put(part, i, bits);
-      dropout.apply_bits(bits, column, v);
+      if (!kKeep && !dropout.active) {
+        store(to + column, v);
+      } else if constexpr (L::kW == 8) {
+        const KeepMasks masks = dropout.keep_masks(random, column);
+        if constexpr (kKeep) kept.put(part, i, masks);
+        dropout.store_kept(masks, v, to + column);
+      } else {
+        dropout.apply(random, column, v);
+        store(to + column, v);
+      }
     };
     for (int group = 0; group < norm.groups; ++group) {
       const NormSpan s = measure_group(norm, r, group, a_row);
       L::for_each(width, [&](int i, int c) {
         if (!s.has(c)) return;
-        float w[L::kW], b[L::kW], u_row[L::kW], gated[L::kW];
-        raw_u.unpack(i, u_row);
+        float w[L::kW], b[L::kW], value[L::kW], gated[L::kW];
+        silu.unpack(i, value);
         SharedRow<L::kW>::load(parameters, width, c, w);
         SharedRow<L::kW>::load(parameters + width, width, c, b);
         for (int j = 0; j < L::kW; ++j) {
-          const float value = rounded<T>(Silu<T>(u_row[j]).value);
-          gated[j] = value * ((a_row.v[i][j] - s.mean) * s.rstd * w[j] + b[j]);
-          u_row[j] = value;
+          gated[j] = value[j] * ((a_row.v[i][j] - s.mean) * s.rstd * w[j] + b[j]);
         }
+        finish(kParts - 1, i, c, gated);
         if constexpr (kConcat) {
-          drop(0, i, c, u_row);
-          store(to + c, u_row);
-          drop(2, i, c, gated);
-          store(to + 2 * width + c, gated);
-          float plain[L::kW];
-          for (int j = 0; j < L::kW; ++j) plain[j] = a_row.v[i][j];
-          drop(1, i, c, plain);
-          store(to + width + c, plain);
-        } else {
-          drop(0, i, c, gated);
-          store(to + c, gated);
+          finish(0, i, c, value);
+          finish(1, i, c, a_row.v[i]);
         }
       });
     }
@@ -223,11 +221,11 @@ void check_gate(const GateParams& p, const Tensor& y) {
 }
 
 /// Both directions must cut rows alike.
-void check_keep(const GateParams& p, int64_t rows, int64_t width, bool vectorize) {
+void check_keep(const Exec& exec, const GateParams& p, int64_t rows, bool vectorize) {
   if (keep_of(p) == nullptr) return;
   SEGUE_ASSERT(vectorize, "gate: bits are kept of aligned rows only");
   SEGUE_ASSERT(p.keep.is_contiguous() && p.keep.size(0) == rows &&
-                   p.keep.size(1) == keep_bytes(width, p.concat ? 3 : 1),
+                   p.keep.size(1) == gate_keep_bytes(exec, p),
                "gate: bits [rows, gate_keep_bytes]");
 }
 
@@ -256,11 +254,6 @@ void silu_op(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& 
 
 }  // namespace
 
-int64_t gate_keep_bytes(const NormParams& norm, int64_t width, bool concat) {
-  if (width % (8 * norm.groups) != 0) return 0;
-  return keep_bytes(width, concat ? 3 : 1);
-}
-
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats) {
   check_gate(p, y);
   const int64_t rows = p.a.size(0), width = p.a.size(1);
@@ -275,19 +268,23 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
     check_launch();
   };
   const bool vectorize = can_vectorize(width, {p.u, p.a, y}) && norm.can_vectorize_groups();
-  check_keep(p, rows, width, vectorize);
+  check_keep(exec, p, rows, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
     dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
       if constexpr (L::kW == 8) {
+        if (keep_of(p) != nullptr && norm.template fills<L>()) {
+          return launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, true, true>
+                                             : gate_forward_kernel<T, L, false, true, true>);
+        }
         if (keep_of(p) != nullptr) {
-          return launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, true>
-                                             : gate_forward_kernel<T, L, false, true>);
+          return launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, true, false>
+                                             : gate_forward_kernel<T, L, false, true, false>);
         }
       }
-      launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, false>
-                                  : gate_forward_kernel<T, L, false, false>);
+      launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, false, false>
+                                  : gate_forward_kernel<T, L, false, false, false>);
     });
   });
 }
@@ -315,7 +312,7 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
   };
   const bool vectorize =
       can_vectorize(width, {p.u, p.a, dy, du, da}) && norm.can_vectorize_groups();
-  check_keep(p, rows, width, vectorize);
+  check_keep(exec, p, rows, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
     dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);

@@ -11,8 +11,7 @@
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-#include "base/rng.h"
-#include "ops/dropout.h"
+#include "base/bf16.h"
 #include "tensor/exec.h"
 #include "tensor/launches.h"
 
@@ -160,18 +159,52 @@ __device__ uint32_t packed(float low, float high) {
     return *reinterpret_cast<const uint32_t*>(&pair);
   }
 }
+template <class T>
+__device__ void unpack_pair(uint32_t pair, float& low, float& high) {
+  T value;
+  value.bits = static_cast<uint16_t>(pair);
+  low = to_float(value);
+  value.bits = static_cast<uint16_t>(pair >> 16);
+  high = to_float(value);
+}
 /// x as it would survive being stored as T.
 template <class T>
 __device__ float rounded(float x) {
   return to_float(from_float<T>(x));
 }
 
-/// As exact as the library's for float, by the special-function unit where the result is rounded
-/// to bf16 anyway.
+/// x, but not below -80; NaN stays. Keeps 1 + exp(-x) finite.
+__device__ inline float above_minus_80(float x) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(x), "f"(-80.f));
+  return y;
+}
+/// 1 / (1 + exp(-x)) for x >= -80 or NaN, by the special-function unit: enough where the result is
+/// rounded to bf16. The forms that flush take no scaling around it, and nothing here is so small.
+__device__ inline float fast_sigmoid(float x) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  float e, s;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -kLog2E));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.f + e));
+  return s;
+}
+
+/// All of them at once: two by one instruction, where a single one takes four times as long.
+template <class T, int kW>
+__device__ void round_all(float (&v)[kW]) {
+  if constexpr (sizeof(T) == 2 && kW % 2 == 0) {
+#pragma unroll
+    for (int j = 0; j < kW; j += 2) unpack_pair<T>(packed<T>(v[j], v[j + 1]), v[j], v[j + 1]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < kW; ++j) v[j] = rounded<T>(v[j]);
+  }
+}
+
+/// As exact as the library's for float.
 template <class T>
 __device__ float sigmoid(float x) {
-  // The clamp keeps the divisor in the range of the fast quotient; NaN passes it by.
-  if constexpr (sizeof(T) == 2) return __fdividef(1.f, 1.f + __expf(x < -80.f ? 80.f : -x));
+  if constexpr (sizeof(T) == 2) return fast_sigmoid(above_minus_80(x));
   const float e = expf(x < 0 ? x : -x);
   return (x < 0 ? e : 1.f) / (1.f + e);
 }
@@ -179,8 +212,10 @@ template <class T>
 struct Silu {
   float value, derivative;
   __device__ explicit Silu(float x) {
-    const float s = sigmoid<T>(x);        // NaN if x is
-    const float low = fmaxf(x, -1000.f);  // 0 times infinity would be NaN
+    constexpr bool kFast = sizeof(T) == 2;
+    // Infinities are kept from meeting a 0: that would be NaN, which only NaN may give.
+    const float low = kFast ? above_minus_80(x) : fmaxf(x, -1000.f);
+    const float s = kFast ? fast_sigmoid(low) : sigmoid<T>(x);
     value = low * s;
     derivative = s * (1.f + fminf(low, 1000.f) * (1.f - s));
   }
@@ -242,7 +277,7 @@ __device__ void store(T* to, const float (&from)[kW]) {
 /// lies in the registers of a warp.
 template <int kWidth, int kCount>
 struct Lanes {
-  static constexpr int kW = kWidth, kIters = kCount;
+  static constexpr int kW = kWidth, kIters = kCount, kColumns = kWarp * kWidth * kCount;
   // More would not fit into registers; then arrays live in local memory and nothing is unrolled.
   static constexpr int kUnroll = kCount <= 16 ? kCount : 1;
   float v[kCount][kWidth];
@@ -266,27 +301,35 @@ struct Lanes {
     using Word = std::conditional_t<kPacked, uint32_t, float>;
     Word words[kCount][kWords];
 
-    __device__ void load_row(const T* row, int columns) {
-      for_each(columns, [&](int i, int c) {
+    __device__ void load_row(const T* row, int columns) { load_lane(row + first(0), columns); }
+    /// The same from where this lane's first piece begins.
+    __device__ void load_lane(const T* lane, int columns) {
+      for_each(columns, [&](int i, int) {
+        const T* piece = lane + i * kWarp * kWidth;
         if constexpr (kPacked) {
-          const uint4 word = *reinterpret_cast<const uint4*>(row + c);
+          const uint4 word = *reinterpret_cast<const uint4*>(piece);
           words[i][0] = word.x, words[i][1] = word.y, words[i][2] = word.z, words[i][3] = word.w;
         } else {
-          load(row + c, words[i]);
+          load(piece, words[i]);
         }
       });
     }
     __device__ void unpack(int i, float (&to)[kWidth]) const {
+      if constexpr (kPacked) {
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        if constexpr (kPacked) {
-          const uint32_t pair = words[i][j / 2];
-          T value;
-          value.bits = static_cast<uint16_t>(j % 2 == 0 ? pair : pair >> 16);
-          to[j] = to_float(value);
-        } else {
-          to[j] = words[i][j];
-        }
+        for (int j = 0; j < 4; ++j) unpack_pair<T>(words[i][j], to[2 * j], to[2 * j + 1]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < kWidth; ++j) to[j] = words[i][j];
+      }
+    }
+    /// A piece as if it had been stored and loaded.
+    __device__ void pack(int i, const float (&from)[kWidth]) {
+      if constexpr (kPacked) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) words[i][j] = packed<T>(from[2 * j], from[2 * j + 1]);
+      } else {
+        for (int j = 0; j < kWidth; ++j) words[i][j] = rounded<T>(from[j]);
       }
     }
   };
@@ -335,104 +378,5 @@ struct BlockRows {
 __device__ inline void require_row(int64_t row, int64_t rows) {
   if (row < 0 || row >= rows) __trap();
 }
-
-// ---- dropout ----
-
-struct DropoutArgs {
-  static constexpr int kRounds = 10;
-  bool active = false;
-  // The key of every round of Philox: as kernel parameters they cost neither registers nor sums.
-  base::PhiloxKey keys[kRounds] = {};
-  uint32_t site = 0, threshold = 0;
-  float scale = 1;
-  const int32_t* sample = nullptr;
-  const int32_t* token = nullptr;
-
-  DropoutArgs() = default;
-  DropoutArgs(const Exec& exec, const Dropout& dropout) {
-    SEGUE_ASSERT(dropout.p >= 0 && dropout.p < 1, "dropout probability outside [0, 1)");
-    if (dropout.p <= 0) return;
-    active = true;
-    keys[0] = exec.dropout_key;
-    for (int i = 1; i < kRounds; ++i) {
-      keys[i] = {keys[i - 1].lo + 0x9E3779B9u, keys[i - 1].hi + 0xBB67AE85u};
-    }
-    site = dropout.site;
-    threshold = base::dropout_threshold(dropout.p);
-    scale = static_cast<float>(1.0 / (1.0 - static_cast<double>(dropout.p)));
-    sample = device_ptr<int32_t>(dropout.rows.sample);
-    token = device_ptr<int32_t>(dropout.rows.token);
-  }
-
-  /// Which random numbers a row owns; read early, used late.
-  struct Row {
-    uint32_t sample = 0, token = 0;
-  };
-  __device__ Row row(int64_t r) const {
-    if (!active) return {};
-    return {static_cast<uint32_t>(sample[r]), static_cast<uint32_t>(token[r])};
-  }
-
-  /// base::philox with the keys made before.
-  __device__ base::PhiloxCounter philox(const Row& row, uint32_t group) const {
-    base::PhiloxCounter c{group, row.token, row.sample, site};
-#pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c.x;
-      const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c.z;
-      c = {static_cast<uint32_t>(p1 >> 32) ^ c.y ^ keys[i].lo, static_cast<uint32_t>(p1),
-           static_cast<uint32_t>(p0 >> 32) ^ c.w ^ keys[i].hi, static_cast<uint32_t>(p0)};
-    }
-    return c;
-  }
-
-  /// Which of the columns first .. first + kW of a row are kept: bit j for column first + j of a
-  /// group of 8. What base::dropout_keep_bits says.
-  __device__ uint32_t keep_bits(const Row& row, int first) const {
-    const base::PhiloxCounter r = philox(row, static_cast<uint32_t>(first / 8));
-    const uint32_t words[4] = {r.x, r.y, r.z, r.w};
-    const uint32_t high = threshold << 16;  // threshold < 65536: p < 1
-    uint32_t bits = 0;
-#pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const uint32_t word = j % 2 == 0 ? words[j / 2] << 16 : words[j / 2] & 0xffff0000u;
-      bits |= word >= high ? 1u << j : 0u;
-    }
-    return bits;
-  }
-
-  /// Columns first .. first + kW of a row; the same map forward and backward.
-  template <int kW>
-  __device__ void apply(const Row& row, int first, float (&v)[kW]) const {
-    if (!active) return;
-    apply_bits(keep_bits(row, first), first, v);
-  }
-  /// The same with the bits of the group given.
-  template <int kW>
-  __device__ void apply_bits(uint32_t bits, int first, float (&v)[kW]) const {
-    static_assert(kW == 8 || kW == 1);
-#pragma unroll
-    for (int j = 0; j < kW; ++j) {
-      const int bit = kW == 8 ? j : first % 8;
-      v[j] = bits >> bit & 1u ? __fmul_rn(v[j], scale) : 0.f;
-    }
-  }
-};
-
-/// Bits of dropout that one kernel leaves for another: a byte for each group of 8 columns.
-struct KeepBits {
-  uint8_t* data = nullptr;
-  int64_t stride = 0;
-
-  KeepBits() = default;
-  explicit KeepBits(const Tensor& t) {
-    if (!t) return;
-    SEGUE_ASSERT(t.rank == 2 && t.dtype == DType::kU8 && t.stride(1) == 1,
-                 "bits of dropout: bytes [rows, columns / 8]");
-    data = static_cast<uint8_t*>(t.data);
-    stride = t.stride(0);
-  }
-  __device__ uint8_t* at(int64_t row, int column) const { return data + row * stride + column / 8; }
-};
 
 }  // namespace segue::ops::cuda

@@ -26,6 +26,13 @@ NormStats make_norm_stats(const Exec& exec, int64_t rows, int64_t groups = 1);
 void norm_forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tensor& y,
                   const NormStats& stats, const Tensor& addend = {});
 
+/// norm_forward of what another op makes, for that op to do while the rows are at hand.
+struct FollowingNorm {
+  NormParams params;
+  Tensor y;  // absent: none
+  NormStats stats;
+};
+
 /// Gradients of parameters, each [columns] (or [groups]), += ; absent where nobody wants them.
 /// `input_bias` is that of a bias which was added to x just before: the column sums of dx.
 struct NormGradients {

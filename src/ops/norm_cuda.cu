@@ -19,24 +19,17 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 4 : 1)
     value.unpack(next, a.columns);
     if (r + kWarpsPerBlock < block.end) next.load_row(x.row(r + kWarpsPerBlock), a.columns);
     T* to = y.row(r);
-    for (int group = 0; group < a.groups; ++group) {
-      const NormSpan s = measure_group(a, r, group, value);
-      L::for_each(a.columns, [&](int i, int c) {
-        if (!s.has(c)) return;
-        float w[L::kW], b[L::kW], out[L::kW];
-        SharedRow<L::kW>::load(parameters, a.columns, c, w);
-        SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
-        for (int j = 0; j < L::kW; ++j) {
-          const float n = (value.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
-          out[j] = kSwish ? value.v[i][j] * sigmoid<T>(n) : n;
-        }
-        if (!kSwish && addend.data != nullptr) {
-          load(addend.row(r) + c, w);
-          for (int j = 0; j < L::kW; ++j) out[j] = rounded<T>(out[j]) + w[j];
-        }
-        store(to + c, out);
-      });
-    }
+    normalize_row(a, r, parameters, value, [&](int i, int c, float(&out)[L::kW]) {
+      if constexpr (kSwish) {
+        for (int j = 0; j < L::kW; ++j) out[j] = value.v[i][j] * sigmoid<T>(out[j]);
+      } else if (addend.data != nullptr) {
+        float more[L::kW];
+        load(addend.row(r) + c, more);
+        round_all<T>(out);
+        for (int j = 0; j < L::kW; ++j) out[j] += more[j];
+      }
+      store(to + c, out);
+    });
   }
 }
 
@@ -60,40 +53,40 @@ __global__ void __launch_bounds__(kThreads,
     if (adds) raw_add.load_row(residual.row(r), a.columns);
     const NormSpan s = saved_group(a, r, 0);
     T* to = dx.row(r);
-    // Swish: the gate that x is multiplied by, of which everything else follows.
-    const auto gate_of = [&](int i, int c, float(&value)[L::kW], float(&gate)[L::kW]) {
-      float w[L::kW], b[L::kW];
-      SharedRow<L::kW>::load(parameters, a.columns, c, w);
-      SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
-      raw_x.unpack(i, value);
-      for (int j = 0; j < L::kW; ++j) {
-        gate[j] = sigmoid<T>((value[j] - s.mean) * s.rstd * w[j] + b[j]);
-      }
-    };
+    L gate;  // swish: what x is multiplied by, of which everything else follows
+    if constexpr (kSwish) {
+      L::for_each(a.columns, [&](int i, int c) {
+        float w[L::kW], b[L::kW], value[L::kW];
+        SharedRow<L::kW>::load(parameters, a.columns, c, w);
+        SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
+        raw_x.unpack(i, value);
+        for (int j = 0; j < L::kW; ++j) {
+          gate.v[i][j] = sigmoid<T>((value[j] - s.mean) * s.rstd * w[j] + b[j]);
+        }
+      });
+    }
     const auto x_at = [&](int i, float(&v)[L::kW]) { raw_x.unpack(i, v); };
     const auto dn_at = [&](int i, float(&v)[L::kW]) {
       raw_dy.unpack(i, v);
       if constexpr (kSwish) {
-        float value[L::kW], gate[L::kW];
-        gate_of(i, L::first(i), value, gate);
-        for (int j = 0; j < L::kW; ++j) v[j] *= value[j] * gate[j] * (1.f - gate[j]);
+        float value[L::kW];
+        raw_x.unpack(i, value);
+        for (int j = 0; j < L::kW; ++j) v[j] *= value[j] * gate.v[i][j] * (1.f - gate.v[i][j]);
       }
     };
     norm_backward_row(a, r, s, parameters, x_at, dn_at, sums,
                       [&](int i, int c, float(&gradient)[L::kW]) {
                         float add[L::kW] = {};
                         if constexpr (kSwish) {
-                          float value[L::kW], gate[L::kW];
-                          gate_of(i, c, value, gate);
                           raw_dy.unpack(i, add);
-                          for (int j = 0; j < L::kW; ++j) add[j] *= gate[j];
+                          for (int j = 0; j < L::kW; ++j) add[j] *= gate.v[i][j];
                         } else if (adds) {
                           raw_add.unpack(i, add);
                         }
                         for (int j = 0; j < L::kW; ++j) gradient[j] += add[j];
                         store(to + c, gradient);
                         if (kinds < 3) return;
-                        for (int j = 0; j < L::kW; ++j) gradient[j] = rounded<T>(gradient[j]);
+                        round_all<T>(gradient);
                         sums.add_to(2, c, gradient);
                       });
   }

@@ -159,30 +159,63 @@ TEST_F(GpuGateTest, ForwardAndBackward) {
 }
 
 TEST_F(GpuGateTest, KeptBitsChangeNothing) {
-  for (const Shape& s : {Shape{300, 512}, Shape{19, 37}, Shape{17, 60, 5}}) {
+  for (const Shape& s : {Shape{300, 512}, Shape{40, 256}, Shape{30, 1024}, Shape{50, 120},
+                         Shape{19, 37}, Shape{40, 512, 4}, Shape{17, 60, 5}}) {
     for (const bool concat : {true, false}) {
-      const auto run = [&](bool keep) {
-        return test::run_in(Device::cuda(), Precision::kBf16,
-                            [&](ModeBed& bed) { return run_gate(bed, s, concat, 0.3f, keep); });
-      };
-      const Outputs kept = run(true), drawn = run(false);
-      for (size_t i = 0; i < kept.size(); ++i) {
-        EXPECT_EQ(kept[i].values, drawn[i].values) << kept[i].name << " of " << s.columns;
+      for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+        const auto run = [&](bool keep) {
+          return test::run_in(Device::cuda(), precision,
+                              [&](ModeBed& bed) { return run_gate(bed, s, concat, 0.3f, keep); });
+        };
+        const Outputs kept = run(true), drawn = run(false);
+        for (size_t i = 0; i < kept.size(); ++i) {
+          EXPECT_EQ(kept[i].values, drawn[i].values) << kept[i].name << " of " << s.columns;
+        }
       }
     }
   }
 }
 
 TEST_F(GpuGateTest, DropsWhatTheCpuDrops) {
-  const auto dropped = [](Device device) {
-    test::Outputs outputs = test::run_in(device, Precision::kF32, [](ModeBed& bed) {
-      return run_gate(bed, {200, 64}, true, 0.5f);
-    });
-    std::vector<bool> zeros;
-    for (const double y : outputs[0].values) zeros.push_back(y == 0);
-    return zeros;
-  };
-  EXPECT_EQ(dropped(Device::cuda()), dropped(Device::cpu()));
+  for (const Shape& s : {Shape{100, 512}, Shape{60, 64}, Shape{40, 1000}, Shape{50, 37}}) {
+    // The last two drop nothing and everything.
+    for (const float p : {0.1f, 0.5f, 0.7f, 0.9999f, 1e-6f, 0.99999994f}) {
+      for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+        const auto dropped = [&](Device device) {
+          const Outputs outputs = test::run_in(
+              device, precision, [&](ModeBed& bed) { return run_gate(bed, s, true, p); });
+          std::vector<bool> zeros;
+          for (const double y : outputs[0].values) zeros.push_back(y == 0);
+          return zeros;
+        };
+        EXPECT_EQ(dropped(Device::cuda()), dropped(Device::cpu())) << s.columns << ", p " << p;
+      }
+    }
+  }
+}
+
+/// Most of these numbers are infinite: nothing may become NaN.
+TEST_F(GpuGateTest, SiluOfHugeNumbers) {
+  for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+    ModeBed bed(Device::cuda(), precision);
+    const Tensor x = bed.activation(1, {10, 64}, 1e40), y = bed.activation(2, {10, 64});
+    const Tensor dx = bed.activation(3, {10, 64});
+    silu_forward(bed.exec, x, y);
+    silu_backward(bed.exec, bed.activation(4, {10, 64}), x, dx);
+    const std::vector<double> in = bed.values(x), out = bed.values(y);
+    const std::vector<double> gradient = bed.values(dx);
+    const std::vector<double> dy = bed.values(bed.activation(4, {10, 64}));
+    for (size_t i = 0; i < in.size(); ++i) {
+      ASSERT_GT(std::abs(in[i]), 1000);
+      if (in[i] > 0) {
+        EXPECT_EQ(out[i], in[i]);
+        EXPECT_EQ(gradient[i], dy[i]);
+      } else {
+        EXPECT_NEAR(out[i], 0, 1e-30);
+        EXPECT_NEAR(gradient[i], 0, 1e-30);
+      }
+    }
+  }
 }
 
 TEST_F(GpuGateTest, Silu) {

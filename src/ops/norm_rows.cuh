@@ -64,6 +64,16 @@ struct NormArgs {
                  "norm: one weight and bias per column, or per group");
   }
   int64_t weights() const { return groups == 1 && columns_per_weight == 1 ? columns : groups; }
+  /// A single group that fills the lanes of a warp: what __device__ code may take for constant.
+  template <class L>
+  bool fills() const {
+    return groups == 1 && columns == L::kColumns;
+  }
+  template <class L>
+  __device__ void assume_filled() {
+    columns = width = L::kColumns;
+    groups = 1;
+  }
   /// Pieces of 8 columns lie inside one group.
   bool can_vectorize_groups() const { return groups == 1 || width % 8 == 0; }
   size_t parameter_bytes() const { return 2 * static_cast<size_t>(columns) * sizeof(float); }
@@ -113,6 +123,24 @@ __device__ NormSpan measure_group(const NormArgs& a, int64_t row, int group, con
     a.rstd[row * a.groups + group] = s.rstd;
   }
   return s;
+}
+
+/// finish(i, first column, normalised values) for every piece of a row. `parameters` is what
+/// stage() wrote.
+template <class L, class Finish>
+__device__ void normalize_row(const NormArgs& a, int64_t row, const float* parameters, const L& x,
+                              const Finish& finish) {
+  for (int group = 0; group < a.groups; ++group) {
+    const NormSpan s = measure_group(a, row, group, x);
+    L::for_each(a.columns, [&](int i, int c) {
+      if (!s.has(c)) return;
+      float w[L::kW], b[L::kW], n[L::kW];
+      SharedRow<L::kW>::load(parameters, a.columns, c, w);
+      SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
+      for (int j = 0; j < L::kW; ++j) n[j] = (x.v[i][j] - s.mean) * s.rstd * w[j] + b[j];
+      finish(i, c, n);
+    });
+  }
 }
 
 __device__ inline NormSpan saved_group(const NormArgs& a, int64_t row, int group) {

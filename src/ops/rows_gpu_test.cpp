@@ -116,11 +116,12 @@ struct AssembleShape {
   int64_t tokens, dim;
   float dropout;
   bool actions, positions, times, context;
+  int64_t codes = 9;  // of actions
 };
 
 struct Assembled {
   AssembleParams p;
-  int64_t content_rows = 30, context_rows = 11, codes = 9, positions = 50, times = 21;
+  int64_t content_rows = 30, context_rows = 11, positions = 50, times = 21;
 };
 
 Assembled assembled(ModeBed& bed, const AssembleShape& s) {
@@ -131,8 +132,8 @@ Assembled assembled(ModeBed& bed, const AssembleShape& s) {
   if (s.context) p.context = bed.activation(2, {a.context_rows, s.dim});
   p.row_index = bed.ints(indices(11, s.tokens, a.content_rows + a.context_rows, 1));
   if (s.actions) {
-    p.action_rows = bed.activation(3, {a.codes, s.dim});
-    p.action_index = bed.ints(indices(12, s.tokens, a.codes));
+    p.action_rows = bed.activation(3, {s.codes, s.dim});
+    p.action_index = bed.ints(indices(12, s.tokens, s.codes));
   }
   p.scale = std::sqrt(static_cast<double>(s.dim));
   if (s.positions) {
@@ -154,11 +155,22 @@ Assembled assembled(ModeBed& bed, const AssembleShape& s) {
   return a;
 }
 
+/// Room for the bits of dropout, where forward may leave them.
+void keep_bits(ModeBed& bed, const AssembleShape& s, AssembleParams& p) {
+  const int64_t bytes = assemble_keep_bytes(bed.exec, p, s.dim);
+  if (bytes > 0) p.keep = bed.exec.arena->tensor(DType::kU8, {s.tokens, bytes});
+}
+
+// All of dropout's corners are among them: half and more is dropped, nothing is, everything is.
 const std::vector<AssembleShape> kAssembleShapes = {
-    {1000, 512, 0.2f, true, true, true, true}, {700, 512, 0, true, true, true, true},
-    {30000, 64, 0.2f, true, true, true, true}, {9000, 264, 0.3f, true, true, true, false},
-    {300, 64, 0.2f, false, true, false, true}, {300, 37, 0.2f, true, false, true, false},
-    {50, 24, 0, false, false, false, false},   {0, 64, 0.2f, true, true, true, true}};
+    {1000, 512, 0.2f, true, true, true, true},       {700, 512, 0, true, true, true, true},
+    {30000, 64, 0.2f, true, true, true, true},       {9000, 264, 0.3f, true, true, true, false},
+    {300, 64, 0.2f, false, true, false, true},       {300, 37, 0.2f, true, false, true, false},
+    {50, 24, 0, false, false, false, false},         {0, 64, 0.2f, true, true, true, true},
+    {300, 256, 0.7f, true, true, true, true},        {300, 64, 0.5f, true, true, true, true},
+    {300, 64, 1e-6f, true, true, true, true},        {300, 72, 0.99999994f, true, true, true, true},
+    {300, 520, 0.1f, true, true, true, true},        {300, 45, 0.7f, true, true, true, true},
+    {5000, 128, 0.2f, true, false, false, true, 13}, {900, 512, 0.2f, true, true, true, true, 20}};
 
 TEST_F(GpuAssembleTest, ForwardIsBitEqual) {
   for (const AssembleShape& s : kAssembleShapes) {
@@ -166,34 +178,92 @@ TEST_F(GpuAssembleTest, ForwardIsBitEqual) {
       expect_equal_to_cpu(
           [&](ModeBed& bed) -> Outputs {
             const Tensor x = bed.activation(21, {s.tokens, s.dim});
-            assemble_forward(bed.exec, assembled(bed, s).p, x);
-            return {{"x", false, bed.values(x)}};
+            AssembleParams p = assembled(bed, s).p;
+            assemble_forward(bed.exec, p, x);
+            const Tensor same = bed.activation(22, {s.tokens, s.dim});
+            keep_bits(bed, s, p);
+            assemble_forward(bed.exec, p, same);
+            return {{"x", false, bed.values(x)}, {"bits kept", false, bed.values(same)}};
           },
           precision);
     }
   }
 }
 
+TEST_F(GpuAssembleTest, NormInTheSamePassChangesNothing) {
+  std::vector<AssembleShape> shapes = kAssembleShapes;
+  shapes.push_back({40, 1032, 0.2f, true, true, true, true});  // two passes after all
+  for (const AssembleShape& s : shapes) {
+    for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+      const auto run = [&](bool together) {
+        return test::run_in(Device::cuda(), precision, [&](ModeBed& bed) -> Outputs {
+          const AssembleParams p = assembled(bed, s).p;
+          const Tensor x = bed.activation(21, {s.tokens, s.dim});
+          FollowingNorm norm;
+          norm.params.weight = bed.parameter(31, {s.dim});
+          norm.params.bias = bed.parameter(32, {s.dim});
+          norm.params.round_weights = true;
+          norm.y = bed.activation(33, {s.tokens, s.dim});
+          norm.stats = make_norm_stats(bed.exec, s.tokens);
+          assemble_forward(bed.exec, p, x, together ? norm : FollowingNorm{});
+          if (!together) norm_forward(bed.exec, norm.params, x, norm.y, norm.stats);
+          return {{"x", false, bed.values(x)},
+                  {"norm", false, bed.values(norm.y)},
+                  {"mean", false, bed.values(norm.stats.mean)},
+                  {"rstd", false, bed.values(norm.stats.rstd)}};
+        });
+      };
+      const Outputs together = run(true), apart = run(false);
+      for (size_t i = 0; i < apart.size(); ++i) {
+        EXPECT_EQ(together[i].values, apart[i].values)
+            << apart[i].name << " of " << s.dim << ", p " << s.dropout;
+      }
+    }
+  }
+}
+
+Outputs assemble_gradients(ModeBed& bed, const AssembleShape& s, bool keep) {
+  Assembled a = assembled(bed, s);
+  if (keep) {
+    keep_bits(bed, s, a.p);
+    assemble_forward(bed.exec, a.p, bed.activation(20, {s.tokens, s.dim}));
+  }
+  const Tensor dx = bed.activation(21, {s.tokens, s.dim});
+  AssembleGradients g;
+  g.content = bed.parameter(22, {a.content_rows, s.dim});
+  if (s.context) g.context = bed.parameter(23, {a.context_rows, s.dim});
+  if (s.actions) g.action = bed.parameter(24, {s.codes, s.dim});
+  if (s.positions) g.position = bed.parameter(25, {a.positions, s.dim});
+  if (s.times) g.time = bed.parameter(26, {a.times, s.dim});
+  assemble_backward(bed.exec, a.p, dx, g);
+  Outputs out = {{"content", true, bed.values(g.content)}};
+  if (g.context) out.push_back({"context", true, bed.values(g.context)});
+  if (g.action) out.push_back({"action", true, bed.values(g.action)});
+  if (g.position) out.push_back({"position", true, bed.values(g.position)});
+  if (g.time) out.push_back({"time", true, bed.values(g.time)});
+  return out;
+}
+
 TEST_F(GpuAssembleTest, Backward) {
   for (const AssembleShape& s : kAssembleShapes) {
-    SCOPED_TRACE(testing::Message() << s.tokens << " tokens of " << s.dim);
-    expect_like_cpu([&](ModeBed& bed) -> Outputs {
-      const Assembled a = assembled(bed, s);
-      const Tensor dx = bed.activation(21, {s.tokens, s.dim});
-      AssembleGradients g;
-      g.content = bed.parameter(22, {a.content_rows, s.dim});
-      if (s.context) g.context = bed.parameter(23, {a.context_rows, s.dim});
-      if (s.actions) g.action = bed.parameter(24, {a.codes, s.dim});
-      if (s.positions) g.position = bed.parameter(25, {a.positions, s.dim});
-      if (s.times) g.time = bed.parameter(26, {a.times, s.dim});
-      assemble_backward(bed.exec, a.p, dx, g);
-      Outputs out = {{"content", true, bed.values(g.content)}};
-      if (g.context) out.push_back({"context", true, bed.values(g.context)});
-      if (g.action) out.push_back({"action", true, bed.values(g.action)});
-      if (g.position) out.push_back({"position", true, bed.values(g.position)});
-      if (g.time) out.push_back({"time", true, bed.values(g.time)});
-      return out;
-    });
+    SCOPED_TRACE(testing::Message() << s.tokens << " tokens of " << s.dim << ", p " << s.dropout);
+    expect_like_cpu([&](ModeBed& bed) { return assemble_gradients(bed, s, true); });
+  }
+}
+
+TEST_F(GpuAssembleTest, KeptBitsChangeNothing) {
+  for (const AssembleShape& s : kAssembleShapes) {
+    for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
+      const auto run = [&](bool keep) {
+        return test::run_in(Device::cuda(), precision,
+                            [&](ModeBed& bed) { return assemble_gradients(bed, s, keep); });
+      };
+      const Outputs kept = run(true), drawn = run(false);
+      for (size_t i = 0; i < kept.size(); ++i) {
+        EXPECT_EQ(kept[i].values, drawn[i].values)
+            << kept[i].name << " of " << s.dim << ", p " << s.dropout;
+      }
+    }
   }
 }
 

@@ -2,7 +2,7 @@
 
 #include <span>
 
-#include "ops/kernel.cuh"
+#include "ops/dropout.cuh"
 #include "ops/rows.h"
 
 namespace segue::ops::cuda {
@@ -22,16 +22,26 @@ struct SumOrder {
   SortedIndex sorted = {};  // of use where it is the only order
 };
 
+/// A sum by so few destinations that it comes along with the first order, without a pass over the
+/// rows of its own: see can_ride.
+struct RidingSum {
+  Tensor index;  // i32
+  Tensor rows;   // absent: none
+  double scale = 1;
+};
+bool can_ride(const Tensor& from, const Tensor& rows);
+
 /// What dropout did to the rows that are summed: its factor, and bits for each row. Default: none.
 struct DroppedRows {
   DropoutArgs dropout;
   KeepBits keep;
 };
 
-/// For every order, targets[index[i]] += scale * (sum of rows i of `from`), without atomics: rows
-/// are sorted by destination (stable), all orders in one sort. Sums are float, in an order that
-/// depends on the indices alone. A dropped-out row is rounded to the type of `from` first.
+/// For every order, targets[index[i]] += scale * (sum of rows i of `from`). Rows are sorted by
+/// destination (stable), all orders in one sort, and each element of a target is added to once:
+/// sums are float, in an order that depends on the indices alone. A dropped-out row is rounded to
+/// the type of `from` first.
 void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
-              std::span<const SumOrder> orders);
+              std::span<const SumOrder> orders, const RidingSum& riding = {});
 
 }  // namespace segue::ops::cuda

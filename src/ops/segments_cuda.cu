@@ -1,25 +1,16 @@
 #include <cub/device/device_radix_sort.cuh>
 
+#include "ops/chunk_sums.cuh"
 #include "ops/cuda_forms.h"
-#include "ops/segments.cuh"
+#include "ops/partial_sums.cuh"
 
 namespace segue::ops::cuda {
 namespace {
 
-constexpr int kMaxOrders = 4, kMaxTargets = 2 * kMaxOrders;
-
-/// Rows in the order of their destinations, those that go nowhere last under key `destinations`.
-struct SortedItems {
-  const uint32_t* keys;
-  const uint32_t* items;
-  int64_t n;
-  uint32_t destinations;
-};
-
 struct KeyArgs {
   IndexView index[kMaxOrders];
   int64_t first[kMaxOrders], count[kMaxOrders];  // destinations of each order
-  int64_t rows, destinations;
+  int64_t rows;
 };
 
 __global__ void make_keys_kernel(KeyArgs a, uint32_t* keys, uint32_t* items) {
@@ -30,238 +21,8 @@ __global__ void make_keys_kernel(KeyArgs a, uint32_t* keys, uint32_t* items) {
     const int64_t to = a.index[order][i];
     if (to != -1) require_row(to, a.count[order]);
     const int64_t at = order * a.rows + i;
-    keys[at] = static_cast<uint32_t>(to == -1 ? a.destinations : a.first[order] + to);
+    keys[at] = static_cast<uint32_t>(a.first[order] + (to == -1 ? a.count[order] : to));
     items[at] = static_cast<uint32_t>(i);
-  }
-}
-
-struct TargetArgs {
-  struct Rows {
-    void* data;
-    int64_t stride;
-    uint32_t end;  // one past its last destination; the first is where the one before ends
-    float scale;
-    bool is_bf16;
-  };
-  Rows rows[kMaxTargets];
-};
-
-/// `load` and `store` for the widths of pieces that they have no form for.
-template <int kW, class T>
-__device__ void load_vector(const T* from, float (&to)[kW]) {
-  if constexpr (kW == 4 && sizeof(T) == 4) {
-    const float4 v = *reinterpret_cast<const float4*>(from);
-    to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
-  } else {
-    load(from, to);
-  }
-}
-template <int kW, class T>
-__device__ void store_vector(T* to, const float (&from)[kW]) {
-  if constexpr (kW == 4 && sizeof(T) == 4) {
-    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
-  } else {
-    store(to, from);
-  }
-}
-
-/// Row of `destination` [column .. column + kW) += scale * values; no thread shares an element.
-template <int kW>
-__device__ void add_to_target(const TargetArgs& targets, uint32_t destination, int64_t column,
-                              const float (&values)[kW]) {
-  int at = 0;
-  while (destination >= targets.rows[at].end) ++at;
-  const TargetArgs::Rows t = targets.rows[at];
-  if (t.data == nullptr) return;
-  const int64_t row = destination - (at == 0 ? 0 : targets.rows[at - 1].end);
-  float now[kW];
-  const auto add = [&](auto* to) {
-    load_vector(to, now);
-    for (int j = 0; j < kW; ++j) now[j] += __fmul_rn(values[j], t.scale);
-    store_vector(to, now);
-  };
-  if (t.is_bf16) {
-    add(static_cast<bf16*>(t.data) + row * t.stride + column);
-  } else {
-    add(static_cast<float*>(t.data) + row * t.stride + column);
-  }
-}
-
-constexpr int kSumColumns = 256;  // of one warp
-constexpr int kAhead = 4;         // rows loaded before the first is added; divides a warp
-constexpr int kMaxChunk = 2 * kWarp;
-
-/// A warp adds the items of one chunk. Groups that lie inside it are finished; the sum of one that
-/// came in from the chunk before goes to partials[chunk][0], of one that goes on to the next and
-/// began here to partials[chunk][1].
-template <class T, int kW>
-__global__ void __launch_bounds__(kThreads, 3)
-    sum_chunks_kernel(SortedItems s, int chunk_length, Matrix<const T> from, DroppedRows dropped,
-                      int columns, TargetArgs targets, float* partials) {
-  using L = Lanes<kW, kSumColumns / kWarp / kW>;
-  const int64_t chunk = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
-  const int64_t begin = chunk * chunk_length;
-  if (begin >= s.n) return;
-  const int64_t end = begin + chunk_length < s.n ? begin + chunk_length : s.n;
-  if (s.keys[begin] >= s.destinations) return;  // all of these go nowhere
-  const int base = static_cast<int>(blockIdx.y) * kSumColumns;
-  const int count = min(kSumColumns, columns - base);
-  const bool came_in = begin > 0 && s.keys[begin - 1] == s.keys[begin];
-
-  L sum{};
-  uint32_t key = s.keys[begin];
-  bool is_head = came_in;
-  const auto flush = [&](bool goes_on) {
-    if (key >= s.destinations) return;
-    L::for_each(count, [&](int i, int c) {
-      if (is_head || goes_on) {
-        const int64_t slot = chunk * 2 + (is_head ? 0 : 1);
-        store(partials + slot * columns + base + c, sum.v[i]);
-      } else {
-        add_to_target(targets, key, base + c, sum.v[i]);
-      }
-    });
-  };
-
-  // A lane knows two of the chunk's items and passes them round.
-  const auto lane = static_cast<int>(threadIdx.x % kWarp);
-  uint32_t my_keys[2], my_items[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const int64_t at = begin + half * kWarp + lane;
-    my_keys[half] = at < end ? s.keys[at] : 0;
-    my_items[half] = at < end ? s.items[at] : 0;
-  }
-  const bool drops = dropped.dropout.active;
-  const auto length = static_cast<int>(end - begin);
-  for (int at = 0; at < length; at += kAhead) {
-    typename L::template Raw<T> rows[kAhead];
-    uint8_t bits[kAhead][L::kIters];
-    const int half = at / kWarp;
-    const uint32_t half_keys = half == 0 ? my_keys[0] : my_keys[1];
-    const uint32_t half_items = half == 0 ? my_items[0] : my_items[1];
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      // Beyond the end: item 0, which exists and is not added.
-      const int64_t item = __shfl_sync(0xffffffffu, half_items, (at + k) % kWarp);
-      rows[k].load_row(from.row(item) + base, count);
-      if (drops) {
-        L::for_each(count, [&](int i, int c) { bits[k][i] = *dropped.keep.at(item, base + c); });
-      }
-    }
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (at + k >= length) continue;
-      const uint32_t item_key = __shfl_sync(0xffffffffu, half_keys, (at + k) % kWarp);
-      if (item_key != key) {
-        flush(false);
-        sum = L{};
-        key = item_key;
-        is_head = false;
-      }
-      L::for_each(count, [&](int i, int c) {
-        float value[kW];
-        rows[k].unpack(i, value);
-        if (drops) {
-          dropped.dropout.apply_bits(bits[k][i], base + c, value);
-          for (int j = 0; j < kW; ++j) value[j] = rounded<T>(value[j]);
-        }
-        for (int j = 0; j < kW; ++j) sum.v[i][j] += value[j];
-      });
-    }
-  }
-  flush(end < s.n && s.keys[end] == key);
-}
-
-constexpr int kShortSpan = 2 * kWarpsPerBlock;
-
-/// How many chunks the group that ends chunk `chunk`, and began there, goes on into. The same in
-/// all lanes.
-__device__ int64_t span_of(const SortedItems& s, int64_t chunk, int chunk_length) {
-  const int64_t next = (chunk + 1) * chunk_length;
-  if (next >= s.n) return 0;
-  const uint32_t key = s.keys[next - 1];
-  if (key >= s.destinations || s.keys[next] != key) return 0;
-  if (chunk > 0 && s.keys[next - chunk_length - 1] == key) return 0;  // began earlier
-  const int64_t last_chunk = (s.n - 1) / chunk_length;
-  // A chunk is entered if its first item has the key; lanes ask for 32 at a time.
-  for (int64_t heads = 1;; heads += kWarp) {
-    const int64_t at = chunk + heads + 1 + static_cast<int64_t>(threadIdx.x % kWarp);
-    const bool entered = at <= last_chunk && s.keys[at * chunk_length] == key;
-    const uint32_t all = __ballot_sync(0xffffffffu, entered);
-    if (all != 0xffffffffu) return heads + __ffs(static_cast<int>(~all)) - 1;
-  }
-}
-
-/// Partial i of the group that began in `chunk`.
-__device__ const float* span_row(const float* partials, int64_t chunk, int64_t i, int columns) {
-  return partials + ((chunk + i) * 2 + (i == 0 ? 1 : 0)) * columns;
-}
-
-/// Finishes groups that go beyond the chunk where they begin. A warp adds the few partial sums of
-/// one; where there are many, all warps of the block add pieces of them, then the pieces in order.
-template <int kV>
-__global__ void __launch_bounds__(kThreads)
-    sum_spans_kernel(SortedItems s, int chunk_length, int columns, TargetArgs targets,
-                     const float* partials) {
-  constexpr int kVectors = 4, kStep = kWarp * kV, kColumns = kVectors * kStep;  // at a time
-  using Sum = float[kVectors][kV];
-  __shared__ __align__(16) float pieces[kWarpsPerBlock][kColumns];
-  __shared__ int64_t spans[kWarpsPerBlock];
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock;
-  const auto key_of = [&](int64_t chunk) { return s.keys[(chunk + 1) * chunk_length - 1]; };
-  const auto for_columns = [&](int base, auto&& f) {
-#pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const int c = base + i * kStep + lane * kV;
-      if (c < columns) f(i, c);
-    }
-  };
-  const auto sum_part = [&](int64_t chunk, int base, int64_t from, int64_t until, Sum& sum) {
-#pragma unroll 4
-    for (int64_t i = from; i < until; ++i) {
-      const float* row = span_row(partials, chunk, i, columns);
-      for_columns(base, [&](int v, int c) {
-        float value[kV];
-        load_vector(row + c, value);
-        for (int j = 0; j < kV; ++j) sum[v][j] += value[j];
-      });
-    }
-  };
-
-  const int64_t own = span_of(s, first + warp, chunk_length);
-  if (lane == 0) spans[warp] = own;
-  if (own > 0 && own < kShortSpan) {
-    for (int base = 0; base < columns; base += kColumns) {
-      Sum sum = {};
-      sum_part(first + warp, base, 0, own + 1, sum);
-      for_columns(base,
-                  [&](int v, int c) { add_to_target(targets, key_of(first + warp), c, sum[v]); });
-    }
-  }
-  __syncthreads();
-  for (int w = 0; w < kWarpsPerBlock; ++w) {
-    const int64_t count = spans[w] + 1;
-    if (count <= kShortSpan) continue;
-    const int64_t each = (count + kWarpsPerBlock - 1) / kWarpsPerBlock;
-    const int64_t from = warp * each, until = from + each < count ? from + each : count;
-    for (int base = 0; base < columns; base += kColumns) {
-      Sum sum = {};
-      sum_part(first + w, base, from, until, sum);
-      for_columns(base, [&](int v, int c) {
-        for (int j = 0; j < kV; ++j) pieces[warp][c - base + j] = sum[v][j];
-      });
-      __syncthreads();
-      for (int c = static_cast<int>(threadIdx.x); c < min(kColumns, columns - base);
-           c += kThreads) {
-        float total[1] = {0.f};
-        for (int piece = 0; piece < kWarpsPerBlock; ++piece) total[0] += pieces[piece][c];
-        add_to_target(targets, key_of(first + w), base + c, total);
-      }
-      __syncthreads();
-    }
   }
 }
 
@@ -294,7 +55,7 @@ __global__ void __launch_bounds__(kThreads)
         for (int j = 0; j < kW; ++j) sum[j] += value[j];
       }
     }
-    add_to_target(targets, static_cast<uint32_t>(to), c, sum);
+    TargetRow(targets, static_cast<uint32_t>(to)).add(c, sum);
   }
 }
 
@@ -302,21 +63,21 @@ __global__ void __launch_bounds__(kThreads)
 SortedItems sort_items(const Exec& exec, int64_t rows, std::span<const SumOrder> orders) {
   KeyArgs a{};
   a.rows = rows;
+  int64_t destinations = 0;
   for (size_t i = 0; i < orders.size(); ++i) {
     SEGUE_ASSERT(orders[i].index.size(0) == rows, "sums of rows: an index for each row");
     a.index[i] = index_of(orders[i].index);
-    a.first[i] = a.destinations;
+    a.first[i] = destinations;
     a.count[i] = orders[i].first.count + orders[i].second.count;
-    a.destinations += a.count[i];
+    destinations += a.count[i] + 1;  // and one for rows that go nowhere
   }
   const int64_t n = rows * static_cast<int64_t>(orders.size());
   if (const SortedIndex& sorted = orders.front().sorted; orders.size() == 1 && sorted.keys) {
     SEGUE_ASSERT(sorted.keys.size(0) == n && sorted.items.size(0) == n, "sorted index: its size");
     return {reinterpret_cast<const uint32_t*>(device_ptr<int32_t>(sorted.keys)),
-            reinterpret_cast<const uint32_t*>(device_ptr<int32_t>(sorted.items)), n,
-            static_cast<uint32_t>(a.destinations)};
+            reinterpret_cast<const uint32_t*>(device_ptr<int32_t>(sorted.items))};
   }
-  SEGUE_ASSERT(n < (int64_t{1} << 31) && a.destinations < (int64_t{1} << 31),
+  SEGUE_ASSERT(n < (int64_t{1} << 31) && destinations < (int64_t{1} << 31),
                "too many rows for one sum");
   const cudaStream_t stream = stream_of(exec);
   const auto memory = [&] { return static_cast<uint32_t*>(exec.index({n}).data); };
@@ -327,7 +88,7 @@ SortedItems sort_items(const Exec& exec, int64_t rows, std::span<const SumOrder>
   make_keys_kernel<<<grid, kThreads, 0, stream>>>(a, keys_in, items_in);
   check_launch();
   int bits = 1;
-  while (a.destinations >> bits != 0) ++bits;
+  while (destinations >> bits != 0) ++bits;
   size_t bytes = 0;
   check_cuda(cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys_in, keys, items_in, items,
                                              static_cast<int>(n), 0, bits, stream));
@@ -337,7 +98,7 @@ SortedItems sort_items(const Exec& exec, int64_t rows, std::span<const SumOrder>
   // One kernel when all keys fit into a block, else a histogram, its sums and a pass per digit.
   constexpr int64_t kOneBlock = 4864;
   count_launches(n <= kOneBlock ? 1 : 2 + divide_up(bits, 8));
-  return {keys, items, n, static_cast<uint32_t>(a.destinations)};
+  return {keys, items};
 }
 
 TargetArgs target_args(std::span<const SumOrder> orders, int64_t columns) {
@@ -354,16 +115,68 @@ TargetArgs target_args(std::span<const SumOrder> orders, int64_t columns) {
       args.rows[at++] = {t->rows ? t->rows.data : nullptr, t->rows ? t->rows.stride(0) : 0, end,
                          static_cast<float>(t->scale), t->rows && t->rows.dtype == DType::kBf16};
     }
+    args.rows[at++] = {nullptr, 0, ++end, 0.f, false};  // for rows that go nowhere
   }
   return args;
 }
 
+/// Adds a.range in chunks.
+template <class T>
+void sum_chunks(cudaStream_t stream, const ChunkArgs<T>& a, bool vectorize) {
+  const auto launch = [&](auto lanes, auto drops) {
+    using L = decltype(lanes);
+    const dim3 grid(static_cast<unsigned>(divide_up(a.range.chunks(), kWarpsPerBlock)),
+                    static_cast<unsigned>(divide_up(a.columns, L::kColumns)));
+    sum_chunks_kernel<T, L, decltype(drops)::value><<<grid, kThreads, 0, stream>>>(a);
+    check_launch();
+  };
+  const auto choose = [&](auto drops) {
+    if (!vectorize) return launch(Lanes<1, 8>{}, drops);
+    if (a.columns <= 256) return launch(Lanes<8, 1>{}, drops);
+    launch(ChunkLanes<decltype(drops)::value>{}, drops);
+  };
+  if (a.dropped.dropout.active) return choose(std::true_type{});
+  choose(std::false_type{});
+}
+
+/// The same with somebody riding along; a.range has a chunk for each warp.
+void sum_riders(const Exec& exec, const ChunkArgs<bf16>& a, const RidingSum& riding,
+                int64_t blocks) {
+  const int64_t count = riding.rows.size(0);
+  const Arena::Mark mark(*exec.arena);
+  PartialSums partials(exec, blocks, count * a.columns);
+  const RiderArgs riders{device_ptr<int32_t>(riding.index), static_cast<int>(count),
+                         static_cast<float>(riding.scale), partials.data()};
+  const auto kernel =
+      a.dropped.dropout.active ? sum_riders_kernel<bf16, true> : sum_riders_kernel<bf16, false>;
+  const auto bytes = static_cast<size_t>(kRiderWarps * count * kRiderColumns) * sizeof(float);
+  allow_shared_memory(kernel, bytes);
+  const dim3 grid(static_cast<unsigned>(blocks),
+                  static_cast<unsigned>(divide_up(a.columns, kRiderColumns)));
+  kernel<<<grid, kRiderWarps * kWarp, bytes, stream_of(exec)>>>(a, riders);
+  check_launch();
+  partials.fold(riding.rows, 0, count * a.columns);
+}
+
+/// Blocks of sum_riders_kernel side by side: as many as there are multiprocessors.
+int64_t rider_blocks(int64_t rows, int64_t columns) {
+  constexpr int64_t kFewest = 16;  // rows worth a warp
+  return std::clamp<int64_t>(kMultiprocessors / divide_up(columns, kRiderColumns), 1,
+                             divide_up(rows, kRiderWarps * kFewest));
+}
+
 }  // namespace
 
+bool can_ride(const Tensor& from, const Tensor& rows) {
+  return rows && rows.size(0) <= kMaxRiders && rows.size(0) > 0 && rows.is_contiguous() &&
+         rows.dtype == DType::kF32 && from.dtype == DType::kBf16 &&
+         can_vectorize(from.size(1), {from});
+}
+
 void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
-              std::span<const SumOrder> orders) {
-  const int64_t columns = from.size(1);
-  if (from.size(0) == 0 || columns == 0 || orders.empty()) return;
+              std::span<const SumOrder> orders, const RidingSum& riding) {
+  const int64_t rows = from.size(0), columns = from.size(1);
+  if (rows == 0 || columns == 0 || orders.empty()) return;
   SEGUE_ASSERT(orders.size() <= kMaxOrders, "sums of rows: too many orders at once");
   SEGUE_ASSERT(!dropped.dropout.active || dropped.keep.data != nullptr,
                "sums of rows: dropout without its bits");
@@ -374,43 +187,54 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
   for (const SumOrder& order : orders) {
     vectorize = vectorize && can_vectorize(columns, {order.first.rows, order.second.rows});
   }
-  if (from.size(0) <= kFewRows && orders.size() == 1 && !dropped.dropout.active) {
+  if (rows <= kFewRows && orders.size() == 1 && !dropped.dropout.active && !riding.rows) {
     const SumOrder& order = orders.front();
-    SEGUE_ASSERT(order.index.size(0) == from.size(0), "sums of rows: an index for each row");
+    SEGUE_ASSERT(order.index.size(0) == rows, "sums of rows: an index for each row");
     dispatch_type(from.dtype, [&](auto zero_value) {
       using T = decltype(zero_value);
       const auto kernel = vectorize ? sum_few_kernel<T, 8> : sum_few_kernel<T, 1>;
-      kernel<<<static_cast<unsigned>(from.size(0)), kThreads, 0, stream>>>(
-          input_of<T>(from), static_cast<int>(from.size(0)), static_cast<int>(columns),
+      kernel<<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(
+          input_of<T>(from), static_cast<int>(rows), static_cast<int>(columns),
           index_of(order.index), order.first.count + order.second.count, targets);
       check_launch();
     });
     return;
   }
-  const SortedItems sorted = sort_items(exec, from.size(0), orders);
+  const SortedItems sorted = sort_items(exec, rows, orders);
+  const int64_t n = rows * static_cast<int64_t>(orders.size());
+  ChunkRange ridden, plain;
+  const int64_t blocks = rider_blocks(rows, columns);
+  if (riding.rows) {
+    SEGUE_ASSERT(riding.index && riding.index.size(0) == rows && riding.rows.size(1) == columns,
+                 "sums of rows: a riding sum has an index for each row");
+    ridden = {0, rows, 0, static_cast<int>(divide_up(rows, blocks * kRiderWarps))};
+  }
   // Short chunks keep a small sum parallel, long ones keep partial sums few.
-  const int chunk_length = sorted.n <= 16384 ? 16 : kMaxChunk;
-  const int64_t chunks = divide_up(sorted.n, chunk_length);
+  constexpr int kShortChunk = 16, kLongChunk = 64;
+  plain = {ridden.end, n, ridden.chunks(), n <= 16384 ? kShortChunk : kLongChunk};
+  const int64_t chunks = ridden.chunks() + plain.chunks();
   const Tensor partials = exec.arena->tensor(DType::kF32, {chunks * 2, columns});
-  const auto blocks = static_cast<unsigned>(divide_up(chunks, kWarpsPerBlock));
-  const dim3 grid(blocks, static_cast<unsigned>(divide_up(columns, kSumColumns)));
   dispatch_type(from.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
-    const auto launch = [&](auto kernel) {
-      kernel<<<grid, kThreads, 0, stream>>>(sorted, chunk_length, input_of<T>(from), dropped,
-                                            static_cast<int>(columns), targets,
-                                            device_ptr<float>(partials));
-      check_launch();
-    };
-    if (vectorize) {
-      launch(sum_chunks_kernel<T, 8>);
-    } else {
-      launch(sum_chunks_kernel<T, 1>);
+    ChunkArgs<T> a{sorted,
+                   ridden,
+                   input_of<T>(from),
+                   dropped,
+                   static_cast<int>(columns),
+                   targets,
+                   device_ptr<float>(partials)};
+    if constexpr (std::is_same_v<T, bf16>) {
+      if (riding.rows) sum_riders(exec, a, riding, blocks);
     }
+    a.range = plain;
+    if (plain.chunks() > 0) sum_chunks(stream, a, vectorize);
   });
-  const auto finish = vectorize ? sum_spans_kernel<4> : sum_spans_kernel<1>;
-  finish<<<blocks, kThreads, 0, stream>>>(sorted, chunk_length, static_cast<int>(columns), targets,
-                                          device_ptr<float>(partials));
+  const SpanArgs spans{
+      sorted, {ridden, plain}, static_cast<int>(columns), targets, device_ptr<float>(partials)};
+  const auto kernel = vectorize ? sum_spans_kernel<8> : sum_spans_kernel<1>;
+  const dim3 grid(static_cast<unsigned>(divide_up(chunks, kWarpsPerBlock)),
+                  static_cast<unsigned>(divide_up(columns, kWarp * (vectorize ? 8 : 1))));
+  kernel<<<grid, kThreads, 0, stream>>>(spans);
   check_launch();
 }
 
