@@ -212,8 +212,10 @@ void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& sav
     ops::gemm(exec, Trans::kYes, s.y, Trans::kNo, dx_out, output_weight_->grad,
               {.accumulate = true});
     ops::gate_backward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true, s.keep),
-                       s.stats_out, dy, columns(dz, u_block()), da, output_norm_weight_->grad,
-                       output_norm_bias_->grad);
+                       s.stats_out, dy, columns(dz, u_block()), da,
+                       {.weight = output_norm_weight_->grad,
+                        .bias = output_norm_bias_->grad,
+                        .u_bias = part(uvqk_bias_->grad, u_block())});
   }
   attention_backward(exec, seq, s, da, dz);
   if (config_.kind == LayerKind::kGated) {
@@ -221,7 +223,7 @@ void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& sav
     ops::silu_backward(exec, dvqk, s.uvqk.columns(w, config_.uvqk_width() - w), dvqk);
   }
   ops::gemm(exec, Trans::kYes, s.h, Trans::kNo, dz, uvqk_weight_->grad, {.accumulate = true});
-  ops::column_sum(exec, dz, uvqk_bias_->grad);
+  ops::column_sum(exec, columns(dz, vqk_block()), part(uvqk_bias_->grad, vqk_block()));
   const Tensor dh = exec.activation({tokens, config_.dim});
   ops::gemm(exec, Trans::kNo, dz, Trans::kYes, uvqk_weight_->value, dh);
   ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, dx_out, dx,

@@ -111,6 +111,9 @@ class StuLayer {
     return {2 * config_.value_width() + config_.heads * config_.qk_dim,
             config_.heads * config_.qk_dim};
   }
+  Block vqk_block() const {
+    return {config_.value_width(), config_.uvqk_width() - config_.value_width()};
+  }
   /// The three that the collapsed layer forms for target rows; V comes along because it lies
   /// between.
   Block uvq_block() const { return {0, k_block().begin}; }
