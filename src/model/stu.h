@@ -136,6 +136,7 @@ class StuLayer {
   /// Of the sequences of this rank, or of the group if there is one.
   attention::HstuAttentionParams attention_params(const Sequences& seq, const Tensor& vqk) const;
   void attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const;
+  /// V, Q, K columns of dz, and what their bias gets.
   void attention_backward(const Exec& exec, const Sequences& seq, const Saved& s, const Tensor& da,
                           const Tensor& dz) const;
   void split_attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const;
