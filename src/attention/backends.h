@@ -11,11 +11,12 @@ void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
               const Tensor& dq, const Tensor& dk, const Tensor& dv);
 }  // namespace cpu
 
-/// Picks the kernels for the device, its architecture and the shape.
+/// Picks the kernels for the device, its architecture and the shape. backward says whether they
+/// added to dbias, which is more than most can do.
 namespace cuda {
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
-void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-              const Tensor& dq, const Tensor& dk, const Tensor& dv);
+bool backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dbias);
 }  // namespace cuda
 
 }  // namespace segue::attention

@@ -118,6 +118,8 @@ CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill
     e.first_tile = chunk.tiles;
     e.first_wide_tile = chunk.wide_tiles;
     e.first_spill = static_cast<int32_t>(chunk.spill);
+    e.sum_row = static_cast<int32_t>(sum_rows_);
+    sum_rows_ += ceil_div(e.n, kSummedRows);
     ++chunk.end;
     chunk.tiles += heads * ceil_div(e.n, kTileRows);
     chunk.wide_tiles += heads * ceil_div(e.n, kWideTileRows);

@@ -23,12 +23,15 @@ inline constexpr int kTileRows = 128, kWideTileRows = 256;
 inline constexpr int kSpillBlock = 64;
 inline constexpr int64_t kSpillBlockBytes = kSpillBlock * kSpillBlock * 2;
 
+/// Rows of one sequence whose results are added up where they are made; see CudaPlan::sum_rows.
+inline constexpr int kSummedRows = 64;
+
 /// One sequence of a work list; what is `first` counts from the start of its chunk.
 struct SequenceEntry {
   int32_t first_row, n, targets;
   int32_t first_tile, first_wide_tile;  // of all heads together
   int32_t first_spill, spill;           // blocks: where head 0 begins, and how many a head has
-  int32_t unused;
+  int32_t sum_row;                      // of its first rows, in the whole call
 };
 
 /// Tiles of all heads and sequences of a chunk. The longest sequence comes first, so that no block
@@ -54,6 +57,9 @@ class CudaPlan {
   WorkList wide_work(int chunk, int counter) const;
   /// Most blocks that a chunk spills.
   int64_t spill_blocks() const { return spill_blocks_; }
+  /// Runs of kSummedRows rows or less, of all sequences. Each has a row of sums of its own, whoever
+  /// makes it and whenever, so that adding these up has one order.
+  int64_t sum_rows() const { return sum_rows_; }
 
  private:
   struct Chunk {
@@ -65,7 +71,7 @@ class CudaPlan {
 
   Tensor table_;
   std::vector<Chunk> chunks_;
-  int64_t spill_blocks_ = 0;
+  int64_t spill_blocks_ = 0, sum_rows_ = 0;
 };
 
 /// What the longest sequence would spill, all heads: less cannot be asked for.

@@ -386,11 +386,11 @@ __device__ inline void to_fragment(uint32_t (&a)[kSlices][4], const float (&d)[k
 
 /// scale * d to rows of global memory: panel by panel through this warp's 16 rows of a panel of 64
 /// rows (kStagingBytes), then 16 bytes a lane. Rows from `rows` on (counted in the 64) are not
-/// written.
+/// written. staged(half): called by the whole warp while its rows of a panel lie there.
 inline constexpr int kStagingBytes = 64 * kPanelRowBytes;
-template <class T, int kCount>
+template <class T, int kCount, class Staged>
 __device__ inline void store_rows(const float (&d)[kCount], float scale, void* staging, T* to,
-                                  int64_t stride, int rows) {
+                                  int64_t stride, int rows, const Staged& staged) {
   const int lane = threadIdx.x & 31;
   const int first = (threadIdx.x >> 5 & 3) * 16;
   const uint32_t panel = shared_address(staging);
@@ -410,23 +410,32 @@ __device__ inline void store_rows(const float (&d)[kCount], float scale, void* s
                    : "memory");
     }
     __syncwarp();
+    uint32_t r[4][4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(r[i][0]), "=r"(r[i][1]), "=r"(r[i][2]), "=r"(r[i][3])
+                   : "r"(chunk_address<64>(panel, first + 4 * i + lane / 8, lane % 8))
+                   : "memory");
+    }
+    staged(half);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = first + 4 * i + lane / 8;
-      uint32_t r[4];
-      asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                   : "r"(chunk_address<64>(panel, row, lane % 8))
-                   : "memory");
       if (row < rows) {
         asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to + row * stride + half * 64 +
                                                                    lane % 8 * 8),
-                     "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                     "r"(r[i][0]), "r"(r[i][1]), "r"(r[i][2]), "r"(r[i][3])
                      : "memory");
       }
     }
     __syncwarp();
   }
+}
+template <class T, int kCount>
+__device__ inline void store_rows(const float (&d)[kCount], float scale, void* staging, T* to,
+                                  int64_t stride, int rows) {
+  store_rows(d, scale, staging, to, stride, rows, [](int) {});
 }
 
 __device__ inline float tanh_fast(float x) {

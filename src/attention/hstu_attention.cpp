@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "attention/backends.h"
+#include "ops/gemm.h"
 
 namespace segue::attention {
 namespace {
@@ -26,6 +27,29 @@ void check(const Exec& exec, const HstuAttentionParams& p) {
   check_operand(exec, p, p.v, p.v.size(2));
 }
 
+/// [rows, heads, dim] of all sequences, heads side by side, as [rows, heads * dim].
+Tensor join_heads(const HstuAttentionParams& p, const Tensor& t) {
+  SEGUE_ASSERT(t.size(1) == 1 || t.stride(1) == t.size(2), "attention: dbias of scattered heads");
+  Tensor matrix = t.rows(p.offsets.front(), p.offsets.back() - p.offsets.front());
+  matrix.rank = 2;
+  matrix.sizes = {matrix.size(0), t.size(1) * t.size(2)};
+  matrix.strides = {t.stride(0), 1};
+  return matrix;
+}
+
+/// dbias, if it is wanted, from the finished gradients: one more pass over them.
+void sum_columns(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, const Tensor& dk,
+                 const Tensor& dv, const Tensor& dbias) {
+  if (!dbias) return;
+  int64_t first = 0;
+  for (const Tensor& heads : {dv, dq, dk}) {
+    const Tensor t = join_heads(p, heads);
+    ops::column_sum(exec, t, dbias.narrow(0, first, t.size(1)));
+    first += t.size(1);
+  }
+  SEGUE_ASSERT(first == dbias.elements(), "attention: dbias has the columns of v, q and k");
+}
+
 }  // namespace
 
 void hstu_attention_forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
@@ -39,17 +63,23 @@ void hstu_attention_forward(const Exec& exec, const HstuAttentionParams& p, cons
 }
 
 void hstu_attention_backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-                             const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                             const Tensor& dbias) {
   check(exec, p);
   check_operand(exec, p, grad_o, p.v.size(2));
   check_operand(exec, p, dq, p.q.size(2));
   check_operand(exec, p, dk, p.q.size(2));
   check_operand(exec, p, dv, p.v.size(2));
 #if SEGUE_HAS_CUDA
-  if (exec.device.is_cuda()) return cuda::backward(exec, p, grad_o, dq, dk, dv);
+  if (exec.device.is_cuda()) {
+    const bool summed = cuda::backward(exec, p, grad_o, dq, dk, dv, dbias);
+    if (!summed) sum_columns(exec, p, dq, dk, dv, dbias);
+    return;
+  }
 #endif
   require_cpu(exec, "hstu_attention");
   cpu::backward(exec, p, grad_o, dq, dk, dv);
+  sum_columns(exec, p, dq, dk, dv, dbias);
 }
 
 int64_t attention_pairs(std::span<const int64_t> offsets, std::span<const int64_t> num_targets,

@@ -31,8 +31,12 @@ void hstu_attention_forward(const Exec& exec, const HstuAttentionParams& p, cons
 
 /// Overwrites dq, dk, dv (strided views allowed; they must not overlap the inputs). Deterministic.
 /// Mode kBf16: p and ds are rounded, and each of dq, dk, dv once at the end.
+/// dbias [heads * (v_dim + 2 qk_dim)] += the sums over all rows of sequences of dv | dq | dk as
+/// they are stored, like ops::column_sum: what the bias of packed v, q, k gets. Absent: nobody
+/// wants it; asked for, it needs heads of dq, dk and dv that lie side by side.
 void hstu_attention_backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-                             const Tensor& dq, const Tensor& dk, const Tensor& dv);
+                             const Tensor& dq, const Tensor& dk, const Tensor& dv,
+                             const Tensor& dbias = {});
 
 /// The definition of correct: plain loops in double over CPU tensors. For tests. Each tensor may be
 /// float or double, so float inputs can be judged by double results.

@@ -26,15 +26,23 @@ void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   unsupported();
 }
 
-void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-              const Tensor& dq, const Tensor& dk, const Tensor& dv) {
-  if (p.offsets.back() == p.offsets.front()) return;
+bool backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
+              const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dbias) {
+  if (p.offsets.back() == p.offsets.front()) return true;
   const DeviceScope scope(exec.device);
   const Arena::Mark mark(*exec.arena);
-  if (hopper::supports(exec, p)) return hopper::backward(exec, p, grad_o, dq, dk, dv);
-  if (portable::supports(p)) return portable::backward(exec, p, grad_o, dq, dk, dv);
-  if (plain::supports(p)) return plain::backward(exec, p, grad_o, dq, dk, dv);
-  unsupported();
+  if (hopper::supports(exec, p)) {
+    hopper::backward(exec, p, grad_o, dq, dk, dv, dbias);
+    return true;
+  }
+  if (portable::supports(p)) {
+    portable::backward(exec, p, grad_o, dq, dk, dv);
+  } else if (plain::supports(p)) {
+    plain::backward(exec, p, grad_o, dq, dk, dv);
+  } else {
+    unsupported();
+  }
+  return false;
 }
 
 }  // namespace segue::attention::cuda

@@ -79,7 +79,53 @@ struct Inputs {
 
 struct Results {
   std::vector<double> o, dq, dk, dv;  // rows x width, kUntouched where nothing was written
+  std::vector<double> dbias;          // v, q, k
 };
+
+constexpr double kBiasBefore = 0.5;
+
+/// dbias is what was there before and the sums of the stored columns. A sum of floats passes at
+/// most 32 additions on its way, 17 of them inside a product (16 rows and what came before), which
+/// cuts off where others round; the rest is four warps, rows of one warp, eight warps and the
+/// result. Mode kBf16 of the CPU rounds the sum.
+void expect_bias(const Inputs& in, const Results& r, bool rounds) {
+  const std::vector<double>* parts[] = {&r.dv, &r.dq, &r.dk};
+  ASSERT_EQ(r.dbias.size(), static_cast<size_t>(3 * in.width));
+  for (int64_t i = 0; i < 3 * in.width; ++i) {
+    const std::vector<double>& x = *parts[i / in.width];
+    double sum = 0, size = 0;
+    for (int64_t row = in.offsets.front(); row < in.offsets.back(); ++row) {
+      const double value = x[static_cast<size_t>(row * in.width + i % in.width)];
+      sum += value;
+      size += std::abs(value);
+    }
+    const double bound =
+        32 * 0x1p-23 * size + 0x1p-23 * kBiasBefore + (rounds ? 0x1p-8 * std::abs(sum) : 0);
+    ASSERT_NEAR(r.dbias[static_cast<size_t>(i)], kBiasBefore + sum, bound) << "column " << i;
+  }
+}
+
+/// A parameter that holds kBiasBefore everywhere, and its values as they are now.
+Tensor make_bias(const Exec& exec, int64_t size) {
+  const Tensor t = exec.statistic({size});
+  dispatch_real(t.dtype, [&](auto zero) {
+    const std::vector<decltype(zero)> values(static_cast<size_t>(size),
+                                             static_cast<decltype(zero)>(kBiasBefore));
+    copy_bytes(t.data, t.device, values.data(), Device::cpu(), static_cast<size_t>(t.bytes()),
+               exec.stream);
+    if (exec.stream != nullptr) exec.stream->synchronize();
+  });
+  return t;
+}
+std::vector<double> read_bias(const Exec& exec, const Tensor& t) {
+  return dispatch_real(t.dtype, [&](auto zero) {
+    std::vector<decltype(zero)> values(static_cast<size_t>(t.elements()));
+    copy_bytes(values.data(), Device::cpu(), t.data, t.device, static_cast<size_t>(t.bytes()),
+               exec.stream);
+    if (exec.stream != nullptr) exec.stream->synchronize();
+    return std::vector<double>(values.begin(), values.end());
+  });
+}
 
 /// Runs forward and backward with tensors on `bed`; `load(values)` puts numbers there and
 /// `read(tensor)` gets them back.
@@ -103,10 +149,11 @@ Results run(const Exec& exec, const Inputs& in, Load&& load, Read&& read) {
   p.mask = in.c.mask;
   p.alpha = in.alpha;
   p.scale = in.scale;
+  const Tensor dbias = make_bias(exec, 3 * w);
   const int64_t used = exec.arena->used();
   hstu_attention_forward(exec, p, o.split_columns(in.c.heads));
   hstu_attention_backward(exec, p, grad_o.split_columns(in.c.heads), part(grads, 2), part(grads, 3),
-                          part(grads, 1));
+                          part(grads, 1), dbias);
   EXPECT_EQ(exec.arena->used(), used) << "scratch was kept";
   const std::vector<double> all = read(grads);
   const auto columns = [&](int64_t i) {
@@ -118,7 +165,9 @@ Results run(const Exec& exec, const Inputs& in, Load&& load, Read&& read) {
     return x;
   };
   for (const double x : columns(0)) EXPECT_EQ(x, double{kUntouched}) << "u was written";
-  return {read(o), columns(2), columns(3), columns(1)};
+  const Results r{read(o), columns(2), columns(3), columns(1), read_bias(exec, dbias)};
+  expect_bias(in, r, exec.device.is_cpu() && exec.rounds_to_bf16());
+  return r;
 }
 
 Results run_cpu(const Inputs& in, Precision precision) {
@@ -157,7 +206,7 @@ class GpuBed {
 /// `spare`: what the arena has beside the tensors; 0: plenty.
 template <class T = bf16>
 Results run_gpu(const Inputs& in, int64_t spare = 0) {
-  const int64_t tensors = in.rows * in.width * 10 * 2 + 4 * 256;
+  const int64_t tensors = in.rows * in.width * 10 * 2 + 3 * in.width * 4 + 5 * 256;
   GpuBed bed(spare > 0 ? tensors + spare : int64_t{2} << 30);
   const auto load = [&](const std::vector<float>& values, int64_t columns) {
     std::vector<T> bits;
@@ -269,6 +318,7 @@ void expect_same_bits(const Results& a, const Results& b) {
   EXPECT_TRUE(a.dq == b.dq);
   EXPECT_TRUE(a.dk == b.dk);
   EXPECT_TRUE(a.dv == b.dv);
+  EXPECT_TRUE(a.dbias == b.dbias);
 }
 
 Case mixed_case(int64_t dim) {
@@ -321,6 +371,9 @@ TEST(GpuHstuAttentionBits, AreTheSameOverManyRuns) {
   p.scale = in.scale;
   std::array<Tensor, 4> out;  // o, dq, dk, dv
   for (Tensor& t : out) t = bed.exec.arena->tensor(DType::kBf16, {in.rows, w});
+  const Tensor dbias = bed.exec.statistic({3 * w});
+  std::vector<double> first_bias;
+  int different_biases = 0;
   const Buffer host(Device::cpu(), out[0].bytes(), Purpose::kScratch, HostMemory::kPinned);
   const auto hash = [&](const Tensor& t) {
     copy_bytes(host.data(), Device::cpu(), t.data, t.device, static_cast<size_t>(t.bytes()),
@@ -333,10 +386,14 @@ TEST(GpuHstuAttentionBits, AreTheSameOverManyRuns) {
   std::array<uint64_t, 4> first{};
   std::array<int, 4> different{};
   for (int i = 0; i < repeats; ++i) {
+    zero(dbias, bed.exec.stream);
     hstu_attention_forward(bed.exec, p, out[0].split_columns(in.c.heads));
     hstu_attention_backward(bed.exec, p, grad_o.split_columns(in.c.heads),
                             out[1].split_columns(in.c.heads), out[2].split_columns(in.c.heads),
-                            out[3].split_columns(in.c.heads));
+                            out[3].split_columns(in.c.heads), dbias);
+    const std::vector<double> bias = read_bias(bed.exec, dbias);
+    if (i == 0) first_bias = bias;
+    different_biases += bias == first_bias ? 0 : 1;
     for (size_t k = 0; k < out.size(); ++k) {
       const uint64_t bits = hash(out[k]);
       if (i == 0) first[k] = bits;
@@ -344,6 +401,7 @@ TEST(GpuHstuAttentionBits, AreTheSameOverManyRuns) {
     }
   }
   EXPECT_EQ(different, (std::array<int, 4>{})) << "of " << repeats << ": o, dq, dk, dv";
+  EXPECT_EQ(different_biases, 0) << "of " << repeats;
 }
 
 TEST(GpuHstuAttentionBits, DoNotDependOnTheRoomForScoreGradients) {

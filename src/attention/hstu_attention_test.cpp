@@ -150,6 +150,7 @@ class Problem {
     params.q = query_part(packed_);
     params.k = key_part(packed_);
     grad_o = bed.random(seed + 1, {rows, v}).split_columns(c.heads);
+    dbias = bed.zeros(bed.exec.parameter_dtype(), {v + 2 * qk});
     params.offsets = offsets;
     params.num_targets = c.targets;
     params.mask = c.mask;
@@ -177,7 +178,7 @@ class Problem {
     const Result r = outputs(bed_.exec.dtype());
     hstu_attention_forward(bed_.exec, params, r.o.split_columns(case_.heads));
     hstu_attention_backward(bed_.exec, params, grad_o, query_part(r.grads), key_part(r.grads),
-                            value_part(r.grads));
+                            value_part(r.grads), dbias);
     return r;
   }
   Result reference() {
@@ -186,6 +187,19 @@ class Problem {
     hstu_attention_backward_reference(params, grad_o, query_part(r.grads), key_part(r.grads),
                                       value_part(r.grads));
     return r;
+  }
+
+  /// dbias was zero, and has got the sums over the rows of sequences of grads (double).
+  void expect_bias(const Tensor& grads) const {
+    for (int64_t i = 0; i < dbias.elements(); ++i) {
+      double sum = 0, size = 0;
+      for (int64_t r = offsets.front(); r < offsets.back(); ++r) {
+        const double x = grads.row<double>(r)[kPad + i];
+        sum += x;
+        size += std::abs(x);
+      }
+      ASSERT_NEAR(dbias.ptr<double>()[i], sum, 1e-12 * size) << "column " << i;
+    }
   }
 
   Tensor value_part(const Tensor& t) const { return part(t, kPad, case_.v_dim); }
@@ -199,7 +213,7 @@ class Problem {
   std::vector<int64_t> offsets;
   int64_t rows = 0;
   HstuAttentionParams params;
-  Tensor grad_o;
+  Tensor grad_o, dbias;
 
  private:
   static constexpr int64_t kRowsBefore = 3;
@@ -288,6 +302,7 @@ TEST_P(HstuAttentionCase, DoubleEqualsTheReference) {
   const Problem::Result actual = problem.run();
   EXPECT_LE(relative_error(actual.o, expected.o), 1e-12);
   EXPECT_LE(relative_error(actual.grads, expected.grads), 1e-12);
+  problem.expect_bias(expected.grads);
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, HstuAttentionCase, testing::ValuesIn(cases()),

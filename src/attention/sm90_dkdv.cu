@@ -2,6 +2,7 @@
 
 #include "attention/cuda_check.h"
 #include "attention/sm90_kernels.h"
+#include "attention/sm90_sums.cuh"
 #include "attention/sm90_work.cuh"
 
 // dv = p^T do, dk = alpha ds^T q on Hopper: keys stay, queries stream by.
@@ -38,6 +39,7 @@ struct KeyArgs {
   int64_t dk_row, dk_head, dv_row, dv_head;
   float half_alpha, dk_scale, dv_scale;
   uint4* spill;  // score gradients for the kernel that makes dq of them
+  ResultSums dk_sums, dv_sums;
 };
 
 template <class T, int kHeadDim>
@@ -210,12 +212,23 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
     if (key < t.n) {
       const int64_t row = t.first_row + key;
       const int rows = min(64, t.n - key);
-      store_rows(dk, args.dk_scale, k_tile,
-                 static_cast<T*>(args.dk) + row * args.dk_row + t.head * args.dk_head, args.dk_row,
-                 rows);
-      store_rows(dv, args.dv_scale, v_tile,
-                 static_cast<T*>(args.dv) + row * args.dv_row + t.head * args.dv_head, args.dv_row,
-                 rows);
+      const bool sums = args.dk_sums.wanted();
+      WarpRowSums<T> dk_sums(rows), dv_sums(rows);
+      store_and_sum_rows(dk, args.dk_scale, k_tile,
+                         static_cast<T*>(args.dk) + row * args.dk_row + t.head * args.dk_head,
+                         args.dk_row, rows, sums, dk_sums);
+      store_and_sum_rows(dv, args.dv_scale, v_tile,
+                         static_cast<T*>(args.dv) + row * args.dv_row + t.head * args.dv_head,
+                         args.dv_row, rows, sums, dv_sums);
+      if (sums) {
+        const StagedSums<kHeadDim> dk_staged(k_tile), dv_staged(v_tile);
+        dk_staged.leave(dk_sums);
+        dv_staged.leave(dv_sums);
+        named_sync(1 + consumer, kWarpgroup);
+        const int sum_row = sh.queue.sum_row(at_tile) + consumer;
+        dk_staged.store(args.dk_sums, sum_row, t.head);
+        dv_staged.store(args.dv_sums, sum_row, t.head);
+      }
       fence_async_proxy();
       __syncwarp();
     }
@@ -268,7 +281,8 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
 
 template <class T, int kHeadDim, bool kSpill>
 void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o, const Tensor& dk,
-            const Tensor& dv, const CudaPlan& plan, int chunk, void* spill) {
+            const Tensor& dv, const CudaPlan& plan, int chunk, void* spill,
+            const AttentionSums& sums) {
   using Shape = KeyShape<kHeadDim>;
   using Shared = KeyShared<T, kHeadDim>;
   const int64_t rows = p.offsets.back();
@@ -283,7 +297,9 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
                      static_cast<float>(p.alpha / 2),
                      static_cast<float>(p.scale * p.alpha / 2),
                      static_cast<float>(p.scale),
-                     static_cast<uint4*>(spill)};
+                     static_cast<uint4*>(spill),
+                     result_sums(sums.k),
+                     result_sums(sums.v)};
   constexpr int kBytes = sizeof(Shared) + 1024;
   static_assert(kKeys == kTileRows);
   static_assert(kBytes <= kMaxSharedBytes);
@@ -298,14 +314,14 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
 }  // namespace
 
 void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk,
-                   void* spill) {
+                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk, void* spill,
+                   const AttentionSums& sums) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto run = p.q.size(2) == 128
                          ? (spill != nullptr ? launch<T, 128, true> : launch<T, 128, false>)
                          : (spill != nullptr ? launch<T, 64, true> : launch<T, 64, false>);
-    run(exec, p, grad_o, dk, dv, plan, chunk, spill);
+    run(exec, p, grad_o, dk, dv, plan, chunk, spill, sums);
   });
 }
 

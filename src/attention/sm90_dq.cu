@@ -2,6 +2,7 @@
 
 #include "attention/cuda_check.h"
 #include "attention/sm90_kernels.h"
+#include "attention/sm90_sums.cuh"
 #include "attention/sm90_work.cuh"
 
 // dq = alpha ds k on Hopper: queries and do stay in registers, keys and values stream by.
@@ -34,6 +35,7 @@ struct QueryArgs {
   void* dq;
   int64_t row_stride, head_stride;
   float half_alpha, dq_scale;
+  ResultSums sums;
 };
 
 template <class T, int kHeadDim>
@@ -212,7 +214,9 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
     T* to = static_cast<T*>(args.dq) + (t.first_row + first) * args.row_stride +
             t.head * args.head_stride;
     if (first < last) {
-      store_rows(dq, args.dq_scale, sh.dq[consumer], to, args.row_stride, last - first);
+      store_query_rows(dq, args.dq_scale, sh.dq[consumer], to, args.row_stride, last - first,
+                       args.sums, 1 + consumer, t.head,
+                       [&] { return sh.queue.sum_row(at_tile) + consumer; });
     }
   }
 }
@@ -262,7 +266,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
 
 template <class T, int kHeadDim>
 void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o, const Tensor& dq,
-            const CudaPlan& plan) {
+            const CudaPlan& plan, const Tensor& sums) {
   using Shape = QueryShape<kHeadDim>;
   using Shared = QueryShared<T, kHeadDim>;
   const int64_t rows = p.offsets.back();
@@ -272,7 +276,8 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
                        dq.stride(0),
                        dq.stride(1),
                        static_cast<float>(p.alpha / 2),
-                       static_cast<float>(p.scale * p.alpha / 2)};
+                       static_cast<float>(p.scale * p.alpha / 2),
+                       result_sums(sums)};
   constexpr int kBytes = sizeof(Shared) + 1024;
   static_assert(kQueries == kTileRows);
   static_assert(kBytes <= kMaxSharedBytes);
@@ -287,11 +292,11 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
 }  // namespace
 
 void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-                 const Tensor& dq, const CudaPlan& plan) {
+                 const Tensor& dq, const CudaPlan& plan, const Tensor& sums) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, grad_o, dq, plan);
-    launch<T, 64>(exec, p, grad_o, dq, plan);
+    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, grad_o, dq, plan, sums);
+    launch<T, 64>(exec, p, grad_o, dq, plan, sums);
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include "attention/cuda_check.h"
 #include "attention/sm90_kernels.h"
+#include "attention/sm90_sums.cuh"
 #include "attention/sm90_work.cuh"
 
 // dq = alpha ds k on Hopper, with ds as the kernel of dk and dv left it: bounded by reading ds
@@ -26,6 +27,7 @@ struct SpilledArgs {
   void* dq;
   int64_t row_stride, head_stride;
   float dq_scale;
+  ResultSums sums;
 };
 
 template <class T, int kHeadDim>
@@ -122,7 +124,9 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
     T* to = static_cast<T*>(args.dq) + (t.first_row + first) * args.row_stride +
             t.head * args.head_stride;
     if (first < last) {
-      store_rows(dq, args.dq_scale, sh.dq[consumer], to, args.row_stride, last - first);
+      store_query_rows(dq, args.dq_scale, sh.dq[consumer], to, args.row_stride, last - first,
+                       args.sums, 1 + consumer, t.head,
+                       [&] { return sh.queue.sum_row(at_tile) + consumer; });
     }
   }
 }
@@ -162,7 +166,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
 
 template <class T, int kHeadDim>
 void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, const CudaPlan& plan,
-            int chunk, const void* spill) {
+            int chunk, const void* spill, const Tensor& sums) {
   using Shared = SpilledShared<T, kHeadDim>;
   static_assert(kQueries == kWideTileRows);
   const SpilledArgs args{plan.wide_work(chunk, 1),
@@ -171,7 +175,8 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, co
                          dq.data,
                          dq.stride(0),
                          dq.stride(1),
-                         static_cast<float>(p.scale * p.alpha / 2)};
+                         static_cast<float>(p.scale * p.alpha / 2),
+                         result_sums(sums)};
   constexpr int kBytes = sizeof(Shared) + 1024;
   static_assert(kBytes <= kMaxSharedBytes);
   static_assert(kFetchRegisters + kConsumers * kComputeRegisters <= kRegistersPerThread);
@@ -183,11 +188,11 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, co
 }  // namespace
 
 void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq,
-                         const CudaPlan& plan, int chunk, const void* spill) {
+                         const CudaPlan& plan, int chunk, const void* spill, const Tensor& sums) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, dq, plan, chunk, spill);
-    launch<T, 64>(exec, p, dq, plan, chunk, spill);
+    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, dq, plan, chunk, spill, sums);
+    launch<T, 64>(exec, p, dq, plan, chunk, spill, sums);
   });
 }
 

@@ -14,18 +14,25 @@ bool supports(const Exec& exec, const HstuAttentionParams& p);
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-              const Tensor& dq, const Tensor& dk, const Tensor& dv);
+              const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dbias);
+
+/// Sums over runs of rows of each gradient, as it is stored: float [CudaPlan::sum_rows(), heads *
+/// dim], rows may be strided; absent: nobody wants them.
+struct AttentionSums {
+  Tensor q, k, v;
+};
 
 /// The parts of backward. Every sum is made by one thread in one order. dq comes either from the
 /// score gradients that backward_dkdv spilled, or, where there is no room for those, from scores
 /// computed once more.
 void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk,
-                   void* spill);
+                   const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk, void* spill,
+                   const AttentionSums& sums = {});
 void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq,
-                         const CudaPlan& plan, int chunk, const void* spill);
+                         const CudaPlan& plan, int chunk, const void* spill,
+                         const Tensor& sums = {});
 void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-                 const Tensor& dq, const CudaPlan& plan);
+                 const Tensor& dq, const CudaPlan& plan, const Tensor& sums = {});
 
 /// Of a block: dynamic shared memory, and registers that one thread of each warpgroup have
 /// together.

@@ -6,6 +6,7 @@
 
 #include "attention/cuda_check.h"
 #include "attention/sm90_kernels.h"
+#include "ops/gemm.h"
 #include "tensor/launches.h"
 
 namespace segue::attention::hopper {
@@ -68,21 +69,36 @@ CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows) {
 }
 
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
-              const Tensor& dq, const Tensor& dk, const Tensor& dv) {
+              const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dbias) {
+  const int64_t width = p.q.size(1) * p.q.size(2);
+  Tensor partial;  // sums of dv | dq | dk, as dbias has them
+  AttentionSums sums;
+  if (dbias) {
+    const int64_t rows = p.offsets.back() - p.offsets.front();
+    const auto sequences = static_cast<int64_t>(p.offsets.size()) - 1;
+    partial = exec.arena->tensor(DType::kF32, {rows / kSummedRows + sequences, 3 * width});
+    sums.v = partial.columns(0, width);
+    sums.q = partial.columns(width, width);
+    sums.k = partial.columns(2 * width, width);
+  }
+  const auto finish = [&](const CudaPlan& plan) {
+    if (dbias) ops::column_sum(exec, partial.rows(0, plan.sum_rows()), dbias);
+  };
   const int64_t room = exec.arena->capacity() - exec.arena->used() - kPlanBytes;
   const int64_t spill_bytes = std::min(kSpillBytes, room);
   if (least_spill_bytes(p) > spill_bytes) {
     const CudaPlan plan(exec, p);
-    backward_dkdv(exec, p, grad_o, dk, dv, plan, 0, nullptr);
-    backward_dq(exec, p, grad_o, dq, plan);
-    return;
+    backward_dkdv(exec, p, grad_o, dk, dv, plan, 0, nullptr, sums);
+    backward_dq(exec, p, grad_o, dq, plan, sums.q);
+    return finish(plan);
   }
   const CudaPlan plan(exec, p, spill_bytes);
   const Tensor spill = exec.arena->tensor(DType::kU8, {plan.spill_blocks() * kSpillBlockBytes});
   for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
-    backward_dkdv(exec, p, grad_o, dk, dv, plan, chunk, spill.data);
-    backward_dq_spilled(exec, p, dq, plan, chunk, spill.data);
+    backward_dkdv(exec, p, grad_o, dk, dv, plan, chunk, spill.data, sums);
+    backward_dq_spilled(exec, p, dq, plan, chunk, spill.data, sums.q);
   }
+  finish(plan);
 }
 
 void launch_kernel(const Exec& exec, const void* kernel, int tiles, int threads, int shared_bytes,

@@ -90,6 +90,8 @@ struct TileQueue {
   Steps steps[kSlots];
   uint64_t full[kSlots];
   uint64_t empty[kSlots];
+  static constexpr int kSumPlaces = 2 * kSlots;
+  uint32_t sum_rows[kSumPlaces];
 
   /// `readers`: warps that call pop().
   __device__ void init(int readers) {
@@ -127,14 +129,22 @@ struct TileQueue {
     at.advance();
     return copy;
   }
+  /// The sum row of the first rows of the tile that was popped last, by a whole warp. It outlives
+  /// the tile's slot, so that no register has to keep it for the end: it is overwritten by the tile
+  /// that is 2 kSlots further, which comes when that warp has popped the one kSlots further.
+  __device__ int sum_row(const Position& at) const {
+    return static_cast<int>(load_uniform(&sum_rows[(sum_place(at) + kSumPlaces - 1) % kSumPlaces]));
+  }
+  __device__ static int sum_place(const Position& at) { return at.stage + kSlots * at.parity; }
 };
 
 /// Whether heads and tiles of a sequence come with the longest tile first.
 enum class Order { kLastTileFirst, kFirstTileFirst };
 
-/// Finds tile `index`: a search with 32 probes at a time, by a whole warp.
+/// Finds tile `index` and the sum row of its first rows: a search with 32 probes at a time, by a
+/// whole warp.
 template <int kRows>
-__device__ inline Tile find_tile(const WorkList& work, int index, Order order) {
+__device__ inline Tile find_tile(const WorkList& work, int index, Order order, int& sum_row) {
   const auto first_tile = [&](const SequenceEntry& s) {
     return kRows == kWideTileRows ? s.first_wide_tile : s.first_tile;
   };
@@ -162,6 +172,7 @@ __device__ inline Tile find_tile(const WorkList& work, int index, Order order) {
   t.head = head;
   t.begin = (order == Order::kFirstTileFirst ? place : tiles - 1 - place) * kRows;
   t.spill = s.first_spill + head * s.spill;
+  sum_row = s.sum_row + t.begin / kSummedRows;
   return t;
 }
 
@@ -180,8 +191,9 @@ __device__ void pick_tiles(TileQueue<kSlots>& queue, const WorkList& work, Order
     Tile t;
     Steps steps;
     t.head = -1;
+    int sum_row = 0;
     if (more) {
-      t = find_tile<kRows>(work, index, order);
+      t = find_tile<kRows>(work, index, order, sum_row);
       steps = steps_of(t);  // and may complete the tile
       t.count = steps.count();
     }
@@ -189,6 +201,7 @@ __device__ void pick_tiles(TileQueue<kSlots>& queue, const WorkList& work, Order
     if (lane == 0) {
       queue.tiles[at.stage] = t;
       queue.steps[at.stage] = steps;
+      queue.sum_rows[TileQueue<kSlots>::sum_place(at)] = static_cast<uint32_t>(sum_row);
       barrier_arrive(&queue.full[at.stage]);
     }
     __syncwarp();

@@ -179,6 +179,12 @@ class AttentionBench {
     rates.backward = r.flop / r.timing.median();
     report_.add(r);
     if (settings_.grid.parts) {
+      const Tensor dbias = w_.zero_parameter({3 * width});
+      r.name = "backward and its bias";  // what a layer asks for
+      r.timing = measure(exec, settings_.repeats, [&] {
+        attention::hstu_attention_backward(exec, p, grad_o, dq, dk, dv, dbias);
+      });
+      report_.add(r);
       r.flop = forward;
       measure_attention_parts(exec, settings_.repeats, p, {grad_o, dq, dk, dv}, r, report_);
     }

@@ -99,9 +99,11 @@ class OpsBench {
     p.dropout.site = 1;
     p.dropout.rows = rows_;
     const Tensor dweight = w_.zero_parameter({width_}), dbias = w_.zero_parameter({width_});
+    const Tensor u_sum = w_.zero_parameter({width_});
     const ops::NormStats stats = ops::make_norm_stats(w_.exec, tokens_);
     const auto backward = [&] {
-      ops::gate_backward(w_.exec, p, stats, dy, duvqk.columns(0, width_), da, dweight, dbias);
+      ops::gate_backward(w_.exec, p, stats, dy, duvqk.columns(0, width_), da,
+                         {dweight, dbias, u_sum});
     };
     add("gate forward", 5 * width_, [&] { ops::gate_forward(w_.exec, p, y, stats); });
     add("gate backward", 7 * width_, backward);

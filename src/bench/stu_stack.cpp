@@ -4,6 +4,7 @@
 
 #include "bench/lap_timer.h"
 #include "model/flops.h"
+#include "ops/deferred_sums.h"
 
 namespace segue::bench {
 namespace {
@@ -41,18 +42,24 @@ void StuStack::run(StackTimes* times) {
   parameters_.zero_grads(w_.exec.stream);
   LapTimer timer(w_.exec);
   timer.mark();
+  // As in a training step: weights are rounded once, sums over rows end together.
+  Exec exec = w_.exec;
+  exec.rounded_parameters = parameters_.rounded(exec);
+  ops::DeferredSums sums(exec);
+  exec.sums = &sums;
   std::vector<model::StuLayer::Saved> saved;
   Tensor x = x_;
   for (const model::StuLayer& layer : layers_) {
-    saved.push_back(layer.forward(w_.exec, sequences_, x));
+    saved.push_back(layer.forward(exec, sequences_, x));
     x = saved.back().x_out;
   }
   timer.mark();
   Tensor dx = gradient_;
   for (size_t l = layers_.size(); l-- > 0;) {
-    layers_[l].backward(w_.exec, sequences_, saved[l], dx, dx_);
+    layers_[l].backward(exec, sequences_, saved[l], dx, dx_);
     dx = dx_;
   }
+  sums.flush();
   timer.mark();
   const std::vector<double> laps = timer.laps();
   if (times == nullptr) return;

@@ -7,6 +7,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
+#include "ops/rows.h"
 
 namespace segue::model {
 
@@ -82,6 +83,13 @@ int64_t Parameters::count() const {
   int64_t total = 0;
   for (const Parameter& p : all_) total += elements_of(p.shape);
   return total;
+}
+
+TypedCopy Parameters::rounded(const Exec& exec) const {
+  if (values_.dtype == exec.dtype()) return {};
+  const TypedCopy copy{values_, exec.activation({values_.elements()})};
+  ops::convert(exec, copy.from, copy.to);
+  return copy;
 }
 
 double xavier_uniform_bound(int64_t fan_in, int64_t fan_out) {

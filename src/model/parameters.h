@@ -8,6 +8,7 @@
 
 #include "ops/initialize.h"
 #include "tensor/buffer.h"
+#include "tensor/exec.h"
 #include "tensor/tensor.h"
 
 namespace segue::model {
@@ -41,6 +42,9 @@ class Parameters {
   Tensor first_moments() const { return m_; }
   Tensor second_moments() const { return v_; }
   void zero_grads(const Stream* stream = nullptr) const { zero(grads_, stream); }
+  /// All values in the type of activations, in exec's arena, where that is another type: products
+  /// take them so (Exec::rounded_parameters).
+  TypedCopy rounded(const Exec& exec) const;
 
  private:
   std::deque<Parameter> all_;  // stable addresses

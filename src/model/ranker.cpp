@@ -174,7 +174,7 @@ Pass Ranker::run(const Exec& exec, PreparedBatch& batch, const PassOptions& opti
 
 Pass Ranker::enqueue(const Exec& caller, PreparedBatch& batch, const PassOptions& options) {
   Exec exec = caller;
-  exec.rounded_parameters = rounded_parameters(exec);
+  exec.rounded_parameters = parameters_.rounded(exec);
   ops::DeferredSums sums(exec);
   exec.sums = &sums;
   const BatchLayout& layout = batch.layout;
@@ -251,14 +251,6 @@ Pass Ranker::enqueue(const Exec& caller, PreparedBatch& batch, const PassOptions
   pass.ticket = std::move(batch.ticket);
   pass.looked_up = batch.looked_up;
   return pass;
-}
-
-TypedCopy Ranker::rounded_parameters(const Exec& exec) const {
-  const Tensor values = parameters_.values();
-  if (values.dtype == exec.dtype()) return {};
-  const TypedCopy copy{values, exec.activation({values.elements()})};
-  ops::convert(exec, copy.from, copy.to);
-  return copy;
 }
 
 PassResults Ranker::make_results(const Exec& exec, int64_t labels) const {

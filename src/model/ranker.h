@@ -152,8 +152,6 @@ class Ranker {
                        const ItemSide& item) const;
   void loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, double denominator,
             const PassResults& results) const;
-  /// All parameters in the type of activations, where that is another: products take them so.
-  TypedCopy rounded_parameters(const Exec& exec) const;
   PassResults make_results(const Exec& exec, int64_t labels) const;
   bool collapses_last_layer(const Tokens& tokens) const;
 

@@ -262,8 +262,19 @@ class Step {
     activation(tokens_, m_.uvqk_columns());
     activation(tokens_, width_);
     walk_.scope([&] { activation(tokens_, gate_width()); });
-    if (on_gpu_) walk_.scope([&] { walk_.take(spill_bytes(), 1, 1); });
+    if (on_gpu_) {
+      walk_.scope([&] {
+        sums_of_attention();
+        walk_.take(spill_bytes(), 1, 1);
+      });
+    }
     activation(tokens_, m_.dim);
+  }
+  /// Sums over runs of rows of what attention's backward makes, for the bias of V, Q and K.
+  void sums_of_attention() {
+    if (activation_ != 2 || m_.layer == LayerKind::kGated) return;
+    constexpr int64_t kSummedRows = 64;
+    wide(tokens_ / kSummedRows + samples_, m_.uvqk_columns() - width_);
   }
   /// Score gradients between the two kernels of attention's backward, in bf16; they make do with
   /// less.

@@ -93,12 +93,21 @@ void StuLayer::attention_forward(const Exec& exec, const Sequences& seq, const S
 
 void StuLayer::attention_backward(const Exec& exec, const Sequences& seq, const Saved& s,
                                   const Tensor& da, const Tensor& dz) const {
-  if (seq.heads != nullptr) return split_attention_backward(exec, seq, s, da, dz);
-  attention::hstu_attention_backward(exec, attention_params(seq, vqk_of(s)),
-                                     da.split_columns(config_.heads),
-                                     columns(dz, q_block()).split_columns(config_.heads),
-                                     columns(dz, k_block()).split_columns(config_.heads),
-                                     columns(dz, v_block()).split_columns(config_.heads));
+  const Tensor dbias = part(uvqk_bias_->grad, vqk_block());
+  const bool gated = config_.kind == LayerKind::kGated;
+  if (seq.heads != nullptr) {
+    split_attention_backward(exec, seq, s, da, dz);
+  } else {
+    attention::hstu_attention_backward(
+        exec, attention_params(seq, vqk_of(s)), da.split_columns(config_.heads),
+        columns(dz, q_block()).split_columns(config_.heads),
+        columns(dz, k_block()).split_columns(config_.heads),
+        columns(dz, v_block()).split_columns(config_.heads), gated ? Tensor{} : dbias);
+    if (!gated) return;
+  }
+  const Tensor dvqk = columns(dz, vqk_block());
+  if (gated) ops::silu_backward(exec, dvqk, columns(s.uvqk, vqk_block()), dvqk);
+  ops::column_sum(exec, dvqk, dbias);
 }
 
 /// Silu's backward reads all of it; otherwise V, Q and K are kept as the group has them.
@@ -217,16 +226,13 @@ void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& sav
     ops::gemm(exec, Trans::kYes, s.y, Trans::kNo, dx_out, output_weight_->grad,
               {.accumulate = true});
     ops::gate_backward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true, s.keep),
-                       s.stats_out, dy, columns(dz, u_block()), da, output_norm_weight_->grad,
-                       output_norm_bias_->grad);
+                       s.stats_out, dy, columns(dz, u_block()), da,
+                       {.weight = output_norm_weight_->grad,
+                        .bias = output_norm_bias_->grad,
+                        .u_bias = part(uvqk_bias_->grad, u_block())});
   }
   attention_backward(exec, seq, s, da, dz);
-  if (config_.kind == LayerKind::kGated) {
-    const Tensor dvqk = dz.columns(w, config_.uvqk_width() - w);
-    ops::silu_backward(exec, dvqk, s.uvqk.columns(w, config_.uvqk_width() - w), dvqk);
-  }
   ops::gemm(exec, Trans::kYes, s.h, Trans::kNo, dz, uvqk_weight_->grad, {.accumulate = true});
-  ops::column_sum(exec, dz, uvqk_bias_->grad);
   const Tensor dh = exec.activation({tokens, config_.dim});
   ops::gemm(exec, Trans::kNo, dz, Trans::kYes, uvqk_weight_->value, dh);
   ops::norm_backward(exec, input_norm(), dh, s.x, s.stats_in, dx_out, dx,

@@ -119,6 +119,9 @@ class StuLayer {
     return {2 * config_.value_width() + config_.heads * config_.qk_dim,
             config_.heads * config_.qk_dim};
   }
+  Block vqk_block() const {
+    return {config_.value_width(), config_.uvqk_width() - config_.value_width()};
+  }
   /// The three that the collapsed layer forms for target rows; V comes along because it lies
   /// between.
   Block uvq_block() const { return {0, k_block().begin}; }
@@ -144,6 +147,7 @@ class StuLayer {
                                                            const TargetSaved& s) const;
   attention::TargetNorm target_norm(const TargetSaved& s) const;
   void attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const;
+  /// V, Q, K columns of dz, and what their bias gets.
   void attention_backward(const Exec& exec, const Sequences& seq, const Saved& s, const Tensor& da,
                           const Tensor& dz) const;
   void split_attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const;

@@ -141,7 +141,7 @@ void StuLayer::backward_targets(const Exec& exec, const Sequences& seq, const Ta
   ops::gemm(exec, Trans::kNo, dx_out, Trans::kYes, output_weight_->value, dy);
   ops::gemm(exec, Trans::kYes, s.y, Trans::kNo, dx_out, output_weight_->grad, {.accumulate = true});
   ops::gate_backward(exec, gate_params(s.u, s.a, s.targets.identity, seq.training), s.stats_out, dy,
-                     du, da, output_norm_weight_->grad, output_norm_bias_->grad);
+                     du, da, {output_norm_weight_->grad, output_norm_bias_->grad});
 
   // a = W_v^T z + p_sum b_v.
   const Tensor da_wide = wide.activation({targets, w});

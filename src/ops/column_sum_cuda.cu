@@ -124,7 +124,7 @@ void column_sum(const Exec& exec, const Tensor& x, const Tensor& out) {
   PartialSums partials(exec, blocks, columns);
   const dim3 grid(static_cast<unsigned>(blocks),
                   static_cast<unsigned>(divide_up(columns, kSumWidth)));
-  dispatch_type(x.dtype, [&](auto zero_value) {
+  dispatch_storage(x.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     const Matrix<const T> from = input_of<T>(x);
     float* to = partials.data();

@@ -51,7 +51,7 @@ void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, 
 
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats);
 void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
-                   const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias);
+                   const Tensor& du, const Tensor& da, const GateGradients& gradients);
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
 void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
 

@@ -27,9 +27,15 @@ int64_t gate_keep_bytes(const Exec& exec, const GateParams& p);
 
 void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const NormStats& stats);
 
-/// Overwrites du and da (both [rows, w], strided views allowed); norm gradients += .
+/// What parameters get: += , of those that are wanted.
+struct GateGradients {
+  Tensor weight, bias;  // of the norm
+  Tensor u_bias;        // [w]: the sums of du's columns as they are stored, like column_sum
+};
+
+/// Overwrites du and da (both [rows, w], strided views allowed).
 void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
-                   const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias);
+                   const Tensor& du, const Tensor& da, const GateGradients& gradients);
 
 /// y = silu(x), dx = dy * silu'(x); x, y, dy, dx [rows, columns], strided; dx may alias dy.
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);

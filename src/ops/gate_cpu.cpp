@@ -2,6 +2,7 @@
 
 #include "ops/cuda_forms.h"
 #include "ops/dropout_row.h"
+#include "ops/gemm.h"
 #include "ops/norm_rows.h"
 #include "ops/row_chunks.h"
 #include "ops/row_loop.h"
@@ -70,10 +71,11 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
 }
 
 void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
-                   const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias) {
+                   const Tensor& du, const Tensor& da, const GateGradients& gradients) {
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda())
-      return cuda::gate_backward(exec, p, stats, dy, du, da, dweight, dbias);
+    if (exec.device.is_cuda()) {
+      return cuda::gate_backward(exec, p, stats, dy, du, da, gradients);
+    }
   }
   require_cpu(exec, "gate_backward");
   check_gate(p, dy);
@@ -117,8 +119,9 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
         norm.backward(r, dn, ar, p.concat ? dyr + width : nullptr, da.row<T>(r), sums, round);
       }
     });
-    norm.add_gradients(chunks.totals(), dweight, dbias);
+    norm.add_gradients(chunks.totals(), gradients.weight, gradients.bias);
   });
+  if (gradients.u_bias) column_sum(exec, du, gradients.u_bias);
 }
 
 int64_t gate_keep_bytes(const Exec& exec, const GateParams& p) {

@@ -8,6 +8,28 @@ namespace {
 // Blocks on a multiprocessor: what the registers of a row with five operands allow.
 constexpr int kBackwardBlocksEach = 2;
 
+// Sums of backward: for the norm's weight and bias, and of U's gradient. These are made always,
+// without a choice in the middle of a row: whoever has many rows wants them.
+constexpr int kSums = 3, kUSum = 2;
+
+/// Stores, and leaves in `values` what was stored: unpacking is cheaper than rounding once more.
+template <int kW, class T>
+__device__ void store_rounded(T* to, float (&values)[kW]) {
+  if constexpr (kW == 8 && sizeof(T) == 2) {
+    uint4 word;
+    uint32_t* pairs = reinterpret_cast<uint32_t*>(&word);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      pairs[j] = packed<T>(values[2 * j], values[2 * j + 1]);
+      unpack_pair<T>(pairs[j], values[2 * j], values[2 * j + 1]);
+    }
+    *reinterpret_cast<uint4*>(to) = word;
+  } else {
+    store(to, values);
+    for (int j = 0; j < kW; ++j) values[j] = rounded<T>(values[j]);
+  }
+}
+
 /// Bits of dropout that forward leaves for backward: KeepMasks::bits of four groups of 8 columns in
 /// a word of one lane, so that a warp writes and reads 128 bytes at once. Rows in pieces of 8
 /// columns only.
@@ -125,8 +147,8 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
   norm.template stage<L::kW>(parameters);
   const int width = norm.columns;
   float* warp_sums = shared + 2 * width;
-  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * 2 * width, width};
-  sums.clear();
+  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * kSums * width, width};
+  sums.clear(kSums);
   const BlockRows block(rows);
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
     typename L::template Raw<T> raw_u, raw_a, raw_gated, raw_plain, raw_direct;
@@ -170,7 +192,8 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
           raw[j] = (direct[j] + dn.v[i][j] * g) * silu.derivative;
           dn.v[i][j] *= rounded<T>(silu.value);
         }
-        store(du_to + c, raw);
+        store_rounded(du_to + c, raw);
+        sums.add_to(kUSum, c, raw);
       });
     }
     const auto a_at = [&](int i, float(&v)[L::kW]) { raw_a.unpack(i, v); };
@@ -188,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
                         store(da_to + c, gradient);
                       });
   }
-  write_partials<L>(width, 2, warp_sums, partials);
+  write_partials<L>(width, kSums, warp_sums, partials);
 }
 
 template <class T, int kW, bool kBackward>
@@ -290,7 +313,7 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
 }
 
 void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
-                   const Tensor& du, const Tensor& da, const Tensor& dweight, const Tensor& dbias) {
+                   const Tensor& du, const Tensor& da, const GateGradients& gradients) {
   check_gate(p, dy);
   const int64_t rows = p.a.size(0), width = p.a.size(1);
   check_matrix(du, rows, width, p.a.dtype);
@@ -301,11 +324,11 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
   const cudaStream_t stream = stream_of(exec);
   const Arena::Mark mark(*exec.arena);
   const unsigned blocks = row_blocks(rows, kBackwardBlocksEach * kMultiprocessors);
-  PartialSums partials(exec, blocks, 2 * width);
+  PartialSums partials(exec, blocks, kSums * width);
   const auto launch = [&](auto zero_value, auto kernel) {
     using T = decltype(zero_value);
-    allow_shared_memory(kernel, norm.backward_bytes());
-    kernel<<<blocks, kThreads, norm.backward_bytes(), stream>>>(
+    allow_shared_memory(kernel, norm.backward_bytes(kSums));
+    kernel<<<blocks, kThreads, norm.backward_bytes(kSums), stream>>>(
         norm, dropout, keep_of(p), rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy),
         matrix_of<T>(du), matrix_of<T>(da), partials.data());
     check_launch();
@@ -327,7 +350,8 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
                                   : gate_backward_kernel<T, L, false, false>);
     });
   });
-  fold_norm_gradients(norm, partials, dweight, dbias);
+  fold_norm_gradients(norm, partials, gradients.weight, gradients.bias);
+  partials.fold(gradients.u_bias, kUSum * width, width);
 }
 
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "ops/gemm.h"
 #include "ops/test_util.h"
 
 namespace segue::ops {
@@ -39,6 +40,7 @@ struct GateCase {
     dpacked = bed.random(5, {rows, 2 * width + 3});
     dweight = bed.zeros(exec.parameter_dtype(), {count});
     dbias = bed.zeros(exec.parameter_dtype(), {count});
+    u_bias = bed.zeros(exec.parameter_dtype(), {width});
     stats = make_norm_stats(exec, rows, groups);
   }
 
@@ -46,14 +48,14 @@ struct GateCase {
   void backward() const {
     const int64_t width = p.a.size(1);
     gate_backward(exec, p, stats, dy, dpacked.columns(0, width), dpacked.columns(width, width),
-                  dweight, dbias);
+                  {dweight, dbias, u_bias});
   }
 
   Exec exec;
   Tensor packed, dpacked;  // [rows, u | a | three columns that the gate must not touch]
   GateParams p;
   NormStats stats;
-  Tensor y, dy, dweight, dbias;
+  Tensor y, dy, dweight, dbias, u_bias;
 };
 
 template <class T>
@@ -116,6 +118,23 @@ TEST(GateTest, BackwardMatchesFiniteDifferences) {
           expect_gradient(gate.p.norm.bias, gate.dbias, loss);
         }
       }
+    }
+  }
+}
+
+TEST(GateTest, BiasOfUGetsTheSumsOfItsGradient) {
+  for (const Precision precision : {Precision::kF32, Precision::kF64, Precision::kBf16}) {
+    for (const int64_t rows : {0, 1, 200}) {
+      TestBed bed(precision);
+      const GateCase gate(bed, rows, 12, 4, true, 0.3f);
+      gate.forward();
+      gate.backward();
+      const Tensor sums = bed.zeros(bed.exec.parameter_dtype(), {12});
+      column_sum(bed.exec, gate.dpacked.columns(0, 12), sums);
+      EXPECT_EQ(bytes_of(gate.u_bias), bytes_of(sums));
+      gate.backward();  // added, not overwritten
+      column_sum(bed.exec, gate.dpacked.columns(0, 12), sums);
+      EXPECT_EQ(bytes_of(gate.u_bias), bytes_of(sums));
     }
   }
 }
@@ -204,7 +223,7 @@ TEST(GateTest, BitsDoNotDependOnThreads) {
       gate.forward();
       gate.backward();
       std::vector<uint8_t> all;
-      for (const Tensor& t : {gate.y, gate.dpacked, gate.dweight, gate.dbias}) {
+      for (const Tensor& t : {gate.y, gate.dpacked, gate.dweight, gate.dbias, gate.u_bias}) {
         const auto bytes = bytes_of(t);
         all.insert(all.end(), bytes.begin(), bytes.end());
       }

@@ -110,7 +110,8 @@ TEST_F(GpuNormTest, RowsThatAreTooWideAreRefused) {
 }
 
 /// u, a, du and da are parts of packed buffers, as in an STU layer.
-Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout, bool keep = true) {
+Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout, bool keep = true,
+                 bool sum_u = true) {
   const int64_t w = s.columns, y_columns = concat ? 3 * w : w;
   const Tensor packed = bed.activation(1, {s.rows, 4 * w}, 4);
   GateParams p;
@@ -137,12 +138,14 @@ Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout, bool 
   const Tensor dpacked = bed.activation(4, {s.rows, 4 * w});
   const Tensor dweight = bed.parameter(5, {p.norm.weight.elements()});
   const Tensor dbias = bed.parameter(6, {p.norm.weight.elements()});
-  gate_backward(bed.exec, p, stats, dy, dpacked.columns(0, w), dpacked.columns(2 * w, w), dweight,
-                dbias);
+  const Tensor u_bias = bed.parameter(7, {w});
+  gate_backward(bed.exec, p, stats, dy, dpacked.columns(0, w), dpacked.columns(2 * w, w),
+                {dweight, dbias, sum_u ? u_bias : Tensor{}});
   return {{"y", false, bed.values(y)},
           {"du, da and what lies between", true, bed.values(dpacked)},
           {"dweight", true, bed.values(dweight)},
-          {"dbias", true, bed.values(dbias)}};
+          {"dbias", true, bed.values(dbias)},
+          {"bias of u", true, bed.values(u_bias)}};
 }
 
 TEST_F(GpuGateTest, ForwardAndBackward) {
@@ -171,6 +174,38 @@ TEST_F(GpuGateTest, KeptBitsChangeNothing) {
         for (size_t i = 0; i < kept.size(); ++i) {
           EXPECT_EQ(kept[i].values, drawn[i].values) << kept[i].name << " of " << s.columns;
         }
+      }
+    }
+  }
+}
+
+/// Of the values as they are stored. A float passes as many additions as a warp has rows, 8 warps
+/// and the result.
+TEST_F(GpuGateTest, BiasOfUGetsTheSumsOfItsGradient) {
+  constexpr int64_t kWarps = 2 * 132 * 8;
+  for (const Shape& s : {Shape{9000, 512}, Shape{700, 512}, Shape{19, 37}, Shape{1, 64}}) {
+    for (const Precision precision : {Precision::kBf16, Precision::kF32}) {
+      SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns);
+      const auto run = [&](bool sum_u) {
+        return test::run_in(Device::cuda(), precision, [&](ModeBed& bed) {
+          return run_gate(bed, s, true, 0.3f, true, sum_u);
+        });
+      };
+      const Outputs with = run(true), without = run(false);
+      for (size_t i = 0; i + 1 < with.size(); ++i) {
+        EXPECT_EQ(with[i].values, without[i].values) << with[i].name;
+      }
+      const auto additions = static_cast<double>(s.rows / kWarps + 1 + 8 + 1);
+      for (int64_t j = 0; j < s.columns; ++j) {
+        const auto at = static_cast<size_t>(j);
+        const double before = without.back().values[at];
+        double sum = before, size = std::abs(before);
+        for (int64_t r = 0; r < s.rows; ++r) {
+          const double du = with[1].values[static_cast<size_t>(r * 4 * s.columns + j)];
+          sum += du;
+          size += std::abs(du);
+        }
+        ASSERT_NEAR(with.back().values[at], sum, additions * 0x1p-24 * size) << "column " << j;
       }
     }
   }
