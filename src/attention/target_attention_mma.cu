@@ -194,7 +194,7 @@ __device__ void write_gradients(uint32_t slice, const Matrix<bf16>& dx, int64_t 
 #pragma unroll
   for (int i = 0; i < kRowsAtOnce / 4; ++i) {
     const uint4 words = load_words(four_rows_down(at, i));
-    if (4 * i + lane_id() / 8 < count) *reinterpret_cast<uint4*>(to + 4 * i * dx.stride) = words;
+    if (4 * i + lane_id() / 8 < count) write_words(to + 4 * i * dx.stride, words);
   }
 }
 

@@ -58,6 +58,13 @@ __device__ inline uint4 load_words(uint32_t at) {
   return x;
 }
 
+/// To global memory. (Left to itself the compiler makes four stores of this one.)
+__device__ inline void write_words(void* to, const uint4& x) {
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+}
+
 /// Columns 8 chunk .. 8 chunk + 7 of a row of a slice; swizzled, so that ldmatrix meets no bank
 /// twice. Chunk (c ^ x) is at this address ^ 16 x, rows 8 further down 1,024 bytes on.
 __device__ inline uint32_t slice_at(uint32_t slice, int row, int chunk) {
