@@ -94,15 +94,18 @@ __device__ void finish(const NormedArgs& all, const SequenceView& s, int32_t seq
   }
 }
 
-/// Sum of the parts of score i that a thread adds: every `step` warps from `first` on.
-template <int kKinds>
-__device__ float add_parts(const float* parts, int kind, int i, int first, int step) {
+/// Sum of the parts of score i that a thread adds: every kStep warps from `first` on.
+template <int kKinds, int kStep>
+__device__ float add_parts(const float* parts, int kind, int i, int first) {
   float sum = 0;
-  for (int w = first; w < warps(); w += step) sum += parts[(w * kKinds + kind) * kScores + i];
+#pragma unroll
+  for (int w = first; w < kMostWarps; w += kStep) {
+    if (w < warps()) sum += parts[(w * kKinds + kind) * kScoreStride + i];
+  }
   return sum;
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 3)
     forward_kernel(const __grid_constant__ NormedArgs all, Matrix<const bf16> x) {
   extern __shared__ __align__(128) uint8_t memory[];
   const TargetArgs& a = all.target;
@@ -133,15 +136,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   sums.clear();
   for (int tile = 0; tile < rows.tiles(); ++tile) {
     const uint32_t slice = rows.wait(tile);
-    measure_slice(slice, shared.row_parts);
-    multiply_rows(slice, query, shared.parts + warp_id() * kScores);
+    multiply_rows<1, true>(slice, query, shared.parts + warp_id() * kScoreStride, shared.row_parts);
     __syncthreads();
     if (tile == 0) constants = shared.constants_of(0, head);
     for (int i = static_cast<int>(threadIdx.x) / 2; i < kScores;
          i += static_cast<int>(blockDim.x) / 2) {
       const int row = tile * kRowsAtOnce + i / kHeadsAtOnce;
       const float2 stats = row_statistics(all.norm, shared.row_parts, i / kHeadsAtOnce);
-      float product = add_parts<1>(shared.parts, 0, i, odd, 2);
+      float product = add_parts<1, 2>(shared.parts, 0, i, odd);
       product += __shfl_xor_sync(~0u, product, 1);
       const ops::cuda::Silu<bf16> silu(stats.y * (product - stats.x * constants.x) + constants.y +
                                        bias);
@@ -252,7 +254,7 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
       const int first_head = group % head_groups * kHeadsAtOnce;
       const int heads = min(kHeadsAtOnce, a.heads - first_head);
       if constexpr (kMany) load_group(task.global_target, first_head, heads);
-      multiply_rows(slice, operands, shared.parts + warp_id() * 2 * kScores);
+      multiply_rows<2, false>(slice, operands, shared.parts + warp_id() * 2 * kScoreStride);
       __syncthreads();
       if (kMany || tile == 0) {
         const float2 constants = shared.constants_of(odd, head);
@@ -266,7 +268,7 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
            i += static_cast<int>(blockDim.x) / 2) {
         const int row = i / kHeadsAtOnce, at = tile * kRowsAtOnce + row;
         const float mean = row_stats[row], rstd = row_stats[kRowsAtOnce + row];
-        const float product = add_parts<2>(shared.parts, odd, i, 0, 1);
+        const float product = add_parts<2, 1>(shared.parts, odd, i, 0);
         const float mine = rstd * (product - mean * mine_sum);
         const float other = __shfl_xor_sync(~0u, mine, 1);
         const ops::cuda::Silu<bf16> silu(odd == 1 ? other + other_bias : mine + mine_bias);
@@ -274,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
         const float value = odd == 1 ? (mine + mine_bias) * silu.derivative : silu.value;
         const float weight = visible ? value * a.scale : 0.f;
         const uint32_t scaled = split(weight * rstd);
-        shared.weights[odd * kScores + i] = scaled;
+        shared.weights[odd * kScoreStride + i] = scaled;
         totals.x += weight;
         totals.y += joined(scaled) * mean;
         // Means over the columns of weight dh and weight dh xhat, from all heads.
@@ -296,9 +298,9 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
       }
       if (kMany) shared.put_totals(totals, 1);
       __syncthreads();
-      sums.add(slice, shared.weights + kScores);
+      sums.add(slice, shared.weights + kScoreStride);
       mma::load_4(p, shared.weights + lane_id() * kHeadsAtOnce);
-      mma::load_4(ds, shared.weights + kScores + lane_id() * kHeadsAtOnce);
+      mma::load_4(ds, shared.weights + kScoreStride + lane_id() * kHeadsAtOnce);
       if constexpr (kMany) {
         const float2 of_group = shared.totals_of(lane_id() % 4);
         if (tile == 0) {
