@@ -94,15 +94,18 @@ __device__ void finish(const NormedArgs& all, const SequenceView& s, int32_t seq
   }
 }
 
-/// Sum of the parts of score i that a thread adds: every `step` warps from `first` on.
-template <int kKinds>
-__device__ float add_parts(const float* parts, int kind, int i, int first, int step) {
+/// Sum of the parts of score i that a thread adds: every kStep warps from `first` on.
+template <int kKinds, int kStep>
+__device__ float add_parts(const float* parts, int kind, int i, int first) {
   float sum = 0;
-  for (int w = first; w < warps(); w += step) sum += parts[(w * kKinds + kind) * kScores + i];
+#pragma unroll
+  for (int w = first; w < kMostWarps; w += kStep) {
+    if (w < warps()) sum += parts[(w * kKinds + kind) * kScoreStride + i];
+  }
   return sum;
 }
 
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, 3)
     forward_kernel(const __grid_constant__ NormedArgs all, Matrix<const bf16> x) {
   extern __shared__ __align__(128) uint8_t memory[];
   const TargetArgs& a = all.target;
@@ -133,15 +136,14 @@ __global__ void __launch_bounds__(kThreads, 2)
   sums.clear();
   for (int tile = 0; tile < rows.tiles(); ++tile) {
     const uint32_t slice = rows.wait(tile);
-    measure_slice(slice, shared.row_parts);
-    multiply_rows(slice, query, shared.parts + warp_id() * kScores);
+    multiply_rows<1, true>(slice, query, shared.parts + warp_id() * kScoreStride, shared.row_parts);
     __syncthreads();
     if (tile == 0) constants = shared.constants_of(0, head);
     for (int i = static_cast<int>(threadIdx.x) / 2; i < kScores;
          i += static_cast<int>(blockDim.x) / 2) {
       const int row = tile * kRowsAtOnce + i / kHeadsAtOnce;
       const float2 stats = row_statistics(all.norm, shared.row_parts, i / kHeadsAtOnce);
-      float product = add_parts<1>(shared.parts, 0, i, odd, 2);
+      float product = add_parts<1, 2>(shared.parts, 0, i, odd);
       product += __shfl_xor_sync(~0u, product, 1);
       const ops::cuda::Silu<bf16> silu(stats.y * (product - stats.x * constants.x) + constants.y +
                                        bias);
@@ -167,34 +169,60 @@ __global__ void __launch_bounds__(kThreads, 2)
   finish<false>(all, s, sequence, s.chunks() * s.targets * static_cast<int>(gridDim.y));
 }
 
-/// d += weights q' at 16 rows and 8 columns: both halves of the weights are multiplied with the
-/// high and with the low half of q'.
-__device__ void add_gradients(float (&d)[4], const uint32_t (&weights)[4], int m, uint32_t x) {
-  const uint32_t a[4] = {weights[2 * m], weights[2 * m + 1], weights[2 * m], weights[2 * m + 1]};
-  multiply_add(d, a, __byte_perm(x, x, 0x1010), __byte_perm(x, x, 0x3232));
-}
+/// p or ds of the rows of a tile, as the left operand of products that are summed over heads. The
+/// other operand is q' or dz, high and low; half of the sum has the halves of the weights in this
+/// order, the other half in the opposite one, and all four products are in it.
+struct RowWeights {
+  uint32_t halves[4];
 
-/// dx takes the place of x in a slice that is needed no more; terms: those of rows 8 i + g.
-__device__ void put_gradients(uint32_t slice, int m, int n, const float (&d)[4],
-                              const float2 (&terms)[4]) {
-  const int g = lane_id() / 4, t = lane_id() % 4;
-  const uint32_t at = (slice_at(slice, g, 0) ^ (16u * n)) + static_cast<uint32_t>(2048 * m + 4 * t);
+  __device__ void load(const uint32_t* weights) {
+    mma::load_4(halves, weights + lane_id() * kHeadsAtOnce);
+  }
+  /// d += weights x at rows 16 m .. and columns 8 (first + n) ..
+  template <int kCount>
+  __device__ void multiply(float (&d)[kCount][4], int m, const HeadRows& x, int first) const {
+    const uint32_t low = halves[2 * m], high = halves[2 * m + 1];
+    const uint32_t a[4] = {low, high, __byte_perm(low, low, 0x1032),
+                           __byte_perm(high, high, 0x1032)};
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const float2 term = terms[2 * m + half];
-    const uint32_t x = load_word(at + 1024 * half);
-    const float low = d[2 * half] + term.x + term.y * low_half(x);
-    const float high = d[2 * half + 1] + term.x + term.y * high_half(x);
-    store_word(at + 1024 * half, ops::cuda::packed<bf16>(low, high));
+    for (int n = 0; n < kCount; ++n) {
+      multiply_add(d[n], a, x.across[first + n], x.across[first + n]);
+    }
+  }
+};
+
+/// dx takes the place of x in a slice that is needed no more, at rows 16 m .. and columns 8 (first
+/// + n) ..: d + slope x. All loads come before the first store, or each would wait for the last.
+template <int kCount>
+__device__ void put_gradients(uint32_t slice, int m, int first, const float (&d)[kCount][4],
+                              const float2 (&terms)[2]) {
+  const int g = lane_id() / 4, t = lane_id() % 4;
+  const uint32_t at = slice_at(slice, g, 0) + static_cast<uint32_t>(2048 * m + 4 * t);
+  uint32_t x[kCount][2];
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+    x[n][0] = load_word(at ^ (16u * (first + n)));
+    x[n][1] = load_word((at ^ (16u * (first + n))) + 1024);
+  }
+#pragma unroll
+  for (int n = 0; n < kCount; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float low = d[n][2 * half] + terms[half].y * low_half(x[n][half]);
+      const float high = d[n][2 * half + 1] + terms[half].y * high_half(x[n][half]);
+      store_word((at ^ (16u * (first + n))) + 1024 * half, ops::cuda::packed<bf16>(low, high));
+    }
   }
 }
 __device__ void write_gradients(uint32_t slice, const Matrix<bf16>& dx, int64_t first, int count) {
   const uint32_t at = slice_at(slice, lane_id() / 8, lane_id() % 8);
+  const int left = count - lane_id() / 8;
   bf16* to = dx.row(first + lane_id() / 8) + warp_id() * kSliceColumns + lane_id() % 8 * 8;
 #pragma unroll
   for (int i = 0; i < kRowsAtOnce / 4; ++i) {
     const uint4 words = load_words(four_rows_down(at, i));
-    if (4 * i + lane_id() / 8 < count) *reinterpret_cast<uint4*>(to + 4 * i * dx.stride) = words;
+    if (4 * i < left) write_words(to, words);
+    to += 4 * dx.stride;
   }
 }
 
@@ -246,13 +274,13 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
     const float* row_stats = shared.row_stats + tile % kStages * 2 * kRowsAtOnce;
     constexpr int kColumns = kSliceColumns / 8;
     float gradients[2][kMany ? kColumns : 1][4] = {};
-    uint32_t p[4] = {}, ds[4] = {};
+    RowWeights p{}, ds{};
     for (int group = 0; group < groups; ++group) {
       const TaskView task(a, s, group / head_groups, chunk);
       const int first_head = group % head_groups * kHeadsAtOnce;
       const int heads = min(kHeadsAtOnce, a.heads - first_head);
       if constexpr (kMany) load_group(task.global_target, first_head, heads);
-      multiply_rows(slice, operands, shared.parts + warp_id() * 2 * kScores);
+      multiply_rows<2, false>(slice, operands, shared.parts + warp_id() * 2 * kScoreStride);
       __syncthreads();
       if (kMany || tile == 0) {
         const float2 constants = shared.constants_of(odd, head);
@@ -266,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
            i += static_cast<int>(blockDim.x) / 2) {
         const int row = i / kHeadsAtOnce, at = tile * kRowsAtOnce + row;
         const float mean = row_stats[row], rstd = row_stats[kRowsAtOnce + row];
-        const float product = add_parts<2>(shared.parts, odd, i, 0, 1);
+        const float product = add_parts<2, 1>(shared.parts, odd, i, 0);
         const float mine = rstd * (product - mean * mine_sum);
         const float other = __shfl_xor_sync(~0u, mine, 1);
         const ops::cuda::Silu<bf16> silu(odd == 1 ? other + other_bias : mine + mine_bias);
@@ -274,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
         const float value = odd == 1 ? (mine + mine_bias) * silu.derivative : silu.value;
         const float weight = visible ? value * a.scale : 0.f;
         const uint32_t scaled = split(weight * rstd);
-        shared.weights[odd * kScores + i] = scaled;
+        shared.weights[odd * kScoreStride + i] = scaled;
         totals.x += weight;
         totals.y += joined(scaled) * mean;
         // Means over the columns of weight dh and weight dh xhat, from all heads.
@@ -296,9 +324,9 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
       }
       if (kMany) shared.put_totals(totals, 1);
       __syncthreads();
-      sums.add(slice, shared.weights + kScores);
-      mma::load_4(p, shared.weights + lane_id() * kHeadsAtOnce);
-      mma::load_4(ds, shared.weights + kScores + lane_id() * kHeadsAtOnce);
+      sums.add(slice, shared.weights + kScoreStride);
+      p.load(shared.weights);
+      ds.load(shared.weights + kScoreStride);
       if constexpr (kMany) {
         const float2 of_group = shared.totals_of(lane_id() % 4);
         if (tile == 0) {
@@ -308,28 +336,30 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
         }
         sums.clear();
 #pragma unroll
-        for (int i = 0; i < 2 * kColumns; ++i) {
-          float(&d)[4] = gradients[i / kColumns][i % kColumns];
-          add_gradients(d, ds, i / kColumns, operands[0].across[i % kColumns]);
-          add_gradients(d, p, i / kColumns, operands[1].across[i % kColumns]);
+        for (int m = 0; m < 2; ++m) {
+          ds.multiply(gradients[m], m, operands[0], 0);
+          p.multiply(gradients[m], m, operands[1], 0);
         }
       }
     }
     __syncwarp();
-    float2 terms[4];
+    constexpr int kBatch = 4;
 #pragma unroll
-    for (int i = 0; i < 4; ++i) terms[i] = shared.row_terms[8 * i + lane_id() / 4];
+    for (int i = 0; i < 2 * kColumns / kBatch; ++i) {
+      const int m = i * kBatch / kColumns, n = i * kBatch % kColumns;
+      const float2 terms[2] = {shared.row_terms[16 * m + lane_id() / 4],
+                               shared.row_terms[16 * m + 8 + lane_id() / 4]};
+      float d[kBatch][4];
 #pragma unroll
-    for (int i = 0; i < 2 * kColumns; ++i) {
-      const int m = i / kColumns, n = i % kColumns;
-      if constexpr (kMany) {
-        put_gradients(slice, m, n, gradients[m][n], terms);
-      } else {
-        float d[4] = {};
-        add_gradients(d, ds, m, operands[0].across[n]);
-        add_gradients(d, p, m, operands[1].across[n]);
-        put_gradients(slice, m, n, d, terms);
+      for (int j = 0; j < 4 * kBatch; ++j) {
+        d[j / 4][j % 4] = terms[j % 4 / 2].x;
+        if constexpr (kMany) d[j / 4][j % 4] += gradients[m][n + j / 4][j % 4];
       }
+      if constexpr (!kMany) {
+        ds.multiply(d, m, operands[0], n);
+        p.multiply(d, m, operands[1], n);
+      }
+      put_gradients(slice, m, n, d, terms);
     }
     __syncwarp();
     const int done = tile * kRowsAtOnce;

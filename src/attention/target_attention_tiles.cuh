@@ -27,6 +27,7 @@ inline constexpr int kSliceRowBytes = kSliceColumns * 2, kSliceBytes = kRowsAtOn
 inline constexpr int kMostWarps = kThreads / kWarp;
 inline constexpr int kStages = 2;                           // tiles on their way, or in use
 inline constexpr int kScores = kRowsAtOnce * kHeadsAtOnce;  // of a tile
+inline constexpr int kScoreStride = kScores + 16;  // so that pairs of threads meet no bank twice
 
 __device__ inline int lane_id() { return static_cast<int>(threadIdx.x % kWarp); }
 __device__ inline int warp_id() { return static_cast<int>(threadIdx.x / kWarp); }
@@ -58,6 +59,13 @@ __device__ inline uint4 load_words(uint32_t at) {
   return x;
 }
 
+/// To global memory. (Left to itself the compiler makes four stores of this one.)
+__device__ inline void write_words(void* to, const uint4& x) {
+  asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
+               "r"(x.w)
+               : "memory");
+}
+
 /// Columns 8 chunk .. 8 chunk + 7 of a row of a slice; swizzled, so that ldmatrix meets no bank
 /// twice. Chunk (c ^ x) is at this address ^ 16 x, rows 8 further down 1,024 bytes on.
 __device__ inline uint32_t slice_at(uint32_t slice, int row, int chunk) {
@@ -77,8 +85,8 @@ __device__ inline void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint3
 template <int kKinds>
 struct Shared {
   uint8_t* slices;    // [stages][warps][kSliceBytes]
-  float* parts;       // [warps][kinds][kScores]: products of slices
-  uint32_t* weights;  // [kinds][kScores]: what rows are multiplied with, split
+  float* parts;       // [warps][kinds][kScoreStride]: products of slices
+  uint32_t* weights;  // [kinds][kScoreStride]: what rows are multiplied with, split
   float2* constants;  // [warps][kinds][heads]: sums over the columns of a slice, see HeadRows
   float2* totals;     // [warps][heads]: sums over rows
   float2* row_parts;  // forward: mean and squares of slices; [rows][kMostWarps]
@@ -91,8 +99,8 @@ struct Shared {
       memory += static_cast<size_t>(count) * sizeof(*pointer);
     };
     take(slices, kStages * warps() * kSliceBytes);
-    take(parts, warps() * kKinds * kScores);
-    take(weights, kKinds * kScores);
+    take(parts, warps() * kKinds * kScoreStride);
+    take(weights, kKinds * kScoreStride);
     take(constants, warps() * kKinds * kHeadsAtOnce);
     take(totals, warps() * kHeadsAtOnce);
     row_parts = reinterpret_cast<float2*>(memory);
@@ -101,7 +109,8 @@ struct Shared {
   }
   static size_t bytes(int warps) {
     const int rows = kKinds == 1 ? kRowsAtOnce * kMostWarps * 8 : kRowsAtOnce * (8 + kStages * 8);
-    return static_cast<size_t>(kStages * warps * kSliceBytes + (warps + 1) * kKinds * kScores * 4 +
+    return static_cast<size_t>(kStages * warps * kSliceBytes +
+                               (warps + 1) * kKinds * kScoreStride * 4 +
                                warps * (kKinds + 1) * kHeadsAtOnce * 8 + rows);
   }
 
@@ -167,12 +176,12 @@ struct Rows {
   __device__ void fetch(int tile) const {
     if (tile < tiles()) {
       const uint32_t to = slice_at(slice(tile), lane_id() / 8, lane_id() % 8);
-      const int first = tile * kRowsAtOnce + lane_id() / 8;
+      const int left = count - tile * kRowsAtOnce - lane_id() / 8;
+      const bf16* row = from + (tile * kRowsAtOnce + lane_id() / 8) * stride + lane_id() % 8 * 8;
 #pragma unroll
       for (int i = 0; i < kRowsAtOnce / 4; ++i) {
-        const bool exists = first + 4 * i < count;
-        const bf16* row = from + (exists ? first + 4 * i : 0) * stride;
-        mma::copy_16(four_rows_down(to, i), row + lane_id() % 8 * 8, exists);
+        mma::copy_16(four_rows_down(to, i), row, 4 * i < left);
+        row += 4 * stride;
       }
       if (kStats && warp_id() == 0) {
         const int row = tile * kRowsAtOnce + lane_id();
@@ -249,12 +258,23 @@ struct HeadRows {
   }
 };
 
-/// parts[kind][row, head] = the product of each row with those of the heads, at these columns.
-template <int kKinds>
-__device__ void multiply_rows(uint32_t slice, const HeadRows (&x)[kKinds], float* parts) {
+/// Where mean and squares of a row of a slice are kept until row_statistics joins them.
+__device__ inline int row_part_at(int row, int warp) {
+  return row * kMostWarps + (warp ^ (row / 2 % 8));
+}
+
+/// parts[kind][row, head] = the product of each row with those of the heads, at these columns. With
+/// row_parts also the mean of these columns and the sum of squares around it. They are products,
+/// too: of rows with ones, and of rows with themselves, which are the diagonal of x x^T. What is
+/// lost of the squares where the mean is large is less than the bf16 numbers have lost there.
+template <int kKinds, bool kMeasures>
+__device__ void multiply_rows(uint32_t slice, const HeadRows (&x)[kKinds], float* parts,
+                              float2* row_parts = nullptr) {
   const int lane = lane_id();
   const uint32_t at = slice_at(slice, lane % 16, lane / 16);
+  constexpr uint32_t kOnes = 0x3f803f80;
   float d[2][kKinds][4] = {};
+  float sum[2][4] = {}, squares[2][2][4] = {};
 #pragma unroll
   for (int k = 0; k < kSliceColumns / 16; ++k) {
 #pragma unroll
@@ -265,49 +285,36 @@ __device__ void multiply_rows(uint32_t slice, const HeadRows (&x)[kKinds], float
       for (int kind = 0; kind < kKinds; ++kind) {
         multiply_add(d[m][kind], a, x[kind].along[k][0], x[kind].along[k][1]);
       }
+      if constexpr (kMeasures) {
+        multiply_add(sum[m], a, kOnes, kOnes);
+        multiply_add(squares[m][0], a, a[0], a[2]);
+        multiply_add(squares[m][1], a, a[1], a[3]);
+      }
     }
   }
 #pragma unroll
   for (int kind = 0; kind < kKinds; ++kind) {
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
-      float* to = parts + kind * kScores + 16 * m * kHeadsAtOnce + lane;
+      float* to = parts + kind * kScoreStride + 16 * m * kHeadsAtOnce + lane;
       to[0] = d[m][kind][0] + d[m][kind][1];
       to[8 * kHeadsAtOnce] = d[m][kind][2] + d[m][kind][3];
     }
   }
+  if constexpr (kMeasures) {
+    const int g = lane / 4, t = lane % 4;
+    if (t != g / 2) return;  // others have not column g of the results
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int m = i / 2, half = i % 2;
+      const float mean = sum[m][2 * half] / kSliceColumns;
+      const float square = g % 2 == 0 ? squares[m][half][2 * half] : squares[m][half][2 * half + 1];
+      row_parts[row_part_at(8 * i + g, warp_id())] = {mean,
+                                                      fmaxf(square - sum[m][2 * half] * mean, 0.f)};
+    }
+  }
 }
 
-/// Mean and squares around it of the rows of a slice, a lane for each; joined by row_statistics.
-__device__ inline int row_part_at(int row, int warp) {
-  return row * kMostWarps + (warp ^ (row / 2 % 8));
-}
-__device__ inline void measure_slice(uint32_t slice, float2* row_parts) {
-  const int row = lane_id();
-  const uint32_t at = slice_at(slice, row, 0);
-  uint4 words[kSliceColumns / 8];
-  float sum[4] = {};
-#pragma unroll
-  for (int i = 0; i < kSliceColumns / 8; ++i) {
-    words[i] = load_words(at ^ (16u * i));
-    sum[0] += joined(words[i].x), sum[1] += joined(words[i].y);
-    sum[2] += joined(words[i].z), sum[3] += joined(words[i].w);
-  }
-  const float mean = ((sum[0] + sum[1]) + (sum[2] + sum[3])) / kSliceColumns;
-  float squares[4] = {};
-  const auto add = [&](float& to, uint32_t word) {
-    const float a = low_half(word) - mean, b = high_half(word) - mean;
-    to += a * a;
-    to += b * b;
-  };
-#pragma unroll
-  for (int i = 0; i < kSliceColumns / 8; ++i) {
-    add(squares[0], words[i].x), add(squares[1], words[i].y);
-    add(squares[2], words[i].z), add(squares[3], words[i].w);
-  }
-  row_parts[row_part_at(row, warp_id())] = {mean,
-                                            (squares[0] + squares[1]) + (squares[2] + squares[3])};
-}
 /// Mean and rstd of a row, by 8 neighbouring threads together.
 __device__ inline float2 row_statistics(const NormArgs& norm, const float2* row_parts, int row) {
   const int slice = static_cast<int>(threadIdx.x % kMostWarps);
