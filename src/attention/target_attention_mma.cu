@@ -169,60 +169,34 @@ __global__ void __launch_bounds__(kThreads, 3)
   finish<false>(all, s, sequence, s.chunks() * s.targets * static_cast<int>(gridDim.y));
 }
 
-/// p or ds of the rows of a tile, as the left operand of products that are summed over heads. The
-/// other operand is q' or dz, high and low; half of the sum has the halves of the weights in this
-/// order, the other half in the opposite one, and all four products are in it.
-struct RowWeights {
-  uint32_t halves[4];
+/// d += weights q' at 16 rows and 8 columns: both halves of the weights are multiplied with the
+/// high and with the low half of q'.
+__device__ void add_gradients(float (&d)[4], const uint32_t (&weights)[4], int m, uint32_t x) {
+  const uint32_t a[4] = {weights[2 * m], weights[2 * m + 1], weights[2 * m], weights[2 * m + 1]};
+  multiply_add(d, a, __byte_perm(x, x, 0x1010), __byte_perm(x, x, 0x3232));
+}
 
-  __device__ void load(const uint32_t* weights) {
-    mma::load_4(halves, weights + lane_id() * kHeadsAtOnce);
-  }
-  /// d += weights x at rows 16 m .. and columns 8 (first + n) ..
-  template <int kCount>
-  __device__ void multiply(float (&d)[kCount][4], int m, const HeadRows& x, int first) const {
-    const uint32_t low = halves[2 * m], high = halves[2 * m + 1];
-    const uint32_t a[4] = {low, high, __byte_perm(low, low, 0x1032),
-                           __byte_perm(high, high, 0x1032)};
-#pragma unroll
-    for (int n = 0; n < kCount; ++n) {
-      multiply_add(d[n], a, x.across[first + n], x.across[first + n]);
-    }
-  }
-};
-
-/// dx takes the place of x in a slice that is needed no more, at rows 16 m .. and columns 8 (first
-/// + n) ..: d + slope x. All loads come before the first store, or each would wait for the last.
-template <int kCount>
-__device__ void put_gradients(uint32_t slice, int m, int first, const float (&d)[kCount][4],
-                              const float2 (&terms)[2]) {
+/// dx takes the place of x in a slice that is needed no more; terms: those of rows 8 i + g.
+__device__ void put_gradients(uint32_t slice, int m, int n, const float (&d)[4],
+                              const float2 (&terms)[4]) {
   const int g = lane_id() / 4, t = lane_id() % 4;
-  const uint32_t at = slice_at(slice, g, 0) + static_cast<uint32_t>(2048 * m + 4 * t);
-  uint32_t x[kCount][2];
+  const uint32_t at = (slice_at(slice, g, 0) ^ (16u * n)) + static_cast<uint32_t>(2048 * m + 4 * t);
 #pragma unroll
-  for (int n = 0; n < kCount; ++n) {
-    x[n][0] = load_word(at ^ (16u * (first + n)));
-    x[n][1] = load_word((at ^ (16u * (first + n))) + 1024);
-  }
-#pragma unroll
-  for (int n = 0; n < kCount; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const float low = d[n][2 * half] + terms[half].y * low_half(x[n][half]);
-      const float high = d[n][2 * half + 1] + terms[half].y * high_half(x[n][half]);
-      store_word((at ^ (16u * (first + n))) + 1024 * half, ops::cuda::packed<bf16>(low, high));
-    }
+  for (int half = 0; half < 2; ++half) {
+    const float2 term = terms[2 * m + half];
+    const uint32_t x = load_word(at + 1024 * half);
+    const float low = d[2 * half] + term.x + term.y * low_half(x);
+    const float high = d[2 * half + 1] + term.x + term.y * high_half(x);
+    store_word(at + 1024 * half, ops::cuda::packed<bf16>(low, high));
   }
 }
 __device__ void write_gradients(uint32_t slice, const Matrix<bf16>& dx, int64_t first, int count) {
   const uint32_t at = slice_at(slice, lane_id() / 8, lane_id() % 8);
-  const int left = count - lane_id() / 8;
   bf16* to = dx.row(first + lane_id() / 8) + warp_id() * kSliceColumns + lane_id() % 8 * 8;
 #pragma unroll
   for (int i = 0; i < kRowsAtOnce / 4; ++i) {
     const uint4 words = load_words(four_rows_down(at, i));
-    if (4 * i < left) write_words(to, words);
-    to += 4 * dx.stride;
+    if (4 * i + lane_id() / 8 < count) write_words(to + 4 * i * dx.stride, words);
   }
 }
 
@@ -274,7 +248,7 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
     const float* row_stats = shared.row_stats + tile % kStages * 2 * kRowsAtOnce;
     constexpr int kColumns = kSliceColumns / 8;
     float gradients[2][kMany ? kColumns : 1][4] = {};
-    RowWeights p{}, ds{};
+    uint32_t p[4] = {}, ds[4] = {};
     for (int group = 0; group < groups; ++group) {
       const TaskView task(a, s, group / head_groups, chunk);
       const int first_head = group % head_groups * kHeadsAtOnce;
@@ -325,8 +299,8 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
       if (kMany) shared.put_totals(totals, 1);
       __syncthreads();
       sums.add(slice, shared.weights + kScoreStride);
-      p.load(shared.weights);
-      ds.load(shared.weights + kScoreStride);
+      mma::load_4(p, shared.weights + lane_id() * kHeadsAtOnce);
+      mma::load_4(ds, shared.weights + kScoreStride + lane_id() * kHeadsAtOnce);
       if constexpr (kMany) {
         const float2 of_group = shared.totals_of(lane_id() % 4);
         if (tile == 0) {
@@ -336,30 +310,28 @@ __global__ void __launch_bounds__(kThreads, kMany ? 1 : 2)
         }
         sums.clear();
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          ds.multiply(gradients[m], m, operands[0], 0);
-          p.multiply(gradients[m], m, operands[1], 0);
+        for (int i = 0; i < 2 * kColumns; ++i) {
+          float(&d)[4] = gradients[i / kColumns][i % kColumns];
+          add_gradients(d, ds, i / kColumns, operands[0].across[i % kColumns]);
+          add_gradients(d, p, i / kColumns, operands[1].across[i % kColumns]);
         }
       }
     }
     __syncwarp();
-    constexpr int kBatch = 4;
+    float2 terms[4];
 #pragma unroll
-    for (int i = 0; i < 2 * kColumns / kBatch; ++i) {
-      const int m = i * kBatch / kColumns, n = i * kBatch % kColumns;
-      const float2 terms[2] = {shared.row_terms[16 * m + lane_id() / 4],
-                               shared.row_terms[16 * m + 8 + lane_id() / 4]};
-      float d[kBatch][4];
+    for (int i = 0; i < 4; ++i) terms[i] = shared.row_terms[8 * i + lane_id() / 4];
 #pragma unroll
-      for (int j = 0; j < 4 * kBatch; ++j) {
-        d[j / 4][j % 4] = terms[j % 4 / 2].x;
-        if constexpr (kMany) d[j / 4][j % 4] += gradients[m][n + j / 4][j % 4];
+    for (int i = 0; i < 2 * kColumns; ++i) {
+      const int m = i / kColumns, n = i % kColumns;
+      if constexpr (kMany) {
+        put_gradients(slice, m, n, gradients[m][n], terms);
+      } else {
+        float d[4] = {};
+        add_gradients(d, ds, m, operands[0].across[n]);
+        add_gradients(d, p, m, operands[1].across[n]);
+        put_gradients(slice, m, n, d, terms);
       }
-      if constexpr (!kMany) {
-        ds.multiply(d, m, operands[0], n);
-        p.multiply(d, m, operands[1], n);
-      }
-      put_gradients(slice, m, n, d, terms);
     }
     __syncwarp();
     const int done = tile * kRowsAtOnce;
