@@ -6,6 +6,7 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include "attention/mma.cuh"
 #include "tensor/tensor.h"
 
 /// The Hopper instructions our kernels use, one thin function each: barriers in shared memory, bulk
@@ -25,9 +26,9 @@ namespace segue::attention::hopper {
 inline constexpr int kPanelColumns = 64;
 inline constexpr int kPanelRowBytes = 128;
 
-__device__ inline uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
+using mma::kIsHalf;
+using mma::pack;
+using mma::shared_address;
 
 /// Where tiles can begin in the shared memory of a block, which is 1,023 bytes larger for it. (An
 /// offset from `raw`: of an address rounded as a number the compiler no longer knows the kind.)
@@ -253,11 +254,6 @@ struct DownRows {
                : OUT                                                                              \
                : "l"(a), "l"(b), "n"(kAdd ? 1 : 0), "n"(kTransposed ? 1 : 0))
 
-template <class T>
-inline constexpr bool kIsHalf = false;
-template <>
-inline constexpr bool kIsHalf<__half> = true;
-
 /// Calls f with a value of the element type of 16-bit tensors.
 template <class F>
 void dispatch_element(DType dtype, F&& f) {
@@ -347,10 +343,7 @@ __device__ inline void load_fragment(uint32_t (&a)[kSlices][4], const void* tile
   const uint32_t base = shared_address(tile);
 #pragma unroll
   for (int k = 0; k < kSlices; ++k) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(a[k][0]), "=r"(a[k][1]), "=r"(a[k][2]), "=r"(a[k][3])
-                 : "r"(chunk_address<64>(base, row, 2 * k + (lane >> 4)))
-                 : "memory");
+    mma::load_4(a[k], chunk_address<64>(base, row, 2 * k + (lane >> 4)));
   }
   fence_async_proxy();
 }
@@ -360,17 +353,6 @@ __device__ inline uint32_t transpose_8x8(uint32_t x) {
   uint32_t y;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
   return y;
-}
-
-template <class T>
-__device__ inline uint32_t pack(float low, float high) {
-  uint32_t r;
-  if constexpr (kIsHalf<T>) {
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  } else {
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  }
-  return r;
 }
 
 /// An accumulator as the left operand of the next product: the layouts agree.

@@ -15,7 +15,7 @@ namespace segue::attention::mma {
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, __half>;
 
-__device__ inline uint32_t address(const void* p) {
+__device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
@@ -26,7 +26,7 @@ __device__ inline void load_4(uint32_t (&r)[4], uint32_t at) {
                : "r"(at)
                : "memory");
 }
-__device__ inline void load_4(uint32_t (&r)[4], const void* p) { load_4(r, address(p)); }
+__device__ inline void load_4(uint32_t (&r)[4], const void* p) { load_4(r, shared_address(p)); }
 __device__ inline void load_4_transposed(uint32_t (&r)[4], uint32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -34,7 +34,7 @@ __device__ inline void load_4_transposed(uint32_t (&r)[4], uint32_t at) {
                : "memory");
 }
 __device__ inline void load_4_transposed(uint32_t (&r)[4], const void* p) {
-  load_4_transposed(r, address(p));
+  load_4_transposed(r, shared_address(p));
 }
 
 #define SEGUE_MMA(TYPE)                                                     \

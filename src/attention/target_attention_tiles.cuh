@@ -162,8 +162,8 @@ struct Rows {
       : from(x.row(first) + warp_id() * kSliceColumns),
         stride(x.stride),
         count(rows),
-        slices(mma::address(shared.slices) + static_cast<uint32_t>(warp_id() * kSliceBytes)),
-        stats(mma::address(shared.row_stats)),
+        slices(mma::shared_address(shared.slices) + static_cast<uint32_t>(warp_id() * kSliceBytes)),
+        stats(mma::shared_address(shared.row_stats)),
         mean(norm.mean + first),
         rstd(norm.rstd + first) {
     for (int tile = 0; tile < kStages; ++tile) fetch(tile);
