@@ -18,14 +18,21 @@ struct PhiloxKey {
   uint32_t lo = 0, hi = 0;
 };
 
+inline constexpr int kPhiloxRounds = 10;
+
+SEGUE_HOST_DEVICE inline PhiloxCounter philox_round(PhiloxCounter c, PhiloxKey k) {
+  const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c.x;
+  const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c.z;
+  return {static_cast<uint32_t>(p1 >> 32) ^ c.y ^ k.lo, static_cast<uint32_t>(p1),
+          static_cast<uint32_t>(p0 >> 32) ^ c.w ^ k.hi, static_cast<uint32_t>(p0)};
+}
+SEGUE_HOST_DEVICE inline PhiloxKey philox_next_key(PhiloxKey k) {
+  return {k.lo + 0x9E3779B9u, k.hi + 0xBB67AE85u};
+}
 SEGUE_HOST_DEVICE inline PhiloxCounter philox(PhiloxCounter c, PhiloxKey k) {
-  for (int round = 0; round < 10; ++round) {
-    const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c.x;
-    const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c.z;
-    c = {static_cast<uint32_t>(p1 >> 32) ^ c.y ^ k.lo, static_cast<uint32_t>(p1),
-         static_cast<uint32_t>(p0 >> 32) ^ c.w ^ k.hi, static_cast<uint32_t>(p0)};
-    k.lo += 0x9E3779B9u;
-    k.hi += 0xBB67AE85u;
+  for (int round = 0; round < kPhiloxRounds; ++round) {
+    c = philox_round(c, k);
+    k = philox_next_key(k);
   }
   return c;
 }

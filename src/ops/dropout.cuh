@@ -38,10 +38,9 @@ struct KeepMasks {
 };
 
 struct DropoutArgs {
-  static constexpr int kRounds = 10;
   bool active = false;
   // The key of every round of Philox: as kernel parameters they cost neither registers nor sums.
-  base::PhiloxKey keys[kRounds] = {};
+  base::PhiloxKey keys[base::kPhiloxRounds] = {};
   uint32_t site = 0;
   // The threshold for two 16-bit words at once: what takes 15 bits that reach its own to 2^15, and
   // all ones if its highest bit is 0. See keep_masks.
@@ -56,9 +55,7 @@ struct DropoutArgs {
     if (dropout.p <= 0) return;
     active = true;
     keys[0] = exec.dropout_key;
-    for (int i = 1; i < kRounds; ++i) {
-      keys[i] = {keys[i - 1].lo + 0x9E3779B9u, keys[i - 1].hi + 0xBB67AE85u};
-    }
+    for (int i = 1; i < base::kPhiloxRounds; ++i) keys[i] = base::philox_next_key(keys[i - 1]);
     site = dropout.site;
     const uint32_t threshold = base::dropout_threshold(dropout.p);  // up to 65536: none is kept
     const bool high = threshold >= 0x8000u;
@@ -82,12 +79,7 @@ struct DropoutArgs {
   __device__ base::PhiloxCounter philox(const Row& row, uint32_t group) const {
     base::PhiloxCounter c{group, row.token, row.sample, site};
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      const uint64_t p0 = static_cast<uint64_t>(0xD2511F53u) * c.x;
-      const uint64_t p1 = static_cast<uint64_t>(0xCD9E8D57u) * c.z;
-      c = {static_cast<uint32_t>(p1 >> 32) ^ c.y ^ keys[i].lo, static_cast<uint32_t>(p1),
-           static_cast<uint32_t>(p0 >> 32) ^ c.w ^ keys[i].hi, static_cast<uint32_t>(p0)};
-    }
+    for (int i = 0; i < base::kPhiloxRounds; ++i) c = base::philox_round(c, keys[i]);
     return c;
   }
 
