@@ -90,9 +90,7 @@ TEST(MemoryPlanTest, BitsOfDropoutAreKeptOnAGpu) {
   on.model.dropout = on.model.input_dropout = 0.1;
   RunConfig off = on;
   off.model.dropout = off.model.input_dropout = 0;
-  const auto kept = [](const RunConfig& c, Device device) {
-    return model::step_memory(c.model, c.sparse, step_bounds(c), c.train.precision, device).kept;
-  };
+  const auto kept = [](const RunConfig& c, Device device) { return step_memory(c, device).kept; };
   EXPECT_GT(kept(on, Device::cuda()), kept(off, Device::cuda()));
   EXPECT_EQ(kept(on, Device::cpu()), kept(off, Device::cpu()));
 }
