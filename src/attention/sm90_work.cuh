@@ -93,11 +93,11 @@ struct TileQueue {
   static constexpr int kSumPlaces = 2 * kSlots;
   uint32_t sum_rows[kSumPlaces];
 
-  /// `readers`: warps that call pop().
+  /// `readers`: warps that take tiles and release them.
   __device__ void init(int readers) {
     for (int i = 0; i < kSlots; ++i) {
       barrier_init(&full[i], 1);
-      barrier_init(&empty[i], readers);
+      barrier_init(&empty[i], 32 * readers);
     }
   }
   /// By a whole warp: waits for a tile, which stays until it is released.
@@ -105,9 +105,10 @@ struct TileQueue {
     barrier_wait(&full[at.stage], at.parity);
     return tiles[at.stage];
   }
+  /// By a whole warp; every lane says itself that it has read, a form that racecheck can follow.
   __device__ void release(int slot) {
     __syncwarp();
-    if ((threadIdx.x & 31) == 0) barrier_arrive(&empty[slot]);
+    barrier_arrive(&empty[slot]);
   }
   /// Waits for a tile and copies it; its slot is the caller's to release.
   __device__ Tile take(const Position& at, Steps* steps_out = nullptr) {
