@@ -10,6 +10,13 @@
 #include "train/run_config.h"
 
 namespace segue::cli {
+namespace {
+
+/// What `gpu_memory_bytes` of a run has beside the plan, as measured on an H200.
+constexpr const char* kContextNote =
+    "  beside it    CUDA's own context, code and libraries: about 0.6 GB\n";
+
+}  // namespace
 
 void add_plan(CLI::App& app) {
   struct Arguments {
@@ -31,10 +38,10 @@ void add_plan(CLI::App& app) {
     const train::MemoryPlan plan = train::memory_plan(config, device);
     if (!arguments->json) {
       const model::StepBounds bounds = train::step_bounds(config);
-      print(
-          fmt::format("Memory of a run on {}, batches of at most {} samples of {} tokens:\n{}\n{}",
-                      to_string(device), bounds.samples, bounds.sample_tokens(config.model),
-                      plan.text(), plan.recompute_text()));
+      print(fmt::format(
+          "Memory of a run on {}, batches of at most {} samples of {} tokens:\n{}{}\n{}",
+          to_string(device), bounds.samples, bounds.sample_tokens(config.model), plan.text(),
+          device.is_cpu() ? "" : kContextNote, plan.recompute_text()));
       return;
     }
     base::JsonLine line;

@@ -13,10 +13,15 @@ using base::contains;
 
 constexpr const char* kBenchmark = "configs/mlperf_dlrmv4.toml";
 
-TEST(PlanCommandTest, OneRankIsAsBefore) {
-  const Outcome o = run({"plan", "configs/random.toml"});
-  EXPECT_EQ(o.code, 0) << o.err;
-  EXPECT_TRUE(contains(o.out, "activations"));
+TEST(PlanCommandTest, OneRankByPurpose) {
+  const auto plan = [](const char* device) {
+    const Outcome o = run({"plan", "configs/random.toml", "--set", device});
+    EXPECT_EQ(o.code, 0) << o.err;
+    EXPECT_TRUE(contains(o.out, "activations"));
+    return o.out;
+  };
+  EXPECT_FALSE(contains(plan("train.device=cpu"), "context"));
+  EXPECT_TRUE(contains(plan("train.device=cuda:0"), "context, code and libraries"));
 }
 
 TEST(PlanCommandTest, PlacesTablesAndSaysWhy) {
