@@ -42,7 +42,7 @@ struct NormedArgs {
 template <bool kBackward>
 __device__ void finish(const NormedArgs& all, const SequenceView& s, int32_t sequence, int blocks) {
   const TargetArgs& a = all.target;
-  if (!is_last_block(a, sequence, blocks)) return;
+  if (!ops::cuda::is_last_block(a.plan.blocks_done + sequence, blocks)) return;
   const int chunks = s.chunks();
   for (int32_t target = 0; target < s.targets; ++target) {
     const int64_t task = s.first_task + target * chunks, to = s.first_target + target;

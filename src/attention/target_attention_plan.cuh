@@ -85,25 +85,11 @@ __device__ void add_chunks(const float* from, int64_t each, int chunks, float* t
   }
 }
 
-/// By all threads of a block that has written its partial sums: whether it is the last of the
-/// `blocks` of a sequence, which adds those of all, always in the same order.
-__device__ inline bool is_last_block(const TargetArgs& a, int32_t sequence, int blocks) {
-  __shared__ bool is_last;
-  __threadfence();
-  __syncthreads();
-  int32_t* done = a.plan.blocks_done + sequence;
-  if (threadIdx.x == 0) {
-    is_last = atomicAdd(done, 1) == blocks - 1;
-    if (is_last) *done = 0;
-  }
-  __syncthreads();
-  if (is_last) __threadfence();
-  return is_last;
-}
-
+/// By all threads of a block that has written its partial sums: the last of the `blocks` of a
+/// sequence adds those of all, always in the same order.
 __device__ inline void finish_block(const TargetArgs& a, const SequenceView& s, int32_t sequence,
                                     int blocks) {
-  if (!is_last_block(a, sequence, blocks)) return;
+  if (!ops::cuda::is_last_block(a.plan.blocks_done + sequence, blocks)) return;
   const int64_t each = int64_t{a.heads} * a.dim;
   const int chunks = s.chunks();
   for (int32_t target = 0; target < s.targets; ++target) {

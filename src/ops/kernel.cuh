@@ -236,6 +236,21 @@ __device__ inline double warp_sum(double x) {
   return x;
 }
 
+/// By all threads of a block that has written its part: whether it is the last of `blocks` that
+/// count at `done`, and may read the parts of all, with __ldcg. `done` is 0 before and after.
+__device__ inline bool is_last_block(int32_t* done, int blocks) {
+  __shared__ bool is_last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    is_last = atomicAdd(done, 1) == blocks - 1;
+    if (is_last) *done = 0;
+  }
+  __syncthreads();
+  if (is_last) __threadfence();
+  return is_last;
+}
+
 // ---- pieces of rows ----
 
 template <int kW, class T>

@@ -84,8 +84,7 @@ struct SquareList {
 
 /// partials[tensor][block]; the block that is done last adds them up, in order.
 __global__ void __launch_bounds__(kThreads)
-    squares_kernel(SquareList list, double* partials, unsigned* done, double* out) {
-  __shared__ bool is_last;
+    squares_kernel(SquareList list, double* partials, int32_t* done, double* out) {
   const float* x = list.x[blockIdx.y];
   const int64_t n = list.n[blockIdx.y];
   double sum = 0;
@@ -96,14 +95,8 @@ __global__ void __launch_bounds__(kThreads)
     sum += value * value;
   }
   sum = block_sum(sum);
-  if (threadIdx.x == 0) {
-    partials[blockIdx.y * gridDim.x + blockIdx.x] = sum;
-    __threadfence();
-    is_last = atomicAdd(done, 1u) == gridDim.x * gridDim.y - 1;
-  }
-  __syncthreads();
-  if (!is_last) return;
-  __threadfence();
+  if (threadIdx.x == 0) partials[blockIdx.y * gridDim.x + blockIdx.x] = sum;
+  if (!is_last_block(done, static_cast<int>(gridDim.x * gridDim.y))) return;
   for (unsigned t = 0; t < gridDim.y; ++t) {
     double total = 0;
     for (unsigned i = threadIdx.x; i < gridDim.x; i += kThreads) {
@@ -337,8 +330,7 @@ void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& 
   const Tensor done = exec.index({1});
   zero(done, exec.stream);
   squares_kernel<<<dim3(blocks, tensors), kThreads, 0, stream>>>(
-      list, device_ptr<double>(partials), reinterpret_cast<unsigned*>(device_ptr<int32_t>(done)),
-      device_ptr<double>(out));
+      list, device_ptr<double>(partials), device_ptr<int32_t>(done), device_ptr<double>(out));
   check_launch();
 }
 

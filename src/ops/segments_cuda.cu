@@ -178,6 +178,7 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
   const int64_t rows = from.size(0), columns = from.size(1);
   if (rows == 0 || columns == 0 || orders.empty()) return;
   SEGUE_ASSERT(orders.size() <= kMaxOrders, "sums of rows: too many orders at once");
+  SEGUE_ASSERT(!riding.rows || can_ride(from, riding.rows), "sums of rows: it cannot ride");
   SEGUE_ASSERT(!dropped.dropout.active || dropped.keep.data != nullptr,
                "sums of rows: dropout without its bits");
   const cudaStream_t stream = stream_of(exec);
