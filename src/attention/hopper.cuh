@@ -366,13 +366,20 @@ __device__ inline void to_fragment(uint32_t (&a)[kSlices][4], const float (&d)[k
   }
 }
 
+/// Columns that a head has of the kTile of its tiles: kernels of 64 run smaller heads as well.
+template <int kTile>
+__device__ inline int head_columns(int columns) {
+  return kTile == 128 ? kTile : columns;
+}
+
 /// scale * d to rows of global memory: panel by panel through this warp's 16 rows of a panel of 64
-/// rows (kStagingBytes), then 16 bytes a lane. Rows from `rows` on (counted in the 64) are not
-/// written. staged(half): called by the whole warp while its rows of a panel lie there.
+/// rows (kStagingBytes), then 16 bytes a lane. Rows from `rows` on (counted in the 64) and columns
+/// from `columns` on are not written. staged(half): called by the whole warp while its rows of a
+/// panel lie there.
 inline constexpr int kStagingBytes = 64 * kPanelRowBytes;
 template <class T, int kCount, class Staged>
 __device__ inline void store_rows(const float (&d)[kCount], float scale, void* staging, T* to,
-                                  int64_t stride, int rows, const Staged& staged) {
+                                  int64_t stride, int rows, int columns, const Staged& staged) {
   const int lane = threadIdx.x & 31;
   const int first = (threadIdx.x >> 5 & 3) * 16;
   const uint32_t panel = shared_address(staging);
@@ -401,12 +408,12 @@ __device__ inline void store_rows(const float (&d)[kCount], float scale, void* s
                    : "memory");
     }
     staged(half);
+    const int column = half * kPanelColumns + lane % 8 * 8;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = first + 4 * i + lane / 8;
-      if (row < rows) {
-        asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to + row * stride + half * 64 +
-                                                                   lane % 8 * 8),
+      if (row < rows && column < head_columns<2 * kCount>(columns)) {
+        asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to + row * stride + column),
                      "r"(r[i][0]), "r"(r[i][1]), "r"(r[i][2]), "r"(r[i][3])
                      : "memory");
       }
@@ -416,8 +423,8 @@ __device__ inline void store_rows(const float (&d)[kCount], float scale, void* s
 }
 template <class T, int kCount>
 __device__ inline void store_rows(const float (&d)[kCount], float scale, void* staging, T* to,
-                                  int64_t stride, int rows) {
-  store_rows(d, scale, staging, to, stride, rows, [](int) {});
+                                  int64_t stride, int rows, int columns) {
+  store_rows(d, scale, staging, to, stride, rows, columns, [](int) {});
 }
 
 __device__ inline float tanh_fast(float x) {

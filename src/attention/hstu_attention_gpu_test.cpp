@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "attention/hstu_attention.h"
+#include "attention/portable_kernel.h"
 #include "base/bf16.h"
 #include "base/hash.h"
 #include "base/rng.h"
@@ -29,6 +30,7 @@ struct Case {
   int64_t heads = 2;
   int64_t dim = 128;
   double alpha_factor = 1;
+  bool portable = false;  // on the kernels for GPUs that are not Hopper
 };
 
 std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
@@ -127,6 +129,23 @@ std::vector<double> read_bias(const Exec& exec, const Tensor& t) {
   });
 }
 
+struct Gradients {
+  Tensor dq, dk, dv, dbias;
+};
+void attend(const Exec& exec, const Case& c, const HstuAttentionParams& p, const Tensor& o,
+            const Tensor& grad_o, const Gradients& g) {
+#if SEGUE_HAS_CUDA
+  if (c.portable && exec.device.is_cuda()) {
+    ASSERT_TRUE(portable::supports(p));
+    const Arena::Mark mark(*exec.arena);
+    portable::forward(exec, p, o);
+    return portable::backward(exec, p, grad_o, g.dq, g.dk, g.dv);
+  }
+#endif
+  hstu_attention_forward(exec, p, o);
+  hstu_attention_backward(exec, p, grad_o, g.dq, g.dk, g.dv, g.dbias);
+}
+
 /// Runs forward and backward with tensors on `bed`; `load(values)` puts numbers there and
 /// `read(tensor)` gets them back.
 template <class Load, class Read>
@@ -151,9 +170,8 @@ Results run(const Exec& exec, const Inputs& in, Load&& load, Read&& read) {
   p.scale = in.scale;
   const Tensor dbias = make_bias(exec, 3 * w);
   const int64_t used = exec.arena->used();
-  hstu_attention_forward(exec, p, o.split_columns(in.c.heads));
-  hstu_attention_backward(exec, p, grad_o.split_columns(in.c.heads), part(grads, 2), part(grads, 3),
-                          part(grads, 1), dbias);
+  attend(exec, in.c, p, o.split_columns(in.c.heads), grad_o.split_columns(in.c.heads),
+         {part(grads, 2), part(grads, 3), part(grads, 1), dbias});
   EXPECT_EQ(exec.arena->used(), used) << "scratch was kept";
   const std::vector<double> all = read(grads);
   const auto columns = [&](int64_t i) {
@@ -166,7 +184,7 @@ Results run(const Exec& exec, const Inputs& in, Load&& load, Read&& read) {
   };
   for (const double x : columns(0)) EXPECT_EQ(x, double{kUntouched}) << "u was written";
   const Results r{read(o), columns(2), columns(3), columns(1), read_bias(exec, dbias)};
-  expect_bias(in, r, exec.device.is_cpu() && exec.rounds_to_bf16());
+  if (!in.c.portable) expect_bias(in, r, exec.device.is_cpu() && exec.rounds_to_bf16());
   return r;
 }
 
@@ -268,7 +286,7 @@ std::vector<Case> cases() {
   const std::vector<int64_t> edges{0, 1, 2, 63, 64, 65, 0, 127, 128, 129, 200, 255, 256, 257, 300};
   const std::vector<int64_t> some{0, 1, 2, 1, 0, 65, 0, 3, 70, 1, 150, 0, 1, 20, 130};
   std::vector<Case> all;
-  // 32 and 256 take the portable kernels.
+  // 32 takes tiles of 64, as do all that are smaller; 256 the portable kernels.
   for (const int64_t dim : {128, 64, 32, 256}) {
     const std::string d = "_d" + std::to_string(dim);
     const std::vector<Case> here{
@@ -291,6 +309,11 @@ std::vector<Case> cases() {
     };
     all.insert(all.end(), here.begin(), here.end());
   }
+  const auto everything = [&](const std::string& name, int64_t dim, bool portable) {
+    all.push_back({name + std::to_string(dim), edges, some, {5, 17, 9, 4}, 3, dim, 1, portable});
+  };
+  for (const int64_t dim : {8, 16, 24, 40, 48, 56}) everything("everything_d", dim, false);
+  for (const int64_t dim : {32, 64, 128}) everything("portable_everything_d", dim, true);
   return all;
 }
 
@@ -455,8 +478,8 @@ Case random_case(uint64_t seed) {
   const auto pick = [&](std::initializer_list<int64_t> from) {
     return from.begin()[draw(static_cast<int64_t>(from.size()))];
   };
-  Case c{"seed " + std::to_string(seed),   {}, {}, {}, 1 + draw(4),
-         pick({32, 64, 64, 128, 128, 256})};
+  Case c{"seed " + std::to_string(seed),          {}, {}, {}, 1 + draw(4),
+         pick({8, 32, 48, 64, 64, 128, 128, 256})};
   const int64_t sequences = 1 + draw(12);
   for (int64_t b = 0; b < sequences; ++b) {
     const int64_t edge = pick({0, 1, 32, 64, 128, 192, 256, 384, 512, 640});

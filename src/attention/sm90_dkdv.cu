@@ -37,6 +37,7 @@ struct KeyArgs {
   KernelMask mask;
   void *dk, *dv;
   int64_t dk_row, dk_head, dv_row, dv_head;
+  int columns;  // of a head
   float half_alpha, dk_scale, dv_scale;
   uint4* spill;  // score gradients for the kernel that makes dq of them
   ResultSums dk_sums, dv_sums;
@@ -216,18 +217,18 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
       WarpRowSums<T> dk_sums(rows), dv_sums(rows);
       store_and_sum_rows(dk, args.dk_scale, k_tile,
                          static_cast<T*>(args.dk) + row * args.dk_row + t.head * args.dk_head,
-                         args.dk_row, rows, sums, dk_sums);
+                         args.dk_row, rows, args.columns, sums, dk_sums);
       store_and_sum_rows(dv, args.dv_scale, v_tile,
                          static_cast<T*>(args.dv) + row * args.dv_row + t.head * args.dv_head,
-                         args.dv_row, rows, sums, dv_sums);
+                         args.dv_row, rows, args.columns, sums, dv_sums);
       if (sums) {
         const StagedSums<kHeadDim> dk_staged(k_tile), dv_staged(v_tile);
         dk_staged.leave(dk_sums);
         dv_staged.leave(dv_sums);
         named_sync(1 + consumer, kWarpgroup);
         const int sum_row = sh.queue.sum_row(at_tile) + consumer;
-        dk_staged.store(args.dk_sums, sum_row, t.head);
-        dv_staged.store(args.dv_sums, sum_row, t.head);
+        dk_staged.store(args.dk_sums, sum_row, t.head, args.columns);
+        dv_staged.store(args.dv_sums, sum_row, t.head, args.columns);
       }
       fence_async_proxy();
       __syncwarp();
@@ -294,6 +295,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
                      dk.stride(1),
                      dv.stride(0),
                      dv.stride(1),
+                     static_cast<int>(dk.size(2)),
                      static_cast<float>(p.alpha / 2),
                      static_cast<float>(p.scale * p.alpha / 2),
                      static_cast<float>(p.scale),
@@ -318,7 +320,7 @@ void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor&
                    const AttentionSums& sums) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto run = p.q.size(2) == 128
+    const auto run = p.q.size(2) > 64
                          ? (spill != nullptr ? launch<T, 128, true> : launch<T, 128, false>)
                          : (spill != nullptr ? launch<T, 64, true> : launch<T, 64, false>);
     run(exec, p, grad_o, dk, dv, plan, chunk, spill, sums);

@@ -34,6 +34,7 @@ struct QueryArgs {
   KernelMask mask;
   void* dq;
   int64_t row_stride, head_stride;
+  int columns;  // of a head
   float half_alpha, dq_scale;
   ResultSums sums;
 };
@@ -215,7 +216,7 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
             t.head * args.head_stride;
     if (first < last) {
       store_query_rows(dq, args.dq_scale, sh.dq[consumer], to, args.row_stride, last - first,
-                       args.sums, 1 + consumer, t.head,
+                       args.columns, args.sums, 1 + consumer, t.head,
                        [&] { return sh.queue.sum_row(at_tile) + consumer; });
     }
   }
@@ -275,6 +276,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
                        dq.data,
                        dq.stride(0),
                        dq.stride(1),
+                       static_cast<int>(dq.size(2)),
                        static_cast<float>(p.alpha / 2),
                        static_cast<float>(p.scale * p.alpha / 2),
                        result_sums(sums)};
@@ -295,7 +297,7 @@ void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& g
                  const Tensor& dq, const CudaPlan& plan, const Tensor& sums) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, grad_o, dq, plan, sums);
+    if (p.q.size(2) > 64) return launch<T, 128>(exec, p, grad_o, dq, plan, sums);
     launch<T, 64>(exec, p, grad_o, dq, plan, sums);
   });
 }

@@ -26,6 +26,7 @@ struct SpilledArgs {
   const uint4* spill;
   void* dq;
   int64_t row_stride, head_stride;
+  int columns;  // of a head
   float dq_scale;
   ResultSums sums;
 };
@@ -125,7 +126,7 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
             t.head * args.head_stride;
     if (first < last) {
       store_query_rows(dq, args.dq_scale, sh.dq[consumer], to, args.row_stride, last - first,
-                       args.sums, 1 + consumer, t.head,
+                       args.columns, args.sums, 1 + consumer, t.head,
                        [&] { return sh.queue.sum_row(at_tile) + consumer; });
     }
   }
@@ -175,6 +176,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, co
                          dq.data,
                          dq.stride(0),
                          dq.stride(1),
+                         static_cast<int>(dq.size(2)),
                          static_cast<float>(p.scale * p.alpha / 2),
                          result_sums(sums)};
   constexpr int kBytes = sizeof(Shared) + 1024;
@@ -191,7 +193,7 @@ void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const T
                          const CudaPlan& plan, int chunk, const void* spill, const Tensor& sums) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, dq, plan, chunk, spill, sums);
+    if (p.q.size(2) > 64) return launch<T, 128>(exec, p, dq, plan, chunk, spill, sums);
     launch<T, 64>(exec, p, dq, plan, chunk, spill, sums);
   });
 }

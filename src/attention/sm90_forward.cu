@@ -47,6 +47,7 @@ struct ForwardArgs {
   KernelMask mask;
   void* o;
   int64_t row_stride, head_stride;
+  int columns;  // of a head
   float half_alpha, scale;
 };
 
@@ -180,7 +181,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
     const int first = t.begin + 64 * consumer;
     T* to = static_cast<T*>(args.o) + (t.first_row + first) * args.row_stride +
             t.head * args.head_stride;
-    store_rows(o, args.scale, sh.o[consumer], to, args.row_stride, t.n - first);
+    store_rows(o, args.scale, sh.o[consumer], to, args.row_stride, t.n - first, args.columns);
     sh.queue.release(done);
     done = -1;
 #pragma unroll
@@ -435,6 +436,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
                          o.data,
                          o.stride(0),
                          o.stride(1),
+                         static_cast<int>(o.size(2)),
                          static_cast<float>(p.alpha / 2),
                          static_cast<float>(p.scale)};
   constexpr int kBytes = sizeof(Shared) + 1024;
@@ -455,7 +457,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (p.q.size(2) == 128) return launch<T, 128>(exec, p, o);
+    if (p.q.size(2) > 64) return launch<T, 128>(exec, p, o);
     launch<T, 64>(exec, p, o);
   });
 }

@@ -5,8 +5,8 @@
 #include "attention/cuda_plan.h"
 #include "attention/hstu_attention.h"
 
-/// The kernels for Hopper (sm_90a) and what their launches share. bf16 or f16, heads of 64 or 128
-/// for both queries and values, 16-byte aligned rows.
+/// The kernels for Hopper (sm_90a) and what their launches share. bf16 or f16, heads of 128,
+/// or of 8 to 64 as tiles of 64, for both queries and values; 16-byte aligned rows.
 namespace segue::attention::hopper {
 
 /// Whether these kernels can do it; if not, the portable ones must.
@@ -40,7 +40,7 @@ inline constexpr int kMaxSharedBytes = 232448;
 inline constexpr int kRegistersPerThread = 512;
 
 /// [rows, heads, dim] for load_tile in boxes of `box_rows` rows of one head. Rows from `rows` on
-/// read as zero.
+/// and columns from `dim` to 64 read as zero.
 CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows);
 
 /// One block for each multiprocessor, at most one for each tile.

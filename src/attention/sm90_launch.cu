@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
+#include "attention/hopper.cuh"
 #include "attention/sm90_kernels.h"
 #include "ops/gemm.h"
 #include "tensor/launches.h"
@@ -41,7 +42,8 @@ bool aligned(const Tensor& t) {
 
 bool supports(const Exec& exec, const HstuAttentionParams& p) {
   const int64_t dim = p.q.size(2);
-  if (size_of(p.q.dtype) != 2 || (dim != 64 && dim != 128) || p.v.size(2) != dim) return false;
+  const bool fits = dim == 128 || (dim <= 64 && dim % 8 == 0);
+  if (size_of(p.q.dtype) != 2 || !fits || p.v.size(2) != dim) return false;
   if (!aligned(p.q) || !aligned(p.k) || !aligned(p.v)) return false;
   int major = 0;
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, exec.device.index));
@@ -50,14 +52,15 @@ bool supports(const Exec& exec, const HstuAttentionParams& p) {
 
 // Copies move bits: which of the 16-bit types they belong to is all the same.
 CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows) {
-  const auto dim = static_cast<cuuint64_t>(t.size(2));
+  const auto columns = static_cast<cuuint64_t>(std::min<int64_t>(t.size(2), kPanelColumns));
+  const auto panels = static_cast<cuuint64_t>(t.size(2)) / columns;
   const auto heads = static_cast<cuuint64_t>(t.size(1));
   const auto bytes = [](int64_t elements) { return static_cast<cuuint64_t>(elements) * 2; };
-  const cuuint64_t sizes[4] = {64, static_cast<cuuint64_t>(rows), dim / 64, heads};
+  const cuuint64_t sizes[4] = {columns, static_cast<cuuint64_t>(rows), panels, heads};
   const cuuint64_t strides[3] = {bytes(t.stride(0)), bytes(64),
                                  bytes(heads > 1 ? t.stride(1) : 64)};
-  const cuuint32_t box[4] = {64, static_cast<cuuint32_t>(box_rows),
-                             static_cast<cuuint32_t>(dim / 64), 1};
+  const cuuint32_t box[4] = {kPanelColumns, static_cast<cuuint32_t>(box_rows),
+                             static_cast<cuuint32_t>(panels), 1};
   const cuuint32_t steps[4] = {1, 1, 1, 1};
   CUtensorMap map;
   const CUresult rc =

@@ -80,16 +80,17 @@ class WarpRowSums {
 /// store_rows, and the sums of the rows as they are stored if they are `wanted`.
 template <class T, int kCount>
 __device__ inline void store_and_sum_rows(const float (&d)[kCount], float scale, void* staging,
-                                          T* to, int64_t stride, int rows, bool wanted,
+                                          T* to, int64_t stride, int rows, int columns, bool wanted,
                                           WarpRowSums<T>& sums) {
-  store_rows(d, scale, staging, to, stride, rows, [&](int half) {
+  store_rows(d, scale, staging, to, stride, rows, columns, [&](int half) {
     if (wanted) sums.add_panel(staging, half);
   });
 }
 
 /// The sums of a warpgroup's four warps: leave() by all of them, then named_sync, then store(). In
-/// between they lie in the panel that the rows went through.
-template <int kColumns>
+/// between they lie in the panel that the rows went through. kTile columns of which a head may
+/// have fewer.
+template <int kTile>
 struct StagedSums {
   static constexpr int kWarpFloats = kStagingBytes / 4 / static_cast<int>(sizeof(float));
   float* panel;
@@ -97,15 +98,16 @@ struct StagedSums {
   __device__ explicit StagedSums(void* staging) : panel(static_cast<float*>(staging)) {}
   template <class T>
   __device__ void leave(const WarpRowSums<T>& sums) const {
-    sums.template store<kColumns>(panel + (threadIdx.x >> 5 & 3) * kWarpFloats);
+    sums.template store<kTile>(panel + (threadIdx.x >> 5 & 3) * kWarpFloats);
   }
-  __device__ void store(const ResultSums& to, int row, int head) const {
+  __device__ void store(const ResultSums& to, int row, int head, int columns) const {
     const int column = static_cast<int>(threadIdx.x) % kWarpgroup;
-    if (column >= kColumns) return;
+    columns = head_columns<kTile>(columns);
+    if (column >= columns) return;
     float sum = panel[column];
 #pragma unroll
     for (int w = 1; w < 4; ++w) sum += panel[w * kWarpFloats + column];
-    *to.at(row, head * kColumns + column) = sum;
+    *to.at(row, head * columns + column) = sum;
   }
 };
 
@@ -113,17 +115,18 @@ struct StagedSums {
 /// sum_row(). `barrier` is the warpgroup's own.
 template <class T, int kCount, class SumRow>
 __device__ inline void store_query_rows(const float (&dq)[kCount], float scale, void* staging,
-                                        T* to, int64_t stride, int rows, const ResultSums& sums_to,
-                                        int barrier, int head, const SumRow& sum_row) {
+                                        T* to, int64_t stride, int rows, int columns,
+                                        const ResultSums& sums_to, int barrier, int head,
+                                        const SumRow& sum_row) {
   const bool wanted = sums_to.wanted();
   WarpRowSums<T> sums(rows);
   if (wanted) named_sync(barrier, kWarpgroup);  // the sums of the last tile are read
-  store_and_sum_rows(dq, scale, staging, to, stride, rows, wanted, sums);
+  store_and_sum_rows(dq, scale, staging, to, stride, rows, columns, wanted, sums);
   if (!wanted) return;
   const StagedSums<2 * kCount> staged(staging);
   staged.leave(sums);
   named_sync(barrier, kWarpgroup);
-  staged.store(sums_to, sum_row(), head);
+  staged.store(sums_to, sum_row(), head, columns);
 }
 
 }  // namespace segue::attention::hopper

@@ -47,7 +47,7 @@ void doctor(bool json) {
     gpu.rows.push_back(
         {name + " attention",
          {f.major == 9 && f.minor == 0
-              ? "Hopper kernels (heads of 64 and 128, bf16); others: tensor cores, or plain"
+              ? "Hopper kernels (heads of 8 to 64 and 128, bf16); others: tensor cores, or plain"
               : "tensor cores (heads of 32 to 256, bf16); others: plain"}});
     gpu.rows.push_back({name + " driver, runtime",
                         {fmt::format("{}.{}, {}.{}", f.driver / 1000, f.driver % 1000 / 10,
