@@ -4,34 +4,12 @@
 #include <cmath>
 #include <cstdint>
 
+#include "ops/adam_step.h"
 #include "ops/cuda_forms.h"
 #include "ops/row_loop.h"
 
 namespace segue::ops {
 namespace {
-
-/// The scalars of one Adam update, computed in double and used in the type of the tensor.
-template <class T>
-struct AdamStep {
-  T beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, eps;
-
-  AdamStep(double lr, double b1, double b2, double epsilon, int64_t t)
-      : beta1(static_cast<T>(b1)),
-        beta2(static_cast<T>(b2)),
-        one_minus_beta1(static_cast<T>(1 - b1)),
-        one_minus_beta2(static_cast<T>(1 - b2)),
-        step_size(static_cast<T>(lr / (1 - std::pow(b1, static_cast<double>(t))))),
-        root_correction(static_cast<T>(std::sqrt(1 - std::pow(b2, static_cast<double>(t))))),
-        eps(static_cast<T>(epsilon)) {
-    SEGUE_ASSERT(t >= 1, "Adam counts its updates from 1");
-  }
-
-  void apply(T gradient, T& m, T& v, T& parameter) const {
-    m = beta1 * m + one_minus_beta1 * gradient;
-    v = beta2 * v + one_minus_beta2 * gradient * gradient;
-    parameter -= step_size * m / (std::sqrt(v) / root_correction + eps);
-  }
-};
 
 /// Sum of squares in double, in eight lanes: the order is fixed, yet the loop vectorises.
 template <class T>

@@ -1,32 +1,9 @@
-#include <cmath>
-
+#include "ops/adam_step.h"
 #include "ops/cuda_forms.h"
 #include "ops/kernel.cuh"
 
 namespace segue::ops::cuda {
 namespace {
-
-/// The scalars of one Adam update, computed in double as the CPU does.
-struct AdamStep {
-  float beta1, beta2, one_minus_beta1, one_minus_beta2, step_size, root_correction, eps;
-
-  AdamStep(double lr, double b1, double b2, double epsilon, int64_t t)
-      : beta1(static_cast<float>(b1)),
-        beta2(static_cast<float>(b2)),
-        one_minus_beta1(static_cast<float>(1 - b1)),
-        one_minus_beta2(static_cast<float>(1 - b2)),
-        step_size(static_cast<float>(lr / (1 - std::pow(b1, static_cast<double>(t))))),
-        root_correction(static_cast<float>(std::sqrt(1 - std::pow(b2, static_cast<double>(t))))),
-        eps(static_cast<float>(epsilon)) {
-    SEGUE_ASSERT(t >= 1, "Adam counts its updates from 1");
-  }
-
-  __device__ void apply(float gradient, float& m, float& v, float& parameter) const {
-    m = beta1 * m + one_minus_beta1 * gradient;
-    v = beta2 * v + one_minus_beta2 * gradient * gradient;
-    parameter -= step_size * m / (sqrtf(v) / root_correction + eps);
-  }
-};
 
 /// Values that must all be finite for anything to change.
 struct Finite {
@@ -43,8 +20,9 @@ struct Finite {
 
 template <int kW>
 __global__ void __launch_bounds__(kThreads)
-    adam_kernel(AdamStep step, float decay, double clip_norm, const double* squares, Finite finite,
-                int64_t n, const float* gradient, float* m, float* v, float* parameter) {
+    adam_kernel(AdamStep<float> step, float decay, double clip_norm, const double* squares,
+                Finite finite, int64_t n, const float* gradient, float* m, float* v,
+                float* parameter) {
   if (!finite.all()) return;
   const float factor =
       squares != nullptr ? static_cast<float>(clip_scale(*squares, clip_norm)) : 1.f;
@@ -176,8 +154,8 @@ struct UpdateList {
 
 template <class G>
 __global__ void __launch_bounds__(kThreads)
-    update_rows_kernel(RowUpdateParams p, AdamStep adam, const __grid_constant__ UpdateList<G> list,
-                       int dim, int64_t state_size) {
+    update_rows_kernel(RowUpdateParams p, AdamStep<float> adam,
+                       const __grid_constant__ UpdateList<G> list, int dim, int64_t state_size) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const auto lr = static_cast<float>(p.lr), eps = static_cast<float>(p.eps);
   list.for_each([&](const auto& part, int64_t i, int64_t id) {
@@ -277,7 +255,7 @@ void update_some(const Exec& exec, const RowUpdateParams& p, std::span<const Tab
                                    : rowwise_adagrad_kernel<G, Lanes<8, 2>>;
     kernel<<<blocks, kThreads, 0, stream>>>(p.lr, p.eps, list, static_cast<int>(dim));
   } else {
-    const AdamStep adam(p.lr, p.beta1, p.beta2, p.eps, p.t);
+    const AdamStep<float> adam(p.lr, p.beta1, p.beta2, p.eps, p.t);
     update_rows_kernel<G>
         <<<blocks, kThreads, 0, stream>>>(p, adam, list, static_cast<int>(dim), state_size);
   }
@@ -294,7 +272,7 @@ void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_s
                "adam_update: sizes differ");
   if (n == 0) return;
   const cudaStream_t stream = stream_of(exec);
-  const AdamStep step(p.lr, p.beta1, p.beta2, p.eps, p.t);
+  const AdamStep<float> step(p.lr, p.beta1, p.beta2, p.eps, p.t);
   const auto launch = [&](auto kernel, int64_t width) {
     const int64_t blocks = std::min(divide_up(n, kThreads * width), kMaxBlocks);
     kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
