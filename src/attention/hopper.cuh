@@ -146,6 +146,27 @@ __device__ inline void load_tile(void* to, const CUtensorMap* map, uint64_t* bar
       : "memory");
 }
 
+/// The way back, by a whole warp: a box from shared memory to rows of a head, in the background.
+/// The writers have called fence_async_proxy and met.
+__device__ inline void store_tile(const CUtensorMap* map, uint32_t from, int row, int head) {
+  asm volatile(
+      "{\n"
+      ".reg .pred one;\n"
+      "elect.sync _|one, 0xffffffff;\n"
+      "@one cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %2, %4}], "
+      "[%1];\n"
+      "@one cp.async.bulk.commit_group;\n"
+      "}" ::"l"(map),
+      "r"(from), "r"(0), "r"(row), "r"(head)
+      : "memory");
+}
+/// Until what this warp stored so has left shared memory; until all of it is where it belongs.
+__device__ inline void stores_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+  __syncwarp();
+}
+__device__ inline void stores_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+
 /// Contiguous bytes that nobody reads again: they need not stay in the cache.
 __device__ inline void load_once(void* to, const void* from, int bytes, uint64_t* barrier) {
   asm volatile(
@@ -244,7 +265,7 @@ struct DownRows {
                "wgmma.mma_async.sync.aligned." SHAPE ".f32." TYPE "." TYPE " " LIST ", {" A0 \
                "," A1 "," A2 "," A3 "}, " B ", p, 1, 1, " T ";\n}\n"                         \
                : OUT                                                                         \
-               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(kAdd ? 1 : 0),      \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add ? 1 : 0),       \
                  "n"(kTransposed ? 1 : 0))
 #define SEGUE_WGMMA_SS(SHAPE, TYPE, LIST, OUT, A, B, S, T)                                        \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S                                              \
@@ -262,8 +283,8 @@ void dispatch_element(DType dtype, F&& f) {
 }
 
 /// d[64 x kN] = or += a[64 x 16] b[16 x kN], a in registers.
-template <class T, bool kTransposed, bool kAdd>
-__device__ inline void product(float (&d)[32], const uint32_t* a, uint64_t b) {
+template <class T, bool kTransposed>
+__device__ inline void product(float (&d)[32], const uint32_t* a, uint64_t b, bool add) {
   if constexpr (kIsHalf<T>) {
     SEGUE_WGMMA_RS("m64n64k16", "f16", SEGUE_L32, SEGUE_F32(d), "%32", "%33", "%34", "%35", "%36",
                    "%37", "%38");
@@ -272,8 +293,8 @@ __device__ inline void product(float (&d)[32], const uint32_t* a, uint64_t b) {
                    "%37", "%38");
   }
 }
-template <class T, bool kTransposed, bool kAdd>
-__device__ inline void product(float (&d)[64], const uint32_t* a, uint64_t b) {
+template <class T, bool kTransposed>
+__device__ inline void product(float (&d)[64], const uint32_t* a, uint64_t b, bool add) {
   if constexpr (kIsHalf<T>) {
     SEGUE_WGMMA_RS("m64n128k16", "f16", SEGUE_L64, SEGUE_F64(d), "%64", "%65", "%66", "%67", "%68",
                    "%69", "%70");
@@ -308,12 +329,18 @@ __device__ inline void product(float (&d)[64], uint64_t a, uint64_t b) {
 #undef SEGUE_F32
 #undef SEGUE_F8
 
-/// d = or += a b over kSlices slices of 16; a is a register fragment [slice][4].
+/// d = or += a b over kSlices slices of 16; a is a register fragment [slice][4]. `add` must be the
+/// same in all lanes, and the compiler must know.
+template <class T, int kSlices, int kCount, class B>
+__device__ inline void multiply(float (&d)[kCount], const uint32_t (&a)[kSlices][4], const B& b,
+                                bool add) {
+  product<T, B::kTransposed>(d, a[0], b.slice(0), add);
+#pragma unroll
+  for (int k = 1; k < kSlices; ++k) product<T, B::kTransposed>(d, a[k], b.slice(k), true);
+}
 template <class T, int kSlices, bool kAdd, int kCount, class B>
 __device__ inline void multiply(float (&d)[kCount], const uint32_t (&a)[kSlices][4], const B& b) {
-  product<T, B::kTransposed, kAdd>(d, a[0], b.slice(0));
-#pragma unroll
-  for (int k = 1; k < kSlices; ++k) product<T, B::kTransposed, true>(d, a[k], b.slice(k));
+  multiply<T, kSlices>(d, a, b, kAdd);
 }
 template <class T, int kSlices, bool kAdd, int kCount, int kRowsA, class B>
 __device__ inline void multiply(float (&d)[kCount], const AlongRows<kRowsA>& a, const B& b) {
@@ -332,20 +359,25 @@ __device__ inline uint32_t chunk_address(uint32_t tile, int row, int chunk) {
                                       (((chunk & 7) ^ (row & 7)) << 4));
 }
 
-/// Rows of this warpgroup's 64-row tile as the left operand of a product, [slice][4]. Afterwards
-/// the copy engine may be told that there is room: without the fence its next rows can arrive
-/// before these loads, which an arrival at a barrier does not wait for (once in 10^6 tiles, in
-/// fact).
+/// Address of the 16 bytes 2 k chunks (k < 4) to the right of those at `address`, in panels of
+/// kRows rows. Swizzling is an exclusive or, so one register does for all of them; as so many
+/// addresses the compiler would keep them in memory.
+template <int kRows>
+__device__ inline uint32_t right_of(uint32_t address, int k) {
+  return (address ^ static_cast<uint32_t>(k % 4 * 32)) +
+         static_cast<uint32_t>(k / 4 * kRows * kPanelRowBytes);
+}
+
+/// Rows of this warpgroup's 64-row tile as the left operand of a product, [slice][4]. Before the
+/// copy engine is told that there is room, fence_async_proxy: else its next rows can arrive before
+/// these loads, which an arrival at a barrier does not wait for (once in 10^6 tiles, in fact).
 template <int kSlices>
 __device__ inline void load_fragment(uint32_t (&a)[kSlices][4], const void* tile) {
   const int lane = threadIdx.x & 31;
   const int row = (threadIdx.x >> 5 & 3) * 16 + (lane & 15);
-  const uint32_t base = shared_address(tile);
+  const uint32_t first = chunk_address<64>(shared_address(tile), row, lane >> 4);
 #pragma unroll
-  for (int k = 0; k < kSlices; ++k) {
-    mma::load_4(a[k], chunk_address<64>(base, row, 2 * k + (lane >> 4)));
-  }
-  fence_async_proxy();
+  for (int k = 0; k < kSlices; ++k) mma::load_4(a[k], right_of<64>(first, k));
 }
 
 /// Transposes the 8 x 8 matrix of 2-byte elements that a warp holds in one register.
@@ -370,61 +402,6 @@ __device__ inline void to_fragment(uint32_t (&a)[kSlices][4], const float (&d)[k
 template <int kTile>
 __device__ inline int head_columns(int columns) {
   return kTile == 128 ? kTile : columns;
-}
-
-/// scale * d to rows of global memory: panel by panel through this warp's 16 rows of a panel of 64
-/// rows (kStagingBytes), then 16 bytes a lane. Rows from `rows` on (counted in the 64) and columns
-/// from `columns` on are not written. staged(half): called by the whole warp while its rows of a
-/// panel lie there.
-inline constexpr int kStagingBytes = 64 * kPanelRowBytes;
-template <class T, int kCount, class Staged>
-__device__ inline void store_rows(const float (&d)[kCount], float scale, void* staging, T* to,
-                                  int64_t stride, int rows, int columns, const Staged& staged) {
-  const int lane = threadIdx.x & 31;
-  const int first = (threadIdx.x >> 5 & 3) * 16;
-  const uint32_t panel = shared_address(staging);
-#pragma unroll
-  for (int half = 0; half < kCount / 32; ++half) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      uint32_t r[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int at = 32 * half + 8 * k + 2 * i;
-        r[i] = pack<T>(scale * d[at], scale * d[at + 1]);
-      }
-      const uint32_t at = chunk_address<64>(panel, first + (lane & 15), 2 * k + (lane >> 4));
-      asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(at),
-                   "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
-                   : "memory");
-    }
-    __syncwarp();
-    uint32_t r[4][4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(r[i][0]), "=r"(r[i][1]), "=r"(r[i][2]), "=r"(r[i][3])
-                   : "r"(chunk_address<64>(panel, first + 4 * i + lane / 8, lane % 8))
-                   : "memory");
-    }
-    staged(half);
-    const int column = half * kPanelColumns + lane % 8 * 8;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int row = first + 4 * i + lane / 8;
-      if (row < rows && column < head_columns<2 * kCount>(columns)) {
-        asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to + row * stride + column),
-                     "r"(r[i][0]), "r"(r[i][1]), "r"(r[i][2]), "r"(r[i][3])
-                     : "memory");
-      }
-    }
-    __syncwarp();
-  }
-}
-template <class T, int kCount>
-__device__ inline void store_rows(const float (&d)[kCount], float scale, void* staging, T* to,
-                                  int64_t stride, int rows, int columns) {
-  store_rows(d, scale, staging, to, stride, rows, columns, [](int) {});
 }
 
 __device__ inline float tanh_fast(float x) {

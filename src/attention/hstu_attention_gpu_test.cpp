@@ -282,6 +282,9 @@ void expect_near(const Results& exact, const Results& plain, const Results& gpu,
   gradient(errors(exact.dv, plain.dv, gpu.dv, "dv"), "dv");
 }
 
+/// Longer than what the forward kernel for short sequences takes.
+constexpr int64_t kLong = 1600;
+
 std::vector<Case> cases() {
   const std::vector<int64_t> edges{0, 1, 2, 63, 64, 65, 0, 127, 128, 129, 200, 255, 256, 257, 300};
   const std::vector<int64_t> some{0, 1, 2, 1, 0, 65, 0, 3, 70, 1, 150, 0, 1, 20, 130};
@@ -299,10 +302,10 @@ std::vector<Case> cases() {
         {"window" + d, edges, some, {.window = 10}, 2, dim},
         {"window_full" + d, edges, some, {.window = 65, .min_full = 20}, 1, dim},
         {"everything" + d, edges, some, {5, 17, 9, 4}, 3, dim},
-        {"long" + d, {1500, 1}, {1, 1}, {}, 1, dim},
-        {"long_context_1000" + d, {1000, 700}, {3, 200}, {.contextual_len = 9}, 1, dim},
-        {"long_window" + d, {1300}, {100}, {4, 200, 150, 1}, 1, dim},
-        {"many_targets" + d, {1200}, {1000}, {.target_group = 2}, 1, dim},
+        {"long" + d, {kLong, 1}, {1, 1}, {}, 1, dim},
+        {"context_in_long" + d, {kLong, 700}, {3, 200}, {.contextual_len = 9}, 1, dim},
+        {"long_window" + d, {kLong}, {100}, {4, 200, 150, 1}, 1, dim},
+        {"many_targets" + d, {kLong}, {1000}, {.target_group = 2}, 1, dim},
         {"steep" + d, {500, 130}, {1, 1}, {}, 2, dim, 4},
         {"steeper" + d, {500, 130}, {1, 1}, {}, 2, dim, 8},
         {"many" + d, std::vector<int64_t>(300, 70), std::vector<int64_t>(300, 1), {}, 4, dim},
@@ -445,7 +448,7 @@ TEST(GpuHstuAttentionBits, DoNotDependOnALongNeighbour) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const Case short_ones{"short", {500, 129, 64, 300}, {1, 1, 2, 70}, {}, 2, 128};
   Case all = short_ones;  // one more, so long that another kernel is chosen
-  all.lengths.push_back(1500);
+  all.lengths.push_back(kLong);
   all.targets.push_back(1);
   const Inputs in(short_ones);
   Inputs more(all);

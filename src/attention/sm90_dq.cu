@@ -118,6 +118,7 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
     q_parity ^= 1;
     load_fragment(q, sh.q[consumer]);
     load_fragment(grad_o, sh.grad_o[consumer]);
+    fence_async_proxy();
     release(&sh.q_empty[consumer]);
 
     float dq[kHeadDim / 2];

@@ -4,6 +4,7 @@
 
 #include "attention/cuda_check.h"
 #include "attention/sm90_kernels.h"
+#include "attention/sm90_store.cuh"
 #include "attention/sm90_work.cuh"
 
 // o = scale * (mask silu(alpha q k^T)) v on Hopper.
@@ -19,13 +20,13 @@ struct ForwardShape;
 template <>
 struct ForwardShape<128> {
   static constexpr int kConsumers = 2, kKeys = 128, kKeyStages = 3, kValueStages = 2;
-  static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
+  static constexpr int kFetchRegisters = 56, kComputeRegisters = 224;
   static constexpr bool kTurns = true;
 };
 template <>
 struct ForwardShape<64> {
   static constexpr int kConsumers = 2, kKeys = 128, kKeyStages = 4, kValueStages = 4;
-  static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
+  static constexpr int kFetchRegisters = 56, kComputeRegisters = 224;
   static constexpr bool kTurns = true;
 };
 
@@ -33,7 +34,7 @@ struct ForwardShape<64> {
 /// several at hand.
 template <bool kHalves>
 struct Picking {
-  static constexpr int kSlots = kHalves ? 2 : 4;
+  static constexpr int kSlots = kHalves ? 2 : 3;
   static constexpr int kPickAhead = kHalves ? 1 : INT32_MAX;
 };
 
@@ -58,7 +59,7 @@ struct ForwardShared {
   T q[Shape::kConsumers][64 * kHeadDim];
   T k[Shape::kKeyStages][Shape::kKeys * kHeadDim];
   T v[Shape::kValueStages][Shape::kKeys * kHeadDim];
-  uint8_t o[Shape::kConsumers][kStagingBytes];
+  T o[Shape::kConsumers][64 * kHeadDim];  // on its way out
   StepWord word[Shape::kKeyStages];
   TileQueue<Picking<kHalves>::kSlots> queue;
   uint64_t q_full[Shape::kConsumers], q_empty[Shape::kConsumers];
@@ -140,7 +141,7 @@ __device__ void fetch_values(ForwardShared<T, kHeadDim, kHalves>& sh, const CUte
 /// tile, come while the scores of the next block are computed, whichever tile that is of.
 template <class T, int kHeadDim, bool kHalves>
 __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardArgs& args,
-                        int consumer) {
+                        const CUtensorMap& o_map, int consumer) {
   using Shape = ForwardShape<kHeadDim>;
   constexpr int kKeys = Shape::kKeys;
   constexpr int kTurnThreads = 2 * kWarpgroup;
@@ -152,6 +153,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
   bool pending = false;       // there is such a block
   bool pending_half = false;  // and only its first half counts
   int done = -1;              // slot of the tile whose o is complete with that block
+  bool o_begun = false;       // o holds a sum; else whatever it holds does not count
   const auto release = [&](uint64_t* barrier) {
     __syncwarp();  // what other lanes read is read
     if (leader) barrier_arrive(barrier);
@@ -168,7 +170,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
   uint32_t p[kKeys / 16][4];
   float o[kHeadDim / 2];
 #pragma unroll
-  for (float& x : o) x = 0;
+  for (float& x : o) x = 0;  // for the compiler
   const auto silu = [&](auto& s) {
 #pragma unroll
     for (float& x : s) {
@@ -181,18 +183,24 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
     const int first = t.begin + 64 * consumer;
     T* to = static_cast<T*>(args.o) + (t.first_row + first) * args.row_stride +
             t.head * args.head_stride;
-    store_rows(o, args.scale, sh.o[consumer], to, args.row_stride, t.n - first, args.columns);
+    store_rows_later(o, args.scale, sh.o[consumer], &o_map, t.first_row + first, t.head, to,
+                     args.row_stride, t.n - first, args.columns);
     sh.queue.release(done);
     done = -1;
-#pragma unroll
-    for (float& x : o) x = 0;
+    o_begun = false;
+  };
+  // o = or += p v of the pending block, p as far as it counts.
+  const auto multiply_values = [&](const auto& p_seen) {
+    barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
+    products_begin();
+    multiply<T, sizeof(p_seen) / sizeof(p_seen[0])>(o, p_seen, DownRows<kKeys>(sh.v[at_v.stage]),
+                                                    o_begun);
+    products_commit();
+    o_begun = true;
   };
   // The pending block and, there being no other reason to flush, the output that it completes.
   const auto flush = [&] {
-    barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
-    products_begin();
-    multiply<T, kKeys / 16, true>(o, p, DownRows<kKeys>(sh.v[at_v.stage]));
-    products_commit();
+    multiply_values(p);
     products_wait<0>();
     pin(o);
     release(&sh.v_empty[at_v.stage]);
@@ -203,17 +211,16 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
 
   for (;;) {
     const Tile& t = sh.queue.wait(at_tile);
-    const int count = __shfl_sync(~0u, t.head < 0 ? -1 : t.count, 0);
-    if (count < 0) break;
+    const int head = __shfl_sync(~0u, t.head, 0);
+    const int count = __shfl_sync(~0u, t.count, 0);
+    const int all_begin = __shfl_sync(~0u, t.all_begin, 0);
+    const int all_end = __shfl_sync(~0u, t.all_end, 0);
+    if (head < 0) break;
     barrier_wait(&sh.q_full[consumer], q_parity);
     q_parity ^= 1;
     load_fragment(q, sh.q[consumer]);
-    release(&sh.q_empty[consumer]);
-
     barrier_wait(&sh.k_full[at.stage], at.parity);
     StepWord next_word = StepWord::read(sh.word[at.stage]);
-    const int all_begin = __shfl_sync(~0u, t.all_begin, 0);
-    const int all_end = __shfl_sync(~0u, t.all_end, 0);
     for (int left = count; left > 0; --left) {
       if (pending && !pending_half && done < 0 && count - left >= all_begin &&
           count - left < all_end) {
@@ -227,10 +234,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
           products_begin();
           multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
           products_commit();
-          barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
-          products_begin();
-          multiply<T, kKeys / 16, true>(o, p, DownRows<kKeys>(sh.v[at_v.stage]));
-          products_commit();
+          multiply_values(p);
           pass_turn();
           products_wait<1>();
           pin(s);
@@ -254,6 +258,13 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
       const View view = word.view(consumer);
       RingPosition<Shape::kKeyStages> next = at;
       next.advance();
+      // The first step of a tile, never one of those above, makes room for the next queries: while
+      // its scores are computed, for the fence takes a while.
+      const auto free_queries = [&] {
+        if (left < count) return;
+        fence_async_proxy();
+        release(&sh.q_empty[consumer]);
+      };
       const auto look_ahead = [&] {
         if (left == 1) return;
         barrier_wait(&sh.k_full[next.stage], next.parity);
@@ -289,12 +300,9 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
         products_begin();
         multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
         products_commit();
-        barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
-        products_begin();
-        multiply<T, kSlices, true>(o, reinterpret_cast<uint32_t(&)[kSlices][4]>(p),
-                                   DownRows<kKeys>(sh.v[at_v.stage]));
-        products_commit();
+        multiply_values(reinterpret_cast<uint32_t(&)[kSlices][4]>(p));
         pass_turn();
+        free_queries();
         products_wait<1>();
         pin(s);
         release(&sh.k_empty[at.stage]);
@@ -314,6 +322,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
         if (pending) flush();
         take_turn();
         pass_turn();
+        free_queries();
         release(&sh.k_empty[at.stage]);
         barrier_wait(&sh.v_full[at_v.stage], at_v.parity);
         release(&sh.v_empty[at_v.stage]);
@@ -329,6 +338,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
         multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
         products_commit();
         pass_turn();
+        free_queries();
         products_wait<0>();
         pin(s);
         release(&sh.k_empty[at.stage]);
@@ -357,13 +367,15 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
     at_tile.advance();
   }
   if (pending) flush();
+  stores_wait();
 }
 
 template <class T, int kHeadDim, bool kHalves>
 __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWarpgroup, 1)
     forward_kernel(const __grid_constant__ CUtensorMap q_map,
                    const __grid_constant__ CUtensorMap k_map,
-                   const __grid_constant__ CUtensorMap v_map, const ForwardArgs args) {
+                   const __grid_constant__ CUtensorMap v_map,
+                   const __grid_constant__ CUtensorMap o_map, const ForwardArgs args) {
 #if SEGUE_SM90A
   using Shape = ForwardShape<kHeadDim>;
   extern __shared__ uint8_t raw[];
@@ -386,6 +398,7 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
     prefetch_map(&q_map);
     prefetch_map(&k_map);
     prefetch_map(&v_map);
+    prefetch_map(&o_map);
   }
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
@@ -406,15 +419,15 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
   } else {
     registers_raise<Shape::kComputeRegisters>();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpgroup), 0);
-    compute<T, kHeadDim, kHalves>(sh, args, warpgroup - 1);
+    compute<T, kHeadDim, kHalves>(sh, args, o_map, warpgroup - 1);
   }
 #endif
 }
 
 /// From here on it pays to compute half of a block where nothing of the other half is seen. Shorter
 /// sequences have a border every few steps, and there fewer kinds of steps, hence less code to
-/// fetch, are worth more (256 x 512: 336 against 294 TFLOP/s).
-constexpr int64_t kLongSequence = 1024;
+/// fetch, are worth more (128 x 1024: 501 against 485 TFLOP/s, 64 x 2048: 594 against 608).
+constexpr int64_t kLongSequence = 1536;
 
 int64_t longest(const HstuAttentionParams& p) {
   int64_t n = 0;
@@ -449,7 +462,8 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
                                                   : forward_kernel<T, kHeadDim, false>;
   launch_persistent(exec, reinterpret_cast<const void*>(kernel), args.work.tiles,
                     (Shape::kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),
-                    tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys), args);
+                    tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys),
+                    tile_map(o, rows, 16), args);
 }
 
 }  // namespace
