@@ -27,6 +27,7 @@ void action_encode_backward(const Exec& exec, const Tensor& dy, const Tensor& co
 
 /// Cyclic features of a time in seconds, two per period: cos and sin of
 ///   (floor(t / unit) mod count) / count * 2 * pi
+/// where mod lies in [0, count) for times before 0, too.
 /// Arithmetic in float, as the reference, whatever the type of `out`; `pi` is 3.14 there. Rounded
 /// in mode kBf16. timestamps i64 [n]; out [n, 2 * periods], rows may be strided.
 struct CyclicParams {

@@ -143,7 +143,10 @@ void cyclic_time_features(const Exec& exec, const CyclicParams& p, const Tensor&
         for (size_t i = 0; i < periods; ++i) {
           const auto count = static_cast<float>(p.units_per_period[i]);
           const float unit = std::floor(seconds / static_cast<float>(p.unit_seconds[i]));
-          const float angle = std::fmod(unit, count) / count * 2.0f * pi;
+          // Before the origin of time the remainder is negative and the place in the period is not.
+          const float remainder = std::fmod(unit, count);
+          const float place = remainder < 0 ? remainder + count : remainder;
+          const float angle = place / count * 2.0f * pi;
           row[2 * i] = round(static_cast<T>(std::cos(angle)));
           row[2 * i + 1] = round(static_cast<T>(std::sin(angle)));
         }

@@ -64,7 +64,9 @@ __global__ void cyclic_kernel(CyclicArgs a, const int64_t* timestamps, int64_t n
     const int64_t r = i / a.periods;
     const auto k = static_cast<size_t>(i % a.periods);
     const float unit = floorf(static_cast<float>(timestamps[r]) / a.unit[k]);
-    const float angle = fmodf(unit, a.count[k]) / a.count[k] * 2.0f * a.pi;
+    const float remainder = fmodf(unit, a.count[k]);  // negative before the origin of time
+    const float place = remainder < 0 ? remainder + a.count[k] : remainder;
+    const float angle = place / a.count[k] * 2.0f * a.pi;
     out.row(r)[2 * k] = from_float<T>(cosf(angle));
     out.row(r)[2 * k + 1] = from_float<T>(sinf(angle));
   }

@@ -219,6 +219,12 @@ TEST(ContextualTest, CyclicFeaturesUseFloatsAndTheGivenPi) {
   cyclic_time_features(bed.exec.with(Precision::kBf16), p, host_view(std::span(timestamps)),
                        rounded);
   EXPECT_EQ(rounded.ptr<float>()[0], round_to_bf16(static_cast<float>(out.ptr<double>()[0])));
+
+  // The hour before 0 is hour 23 of its day. With this pi an angle of -1 hours is another one.
+  const std::vector<int64_t> before = {-1};
+  cyclic_time_features(bed.exec, p, host_view(std::span(before)), out);
+  EXPECT_NEAR(out.ptr<double>()[0], std::cos(23.0 / 24 * 2 * 3.14), 1e-6);
+  EXPECT_NEAR(out.ptr<double>()[1], std::sin(23.0 / 24 * 2 * 3.14), 1e-6);
 }
 
 }  // namespace

@@ -135,9 +135,9 @@ void swish_norm_backward(const Exec& exec, const NormParams& p, const Tensor& dy
         const auto s = norm.saved(r, 0);
 #pragma GCC ivdep
         for (int64_t j = 0; j < columns; ++j) {
-          const T gate = sigmoid(norm.apply(s, xr[j], j));
-          direct[j] = dyr[j] * gate;
-          dn[j] = dyr[j] * xr[j] * gate * (T(1) - gate);
+          const Sigmoid<T> gate(norm.apply(s, xr[j], j));
+          direct[j] = dyr[j] * gate.value;
+          dn[j] = dyr[j] * xr[j] * gate.derivative;
         }
         norm.backward(r, dn, xr, direct, dx.row<T>(r), sums, round);
       }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "ops/test_util.h"
@@ -34,6 +35,8 @@ TEST(VectorMathTest, AccurateOverTheWholeRange) {
     const auto d = static_cast<double>(f);
     ASSERT_LE(error_in_ulp(fast_exp(f), std::exp(d)), 2) << x;
     ASSERT_LE(error_in_ulp(sigmoid(f), exact_sigmoid(d)), 3) << x;
+    ASSERT_LE(error_in_ulp(Sigmoid<float>(f).derivative, exact_sigmoid(d) * exact_sigmoid(-d)), 4)
+        << x;
     if (x < -87) continue;  // the factor sigmoid(x) is no longer a normal number
     ASSERT_LE(error_in_ulp(silu(f), d * exact_sigmoid(d)), 4) << x;
     const double s = exact_sigmoid(d);
@@ -52,6 +55,8 @@ TEST(VectorMathTest, KnowsTheEnds) {
     EXPECT_EQ(fast_exp(-x), 0.f);
     EXPECT_EQ(sigmoid(x), 1.f);
     EXPECT_EQ(sigmoid(-x), 0.f);
+    EXPECT_EQ(Sigmoid<float>(x).derivative, 0.f);
+    EXPECT_EQ(Sigmoid<float>(-x).derivative, 0.f);
     EXPECT_EQ(silu(x), x);
     EXPECT_EQ(silu(-x), 0.f);
     EXPECT_EQ(silu_derivative(x), 1.f);
@@ -201,6 +206,34 @@ TEST(NormTest, BackwardMayOverwriteItsInputsAndAddsToParameters) {
   norm_backward(bed.exec, p, dy(), x, stats, over_residual, over_residual, {d.dweight, d.dbias});
   EXPECT_EQ(bytes_of(over_residual), bytes_of(d.dx));
   for (size_t j = 0; j < once.size(); ++j) EXPECT_FLOAT_EQ(d.dweight.span<float>()[j], 2 * once[j]);
+}
+
+TEST(NormTest, SwishBackwardOfOpenGatesKeepsItsDigits) {
+  // With a bias of 12 every gate is 1 - 6e-6: a float's difference from 1 has five bits left.
+  TestBed bed, exact(Precision::kF64);
+  const int64_t rows = 3, columns = 16;
+  const auto run = [&](TestBed& b) {
+    NormParams p = make_params(b, columns, 1);
+    const Tensor x = b.random(1, {rows, columns}), dy = b.random(2, {rows, columns});
+    dispatch_real(x.dtype, [&](auto zero_value) {
+      using T = decltype(zero_value);
+      std::ranges::fill(p.bias.span<T>(), T(12));
+    });
+    const NormStats stats = make_norm_stats(b.exec, rows);
+    swish_norm_forward(b.exec, p, x, b.zeros(x.dtype, {rows, columns}), stats);
+    const Gradients d = make_gradients(b, p, rows, columns);
+    swish_norm_backward(b.exec, p, dy, x, stats, d.dx, {d.dweight, d.dbias});
+    return d;
+  };
+  const Gradients got = run(bed), expected = run(exact);
+  for (const auto& [a, b] :
+       {std::pair(got.dweight, expected.dweight), {got.dbias, expected.dbias}}) {
+    double largest = 0;
+    for (const double value : b.span<double>()) largest = std::max(largest, std::abs(value));
+    for (int64_t j = 0; j < columns; ++j) {
+      EXPECT_NEAR(static_cast<double>(a.ptr<float>()[j]), b.ptr<double>()[j], 1e-5 * largest);
+    }
+  }
 }
 
 TEST(NormTest, SwishBackwardMatchesFiniteDifferences) {

@@ -290,7 +290,8 @@ TEST_F(GpuContextualTest, CyclicTimeFeatures) {
     // In double the features are the float ones of the CPU: the bound allows 8 ulp of cos and sin.
     expect_like_cpu([&](ModeBed& bed) -> Outputs {
       std::vector<int64_t> times;
-      for (int64_t i = 0; i < n; ++i) times.push_back(1700000000 + i * 7919);
+      for (int64_t i = 0; i < n; ++i)
+        times.push_back((i % 2 == 0 ? 1700000000 : -1700000000) + i * 7919);
       CyclicParams p;
       p.unit_seconds = unit;
       p.units_per_period = count;

@@ -37,11 +37,21 @@ inline float fast_exp(float x) {
 }
 inline double fast_exp(double x) { return std::exp(x); }
 
-/// 1 / (1 + e^-x), relative accuracy at both ends.
+/// s = 1 / (1 + e^-x) and its derivative s (1 - s), from one exponential. Relative accuracy at both
+/// ends: a difference 1 - s would have lost it where s is near 1.
+template <class T>
+struct Sigmoid {
+  explicit Sigmoid(T x) {
+    const T e = fast_exp(x < 0 ? x : -x);
+    const T sum = T(1) + e;
+    value = (x < 0 ? e : T(1)) / sum;
+    derivative = e / (sum * sum);
+  }
+  T value, derivative;
+};
 template <class T>
 inline T sigmoid(T x) {
-  const T e = fast_exp(x < 0 ? x : -x);
-  return (x < 0 ? e : T(1)) / (T(1) + e);
+  return Sigmoid<T>(x).value;
 }
 
 /// silu(x) = x sigmoid(x) and its derivative s (1 + x (1 - s)), s = sigmoid(x), from one
