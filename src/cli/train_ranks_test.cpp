@@ -317,6 +317,19 @@ TEST_F(TrainRanks, SighupUnderNohupIsIgnored) {
   EXPECT_TRUE(contains(o.err, "done: ")) << o.err;
 }
 
+/// A request that the launcher finds waiting reaches ranks that have not begun.
+TEST_F(TrainRanks, AnEarlySigusr1StopsAllRanksAfterTheFirstStep) {
+  Process process(arguments("run", 2, 100'000), [] {
+    sigset_t set;
+    ::sigemptyset(&set);
+    ::sigaddset(&set, SIGUSR1);
+    return ::sigprocmask(SIG_BLOCK, &set, nullptr) == 0 && ::raise(SIGUSR1) == 0;
+  });
+  const Outcome o = process.wait();
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(count(o.err, "asked to stop: saving step 1"), 1) << o.err;
+}
+
 TEST_F(TrainRanks, AKilledRankEndsAllAndTheRunGoesOnInTheSameBits) {
   const Outcome o = survive({.signal = SIGKILL});
   EXPECT_EQ(o.code, 128 + SIGKILL);
