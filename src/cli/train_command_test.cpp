@@ -177,6 +177,21 @@ TEST_F(TrainCommand, AFullDiskCostsACheckpointNotTheRun) {
   EXPECT_TRUE(final_arrays("run") == final_arrays("straight"));
 }
 
+/// People read that there is no entropy, programs the reference's number.
+TEST_F(TrainCommand, EntropyOfOneClassIsNotShown) {
+  const Outcome trained = run(arguments(
+      "run", {"--steps", "2", "--set", "model.tasks=[{ name = \"never\", bit = 1024 }]"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_TRUE(contains(trained.err, "AUC 0.5000, NE n/a (one class) over")) << trained.err;
+  EXPECT_TRUE(contains(base::read_file(folder_ + "/run/metrics.jsonl"), "\"one_class\": true"));
+  const Outcome people = run({"eval", folder_ + "/run"});
+  EXPECT_TRUE(contains(people.out, "n/a (one class)")) << people.out;
+  const std::string json = run({"eval", folder_ + "/run", "--json"}).out;
+  const std::string key = "\"normalized_entropy\": ";
+  ASSERT_TRUE(contains(json, key)) << json;
+  EXPECT_GT(std::stod(json.substr(json.find(key) + key.size())), 1e6) << json;
+}
+
 TEST_F(TrainCommand, EvalAgreesWithTheRun) {
   ASSERT_EQ(run(arguments("run")).code, 0);
   const std::vector<std::string> lines = lasting("run");
