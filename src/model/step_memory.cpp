@@ -48,6 +48,7 @@ class Step {
         on_gpu_(device.is_cuda()),
         rounds_(precision == Precision::kBf16) {
     planned_.device = device;
+    planned_.precision = precision;
     parameter_ = precision == Precision::kF64 ? 8 : 4;
     activation_ = rounds_ && on_gpu_ ? 2 : parameter_;
     width_ = m.heads * m.v_dim;
@@ -65,6 +66,7 @@ class Step {
     collapsed_ = m.identities.last_layer_targets && candidates_ && m.layer == LayerKind::kConcat &&
                  m.attention.target_group == 1 && m.attention.window == 0 &&
                  bounds.candidates <= Ranker::kMaxTargetsForCollapse;
+    norms_targets_ = attention::target_attention_norms(device, planned_.dtype(), m.dim);
     attention_ = {.rows = tokens_,
                   .sequences = samples_,
                   .longest = sample_tokens_,
@@ -218,7 +220,12 @@ class Step {
     }
     if (collapsed_) {
       norm_stats(tokens_);
-      activation(tokens_, m_.dim);
+      if (norms_targets_) {  // rows are normed on the way: their sums take the place of h
+        norm_stats(labels_);
+        wide(labels_, m_.heads * m_.dim);
+      } else {
+        activation(tokens_, m_.dim);
+      }
       target_rows(4 * m_.dim + 8 * width_, 2 * m_.heads * (m_.dim + 1) + 4 * width_);
       walk_.scope([&] { target_scratch(); });
     }
@@ -250,7 +257,7 @@ class Step {
     if (collapsed_) {
       walk_.scope([&] {
         target_rows(2 * m_.dim + 6 * width_, 4 * m_.heads * (m_.dim + 1) + 4 * width_);
-        activation(tokens_, m_.dim);
+        if (!norms_targets_) activation(tokens_, m_.dim);  // dh
         target_scratch();
       });
     }
@@ -303,7 +310,9 @@ class Step {
   bool on_gpu_, rounds_;
   int64_t parameter_ = 4, activation_ = 4;  // bytes
   int64_t width_ = 0;                       // of the values of all heads
-  bool candidates_ = true, collapsed_ = true;
+  bool candidates_ = true;
+  bool collapsed_ = true;       // the last layer runs at target rows only,
+  bool norms_targets_ = false;  // where attention norms the rows it reads
   int64_t samples_ = 0, sample_tokens_ = 0;
   int64_t tokens_ = 0, labels_ = 0;  // of a micro-batch
   int64_t places_ = 0;               // events and candidates of a batch
