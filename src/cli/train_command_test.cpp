@@ -11,10 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "base/file.h"
 #include "base/test_util.h"
@@ -106,24 +103,8 @@ TEST_F(TrainCommand, SigtermSavesAndExitsWithZero) {
   EXPECT_TRUE(contains(resumed.err, "done:") || contains(resumed.err, "is finished"));
 }
 
-/// The config comes through a pipe: once that has a reader, the program has begun and waits.
 TEST_F(TrainCommand, Sigusr1BeforeTrainingIsNotForgotten) {
-  const std::string pipe = folder_ + "/pipe.toml", text = base::read_file(folder_ + "/config.toml");
-  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
-  std::vector<std::string> command = arguments("run");
-  std::ranges::replace(command, folder_ + "/config.toml", pipe);
-  Process process(command);
-  const base::Stopwatch watch;
-  int writing = -1;
-  while (writing < 0 && watch.seconds() < 20) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    writing = ::open(pipe.c_str(), O_WRONLY | O_NONBLOCK);  // fails while nobody reads
-  }
-  ASSERT_GE(writing, 0);
-  process.kill(SIGUSR1);
-  EXPECT_EQ(::write(writing, text.data(), text.size()), static_cast<ssize_t>(text.size()));
-  ::close(writing);
-  const Outcome o = process.wait();
+  const Outcome o = run_signalled_at_config(arguments("run"), folder_ + "/config.toml", SIGUSR1);
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_TRUE(contains(o.err, "asked to stop: saving step 1")) << o.err;
 }

@@ -297,7 +297,7 @@ TEST_F(TrainRanks, SigtermStopsAllRanksWithACheckpoint) {
 /// The terminal is gone: the launcher has it from the system, the ranks from the launcher.
 TEST_F(TrainRanks, SighupStopsAllRanksWithACheckpoint) {
   const std::vector<std::string> command =
-      arguments("hung up", 2, 100'000, {"checkpoint.every_steps=0"});
+      arguments("hung up", 2, 3'000, {"checkpoint.every_steps=0"});
   // These tests may themselves run under nohup, which lasts.
   Process process(command, [] { return ::signal(SIGHUP, SIG_DFL) != SIG_ERR; });
   wait_for_step("hung up", 5);
@@ -317,15 +317,10 @@ TEST_F(TrainRanks, SighupUnderNohupIsIgnored) {
   EXPECT_TRUE(contains(o.err, "done: ")) << o.err;
 }
 
-/// A request that the launcher finds waiting reaches ranks that have not begun.
+/// The launcher keeps it for ranks that it has not started.
 TEST_F(TrainRanks, AnEarlySigusr1StopsAllRanksAfterTheFirstStep) {
-  Process process(arguments("run", 2, 100'000), [] {
-    sigset_t set;
-    ::sigemptyset(&set);
-    ::sigaddset(&set, SIGUSR1);
-    return ::sigprocmask(SIG_BLOCK, &set, nullptr) == 0 && ::raise(SIGUSR1) == 0;
-  });
-  const Outcome o = process.wait();
+  const Outcome o =
+      run_signalled_at_config(arguments("run", 2, 1'000), path("small.toml"), SIGUSR1);
   EXPECT_EQ(o.code, 0) << o.err;
   EXPECT_EQ(count(o.err, "asked to stop: saving step 1"), 1) << o.err;
 }
