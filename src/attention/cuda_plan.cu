@@ -66,13 +66,6 @@ KernelMask kernel_mask(const HstuMask& mask) {
 
 namespace {
 
-int64_t spill_of(const HstuMask& mask, int64_t n) {
-  const int64_t blocks = (n + kSpillBlock - 1) / kSpillBlock;
-  const int64_t context =
-      (std::min(mask.contextual_len, n) + kSpillBlock - 1) / kSpillBlock * blocks;
-  return blocks * (blocks + 1) / 2 + context;
-}
-
 int32_t ceil_div(int32_t a, int32_t b) { return (a + b - 1) / b; }
 
 /// Not empty, long ones first.
@@ -100,7 +93,7 @@ int64_t least_spill_bytes(const HstuAttentionParams& p) {
   for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
     longest = std::max(longest, p.offsets[b + 1] - p.offsets[b]);
   }
-  return p.q.size(1) * spill_of(p.mask, longest) * kSpillBlockBytes;
+  return p.q.size(1) * spill_blocks_of(p.mask, longest) * kSpillBlockBytes;
 }
 
 CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill_bytes) {
@@ -109,7 +102,7 @@ CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill
   const auto heads = static_cast<int32_t>(p.q.size(1));
   Chunk chunk;
   for (SequenceEntry& e : entries) {
-    e.spill = static_cast<int32_t>(spill_of(p.mask, e.n));
+    e.spill = static_cast<int32_t>(spill_blocks_of(p.mask, e.n));
     if (spill_bytes > 0 && chunk.end > chunk.begin &&
         (chunk.spill + heads * e.spill) * kSpillBlockBytes > spill_bytes) {
       chunks_.push_back(chunk);

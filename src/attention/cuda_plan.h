@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -22,9 +23,25 @@ inline constexpr int kTileRows = 128, kWideTileRows = 256;
 /// whole row of blocks.
 inline constexpr int kSpillBlock = 64;
 inline constexpr int64_t kSpillBlockBytes = kSpillBlock * kSpillBlock * 2;
+/// Blocks of one head of a sequence of n rows.
+inline int64_t spill_blocks_of(const HstuMask& mask, int64_t n) {
+  const int64_t blocks = (n + kSpillBlock - 1) / kSpillBlock;
+  const int64_t context =
+      (std::min(mask.contextual_len, n) + kSpillBlock - 1) / kSpillBlock * blocks;
+  return blocks * (blocks + 1) / 2 + context;
+}
+
+/// Scratch of backward for them, and what is left of the arena for its work lists. More scratch
+/// means fewer chunks, each of which ends with idle multiprocessors.
+inline constexpr int64_t kMostSpillBytes = int64_t{4} << 30;
+inline constexpr int64_t kWorkListBytes = int64_t{8} << 20;
 
 /// Rows of one sequence whose results are added up where they are made; see CudaPlan::sum_rows.
 inline constexpr int kSummedRows = 64;
+/// The most runs of them that sequences of so many rows together can have.
+inline int64_t most_sum_rows(int64_t rows, int64_t sequences) {
+  return rows / kSummedRows + sequences;
+}
 
 /// One sequence of a work list; what is `first` counts from the start of its chunk.
 struct SequenceEntry {

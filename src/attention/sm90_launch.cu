@@ -13,11 +13,6 @@
 namespace segue::attention::hopper {
 namespace {
 
-/// Scratch of backward, and what is left of the arena for its work lists. More scratch means fewer
-/// chunks, each of which ends with idle multiprocessors.
-constexpr int64_t kSpillBytes = int64_t{4} << 30;
-constexpr int64_t kPlanBytes = int64_t{8} << 20;
-
 /// From the driver, which only a machine with a GPU has: looked up instead of linked.
 PFN_cuTensorMapEncodeTiled_v12000 encode_tiled() {
   static const auto kFunction = [] {
@@ -79,7 +74,7 @@ void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
   if (dbias) {
     const int64_t rows = p.offsets.back() - p.offsets.front();
     const auto sequences = static_cast<int64_t>(p.offsets.size()) - 1;
-    partial = exec.arena->tensor(DType::kF32, {rows / kSummedRows + sequences, 3 * width});
+    partial = exec.arena->tensor(DType::kF32, {most_sum_rows(rows, sequences), 3 * width});
     sums.v = partial.columns(0, width);
     sums.q = partial.columns(width, width);
     sums.k = partial.columns(2 * width, width);
@@ -87,8 +82,8 @@ void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
   const auto finish = [&](const CudaPlan& plan) {
     if (dbias) ops::column_sum(exec, partial.rows(0, plan.sum_rows()), dbias);
   };
-  const int64_t room = exec.arena->capacity() - exec.arena->used() - kPlanBytes;
-  const int64_t spill_bytes = std::min(kSpillBytes, room);
+  const int64_t room = exec.arena->capacity() - exec.arena->used() - kWorkListBytes;
+  const int64_t spill_bytes = std::min(kMostSpillBytes, room);
   if (least_spill_bytes(p) > spill_bytes) {
     const CudaPlan plan(exec, p);
     backward_dkdv(exec, p, grad_o, dk, dv, plan, 0, nullptr, sums);

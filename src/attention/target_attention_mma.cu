@@ -374,8 +374,7 @@ NormedArgs arguments_of(const Exec& exec, const TargetAttentionParams& p, const 
 }  // namespace
 
 bool target_attention_norms(const Tensor& x) {
-  return x.dtype == DType::kBf16 && x.size(1) > 0 && x.size(1) % kSliceColumns == 0 &&
-         x.size(1) <= kMostWarps * kSliceColumns && ops::cuda::can_vectorize(x.size(1), {x});
+  return norms_rows_of(x.dtype, x.size(1)) && ops::cuda::can_vectorize(x.size(1), {x});
 }
 
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p,

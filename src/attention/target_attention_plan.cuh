@@ -4,12 +4,12 @@
 
 #include "attention/cuda_plan.h"
 #include "attention/hstu_attention.h"
+#include "attention/target_attention_cuda.h"
 #include "ops/kernel.cuh"
 
 /// What the kernels of target attention share: how sequences are cut, and their arguments.
 namespace segue::attention::cuda {
 
-inline constexpr int kChunkRows = 256;
 inline constexpr int kHeadsAtOnce = 4;
 
 /// One sequence as kernels see it. A task is a chunk of rows together with one target.

@@ -22,9 +22,10 @@ using ops::cuda::kWarp;
 using ops::cuda::Matrix;
 using ops::cuda::NormArgs;
 
-inline constexpr int kRowsAtOnce = 32, kSliceColumns = 64;
+inline constexpr int kRowsAtOnce = 32;
 inline constexpr int kSliceRowBytes = kSliceColumns * 2, kSliceBytes = kRowsAtOnce * kSliceRowBytes;
-inline constexpr int kMostWarps = kThreads / kWarp;
+inline constexpr int kMostWarps = kMostSlices;
+static_assert(kMostWarps == kThreads / kWarp);
 inline constexpr int kStages = 2;                           // tiles on their way, or in use
 inline constexpr int kScores = kRowsAtOnce * kHeadsAtOnce;  // of a tile
 inline constexpr int kScoreStride = kScores + 16;  // so that pairs of threads meet no bank twice

@@ -89,10 +89,11 @@ void eval(const EvalArguments& arguments) {
   FactTable& tasks =
       sheet.table("tasks", {"loss", "auc", "normalized entropy", "accuracy", "calibration"});
   for (const train::TaskQuality& q : e.tasks) {
-    tasks.rows.push_back(
-        {q.name,
-         {Fact::real(q.loss, 6), Fact::real(q.auc, 6), Fact::real(q.normalized_entropy, 6),
-          Fact::real(q.accuracy, 6), Fact::real(q.calibration, 6)}});
+    const Fact entropy = Fact::real(q.normalized_entropy, 6);
+    tasks.rows.push_back({q.name,
+                          {Fact::real(q.loss, 6), Fact::real(q.auc, 6),
+                           q.one_class ? entropy.with_words(train::kNoEntropy) : entropy,
+                           Fact::real(q.accuracy, 6), Fact::real(q.calibration, 6)}});
   }
   if (arguments.baselines || !arguments.truth.empty()) {
     std::ranges::sort(positions);

@@ -19,6 +19,7 @@
 #include "train/loop.h"
 #include "train/ranks.h"
 #include "train/run_config.h"
+#include "train/stop_signals.h"
 
 namespace segue::cli {
 namespace {
@@ -111,6 +112,7 @@ train::RunConfig load_checked(TrainArguments& arguments) {
 }
 
 void train(TrainArguments& arguments) {
+  train::hold_early_stop_request();
   std::vector<std::string>& sets = arguments.sources.sets;
   // Options of their own are --set in short form: they show in the resolved config.
   if (arguments.device) sets.push_back("train.device=" + *arguments.device);

@@ -74,7 +74,14 @@ Fact Fact::share(double value) {
   return f;
 }
 
+Fact Fact::with_words(std::string words) const {
+  Fact f = *this;
+  f.text_ = std::move(words);
+  return f;
+}
+
 std::string Fact::text() const {
+  if (!text_.empty()) return text_;
   switch (kind_) {
     case Kind::kCount:
       return with_separators(std::to_string(count_));

@@ -15,7 +15,8 @@ class Fact {
   Fact(std::string text) : kind_(Kind::kText), text_(std::move(text)) {}
   Fact(const char* text) : Fact(std::string(text)) {}
   static Fact real(double value, int decimals);
-  static Fact share(double value);  // 0.613 is shown as 61.3 %
+  static Fact share(double value);           // 0.613 is shown as 61.3 %
+  Fact with_words(std::string words) const;  // for people; programs still get the number
 
   std::string text() const;
   bool is_text() const { return kind_ == Kind::kText; }
@@ -27,7 +28,7 @@ class Fact {
   int64_t count_ = 0;
   double real_ = 0;
   int decimals_ = 1;
-  std::string text_;
+  std::string text_;  // of a number: what is shown in its place, if anything
 };
 
 /// Named tables of facts; one content, two faces. Without columns a table is a list of names and

@@ -1,5 +1,6 @@
 // The golden runner as a library: over the project's vectors, and over files that are wrong.
 
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +17,7 @@
 #include "base/safetensors.h"
 #include "base/test_util.h"
 #include "cli/golden/case_file.h"
+#include "cli/golden/result.h"
 #include "cli/golden/runner.h"
 
 namespace segue::golden {
@@ -61,6 +63,25 @@ TEST(Golden, TheWorstOfSeveralRunsHasTheLargestErrors) {
   EXPECT_EQ(worst.groups[0].tensors[1].error, 0.5);
   EXPECT_EQ(worst.groups[1].name, "dx");
   EXPECT_EQ(worst.groups[2].name, "dw");
+}
+TEST(Golden, WhatIsNotFiniteInAnyRunIsTheWorst) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const double infinity = std::numeric_limits<double>::infinity();
+  const auto run = [](double error) {
+    CaseResult r;
+    r.groups = {{"out", {{"a", error, 1, error <= 1}}}};
+    return r;
+  };
+  for (const double bad : {nan, infinity}) {
+    for (size_t place = 0; place < 3; ++place) {
+      std::array<CaseResult, 3> runs{run(0.1), run(0.2), run(0.3)};
+      runs[place] = run(bad);
+      const TensorResult worst = worst_of(runs).groups[0].tensors[0];
+      EXPECT_EQ(std::isnan(worst.error), std::isnan(bad)) << bad << " in run " << place;
+      EXPECT_FALSE(std::isfinite(worst.error)) << bad << " in run " << place;
+      EXPECT_FALSE(worst.passed) << bad << " in run " << place;
+    }
+  }
 }
 TEST(Golden, AllCasesAreFiniteInBf16) { expect_all_pass(Precision::kBf16); }
 
@@ -196,6 +217,22 @@ TEST_F(GoldenFiles, RoundingThatTheProblemMagnifiesPasses) {
   write("norm.safetensors", tensors, metadata);
   report = run();
   EXPECT_EQ(report.failed(), 1);
+}
+
+/// What a GPU may err is made from the errors of plain runs: broken ones allow nothing.
+TEST_F(GoldenFiles, NothingPassesAgainstAPlainRunThatIsNotFinite) {
+  write_metrics("a.safetensors", metric_tensors("small"));
+  const CaseFile file(path("a.safetensors"));
+  const Case golden = file.open("small");
+  const double values[] = {1, 2};
+  const Values reference{{1, 2}, {2}, true};
+  for (const double error : {0.0, std::numeric_limits<double>::quiet_NaN()}) {
+    CaseResult plain, result;
+    plain.groups = {{"out", {{"x", error, 1, true}}}};
+    Checker(golden, {Precision::kBf16, Device::cuda(), &plain}, result)
+        .check_against("out", "x", values, reference, Level::kResult);
+    EXPECT_EQ(result.passed(), error == 0) << error;
+  }
 }
 
 TEST_F(GoldenFiles, AnExpectationWithoutRowsFails) {

@@ -4,6 +4,7 @@
 
 #include <csignal>
 #include <cstdint>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,11 +12,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/file.h"
 #include "base/test_util.h"
+#include "base/time.h"
 #include "cli/app.h"
 
 namespace segue::cli {
@@ -110,6 +113,29 @@ class Process {
 
 inline Outcome run_process(std::vector<std::string> arguments) {
   return Process(std::move(arguments)).wait();
+}
+
+/// The same with a signal that comes while the program reads `config`, a file of its arguments: a
+/// pipe takes the file's place until somebody reads it.
+inline Outcome run_signalled_at_config(std::vector<std::string> arguments,
+                                       const std::string& config, int signal) {
+  ::signal(SIGPIPE, SIG_IGN);  // nobody may be left to read
+  const std::string text = base::read_file(config), aside = config + ".aside";
+  EXPECT_EQ(::rename(config.c_str(), aside.c_str()), 0);
+  EXPECT_EQ(::mkfifo(config.c_str(), 0600), 0);
+  Process process(std::move(arguments));
+  const base::Stopwatch watch;
+  int writing = -1;
+  while (writing < 0 && watch.seconds() < 20) {
+    ::usleep(1000);
+    writing = ::open(config.c_str(), O_WRONLY | O_NONBLOCK);  // fails while nobody reads
+  }
+  EXPECT_GE(writing, 0);
+  EXPECT_EQ(::rename(aside.c_str(), config.c_str()), 0);  // for ranks that it starts
+  process.kill(signal);
+  EXPECT_EQ(::write(writing, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ::close(writing);
+  return process.wait();
 }
 
 }  // namespace segue::cli

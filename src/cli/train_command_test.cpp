@@ -103,6 +103,12 @@ TEST_F(TrainCommand, SigtermSavesAndExitsWithZero) {
   EXPECT_TRUE(contains(resumed.err, "done:") || contains(resumed.err, "is finished"));
 }
 
+TEST_F(TrainCommand, Sigusr1BeforeTrainingIsNotForgotten) {
+  const Outcome o = run_signalled_at_config(arguments("run"), folder_ + "/config.toml", SIGUSR1);
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(contains(o.err, "asked to stop: saving step 1")) << o.err;
+}
+
 TEST_F(TrainCommand, MlperfLogOfAResumedRunIsWhole) {
   const std::vector<std::string> more = {"--set", "mlperf.log=true"};
   Process process(arguments("run", more));
@@ -150,6 +156,21 @@ TEST_F(TrainCommand, AFullDiskCostsACheckpointNotTheRun) {
   straight[3] = folder_ + "/straight";
   ASSERT_EQ(run_process(straight).code, 0);
   EXPECT_TRUE(final_arrays("run") == final_arrays("straight"));
+}
+
+/// People read that there is no entropy, programs the reference's number.
+TEST_F(TrainCommand, EntropyOfOneClassIsNotShown) {
+  const Outcome trained = run(arguments(
+      "run", {"--steps", "2", "--set", "model.tasks=[{ name = \"never\", bit = 1024 }]"}));
+  ASSERT_EQ(trained.code, 0) << trained.err;
+  EXPECT_TRUE(contains(trained.err, "AUC 0.5000, NE n/a (one class) over")) << trained.err;
+  EXPECT_TRUE(contains(base::read_file(folder_ + "/run/metrics.jsonl"), "\"one_class\": true"));
+  const Outcome people = run({"eval", folder_ + "/run"});
+  EXPECT_TRUE(contains(people.out, "n/a (one class)")) << people.out;
+  const std::string json = run({"eval", folder_ + "/run", "--json"}).out;
+  const std::string key = "\"normalized_entropy\": ";
+  ASSERT_TRUE(contains(json, key)) << json;
+  EXPECT_GT(std::stod(json.substr(json.find(key) + key.size())), 1e6) << json;
 }
 
 TEST_F(TrainCommand, EvalAgreesWithTheRun) {

@@ -294,6 +294,37 @@ TEST_F(TrainRanks, SigtermStopsAllRanksWithACheckpoint) {
   expect_same_runs("stopped", "straight");
 }
 
+/// The terminal is gone: the launcher has it from the system, the ranks from the launcher.
+TEST_F(TrainRanks, SighupStopsAllRanksWithACheckpoint) {
+  const std::vector<std::string> command =
+      arguments("hung up", 2, 3'000, {"checkpoint.every_steps=0"});
+  // These tests may themselves run under nohup, which lasts.
+  Process process(command, [] { return ::signal(SIGHUP, SIG_DFL) != SIG_ERR; });
+  wait_for_step("hung up", 5);
+  process.kill(SIGHUP);
+  const Outcome o = process.wait();
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(count(o.err, "asked to stop: saving step"), 1) << o.err;
+  EXPECT_FALSE(newest_arrays(path("hung up")).empty());
+}
+
+TEST_F(TrainRanks, SighupUnderNohupIsIgnored) {
+  Process process(arguments("run", 2, 100), [] { return ::signal(SIGHUP, SIG_IGN) != SIG_ERR; });
+  wait_for_step("run", 5);
+  process.kill(SIGHUP);
+  const Outcome o = process.wait();
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(contains(o.err, "done: ")) << o.err;
+}
+
+/// The launcher keeps it for ranks that it has not started.
+TEST_F(TrainRanks, AnEarlySigusr1StopsAllRanksAfterTheFirstStep) {
+  const Outcome o =
+      run_signalled_at_config(arguments("run", 2, 1'000), path("small.toml"), SIGUSR1);
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_EQ(count(o.err, "asked to stop: saving step 1"), 1) << o.err;
+}
+
 TEST_F(TrainRanks, AKilledRankEndsAllAndTheRunGoesOnInTheSameBits) {
   const Outcome o = survive({.signal = SIGKILL});
   EXPECT_EQ(o.code, 128 + SIGKILL);

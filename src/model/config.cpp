@@ -130,6 +130,13 @@ void describe(ConfigVisitor& v, OptimizerConfig& c) {
           "first update uses t = 2, as the reference");
 }
 
+attention::HstuMask ModelConfig::attention_mask() const {
+  return {.contextual_len = attention.contextual_mask ? contextual_tokens() : 0,
+          .window = attention.window,
+          .min_full = attention.min_full,
+          .target_group = attention.target_group};
+}
+
 int64_t ModelConfig::contextual_tokens() const {
   int64_t tokens_in_front = 0;
   for (const ContextualFeature& f : contextual) tokens_in_front += f.max_length;

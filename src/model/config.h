@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "attention/hstu_mask.h"
 #include "base/config.h"
 #include "ops/loss.h"
 #include "sparse/tables.h"
@@ -124,6 +125,7 @@ struct ModelConfig {
   int64_t contextual_tokens() const;
   /// Tokens one history event becomes.
   int64_t tokens_per_event() const { return tokens == TokenKind::kInterleaved ? 2 : 1; }
+  attention::HstuMask attention_mask() const;
   int64_t uvqk_columns() const { return heads * (2 * v_dim + 2 * qk_dim); }
 
   void validate() const;  // Error(kConfig)

@@ -41,10 +41,7 @@ Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
                 .output_norm = config.output_norm,
                 .dropout = config.dropout,
                 .recompute = config.recompute};
-  stu.mask = {.contextual_len = config.attention.contextual_mask ? config.contextual_tokens() : 0,
-              .window = config.attention.window,
-              .min_full = config.attention.min_full,
-              .target_group = config.attention.target_group};
+  stu.mask = config.attention_mask();
   layers_.reserve(static_cast<size_t>(config.layers));
   layer_parameters_.push_back(parameters_.all().size());
   for (int64_t l = 0; l < config.layers; ++l) {

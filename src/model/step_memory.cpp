@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "attention/hstu_attention.h"
 #include "model/ranker.h"
 #include "ops/assemble.h"
 #include "ops/deferred_sums.h"
@@ -47,6 +48,7 @@ class Step {
         on_gpu_(device.is_cuda()),
         rounds_(precision == Precision::kBf16) {
     planned_.device = device;
+    planned_.precision = precision;
     parameter_ = precision == Precision::kF64 ? 8 : 4;
     activation_ = rounds_ && on_gpu_ ? 2 : parameter_;
     width_ = m.heads * m.v_dim;
@@ -64,6 +66,12 @@ class Step {
     collapsed_ = m.identities.last_layer_targets && candidates_ && m.layer == LayerKind::kConcat &&
                  m.attention.target_group == 1 && m.attention.window == 0 &&
                  bounds.candidates <= Ranker::kMaxTargetsForCollapse;
+    norms_targets_ = attention::target_attention_norms(device, planned_.dtype(), m.dim);
+    attention_ = {.rows = tokens_,
+                  .sequences = samples_,
+                  .longest = sample_tokens_,
+                  .heads = m.heads,
+                  .mask = m.attention_mask()};
   }
 
   StepMemory run() {
@@ -212,7 +220,12 @@ class Step {
     }
     if (collapsed_) {
       norm_stats(tokens_);
-      activation(tokens_, m_.dim);
+      if (norms_targets_) {  // rows are normed on the way: their sums take the place of h
+        norm_stats(labels_);
+        wide(labels_, m_.heads * m_.dim);
+      } else {
+        activation(tokens_, m_.dim);
+      }
       target_rows(4 * m_.dim + 8 * width_, 2 * m_.heads * (m_.dim + 1) + 4 * width_);
       walk_.scope([&] { target_scratch(); });
     }
@@ -228,10 +241,9 @@ class Step {
     wide(labels_, wides);
   }
   void target_scratch() {
-    constexpr int64_t kChunkRows = 256;
+    if (!on_gpu_) return;  // a tile for each thread: left to the margin
     const int64_t targets = std::max<int64_t>(1, labels_ / std::max<int64_t>(1, samples_));
-    const int64_t chunks = tokens_ / kChunkRows + samples_;
-    wide(chunks * targets, m_.heads * (m_.dim + 1));
+    walk_.take(attention::target_attention_bytes(attention_, targets, m_.dim), 1, 1);
   }
 
   void tokens_backward() {
@@ -245,7 +257,7 @@ class Step {
     if (collapsed_) {
       walk_.scope([&] {
         target_rows(2 * m_.dim + 6 * width_, 4 * m_.heads * (m_.dim + 1) + 4 * width_);
-        activation(tokens_, m_.dim);
+        if (!norms_targets_) activation(tokens_, m_.dim);  // dh
         target_scratch();
       });
     }
@@ -262,33 +274,14 @@ class Step {
     activation(tokens_, m_.uvqk_columns());
     activation(tokens_, width_);
     walk_.scope([&] { activation(tokens_, gate_width()); });
-    if (on_gpu_) {
-      walk_.scope([&] {
-        sums_of_attention();
-        walk_.take(spill_bytes(), 1, 1);
-      });
-    }
+    if (activation_ == 2) walk_.scope([&] { attention_scratch(); });
     activation(tokens_, m_.dim);
   }
-  /// Sums over runs of rows of what attention's backward makes, for the bias of V, Q and K.
-  void sums_of_attention() {
-    if (activation_ != 2 || m_.layer == LayerKind::kGated) return;
-    constexpr int64_t kSummedRows = 64;
-    wide(tokens_ / kSummedRows + samples_, m_.uvqk_columns() - width_);
-  }
-  /// Score gradients between the two kernels of attention's backward, in bf16; they make do with
-  /// less.
-  int64_t spill_bytes() const {
-    if (activation_ != 2) return 0;
-    constexpr int64_t kMost = int64_t{4} << 30, kLists = int64_t{8} << 20;
-    constexpr int64_t kBlock = 64;
-    const int64_t blocks = (sample_tokens_ + kBlock - 1) / kBlock;
-    const int64_t context =
-        m_.attention.contextual_mask ? (m_.contextual_tokens() + kBlock - 1) / kBlock * blocks : 0;
-    const int64_t sequences = (tokens_ + sample_tokens_ - 1) / sample_tokens_;
-    const int64_t all =
-        m_.heads * sequences * (blocks * (blocks + 1) / 2 + context) * kBlock * kBlock * 2;
-    return std::min(kMost, all) + kLists;
+  void attention_scratch() {
+    // Sums for the bias of V, Q and K; a gated layer makes its own.
+    const bool sums = m_.layer == LayerKind::kConcat;
+    const int64_t columns = sums ? m_.uvqk_columns() - width_ : 0;
+    walk_.take(attention::hstu_attention_backward_bytes(attention_, columns), 1, 1);
   }
 
   void rows_backward() {
@@ -317,12 +310,15 @@ class Step {
   bool on_gpu_, rounds_;
   int64_t parameter_ = 4, activation_ = 4;  // bytes
   int64_t width_ = 0;                       // of the values of all heads
-  bool candidates_ = true, collapsed_ = true;
+  bool candidates_ = true;
+  bool collapsed_ = true;       // the last layer runs at target rows only,
+  bool norms_targets_ = false;  // where attention norms the rows it reads
   int64_t samples_ = 0, sample_tokens_ = 0;
   int64_t tokens_ = 0, labels_ = 0;  // of a micro-batch
   int64_t places_ = 0;               // events and candidates of a batch
   int64_t distinct_places_ = 0;      // different ids among them
   int64_t branch_rows_ = 0;          // rows of the branches in front of the stack
+  attention::AttentionBounds attention_;
   Walk walk_;
 };
 

@@ -187,7 +187,8 @@ std::string task_table(const std::vector<Run>& runs) {
       rows += fmt::format(
           "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
           escape_html(runs.size() > 1 ? run.name + " · " + t.name : t.name), fixed(t.auc, 4),
-          fixed(t.normalized_entropy, 4), fixed(t.accuracy, 4), fixed(t.calibration, 4));
+          t.one_class ? "n/a (one class)" : fixed(t.normalized_entropy, 4), fixed(t.accuracy, 4),
+          fixed(t.calibration, 4));
     }
   }
   if (!several) return "";

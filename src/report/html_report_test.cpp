@@ -156,6 +156,14 @@ TEST(HtmlReport, HeadlineAndSettings) {
   }
 }
 
+TEST(HtmlReport, OneClassHasNoEntropy) {
+  report::Run run = small_run("a");
+  run.eval.back().tasks = {{"listen", 0.7, 0.9}, {"never", 0.5}};
+  EXPECT_FALSE(base::contains(html_report({run}, "t", "m"), "<td>n/a (one class)</td>"));
+  run.eval.back().tasks[1].one_class = true;
+  EXPECT_TRUE(base::contains(html_report({run}, "t", "m"), "<td>n/a (one class)</td>"));
+}
+
 TEST(HtmlReport, NeedsNothingFromOutside) {
   std::string page = html_report({small_run("a")}, "t", "m");
   const std::string name_space = "http://www.w3.org/2000/svg";  // a name, not an address

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -62,6 +63,28 @@ TrainPoint train_point(const json& line) {
   return p;
 }
 
+TaskMetrics task_metrics(const std::string& name, const json& values) {
+  TaskMetrics task{name, number(values, "auc"), number(values, "normalized_entropy"),
+                   number(values, "accuracy"), number(values, "calibration")};
+  const auto one_class = values.find("one_class");
+  task.one_class = one_class != values.end() && *one_class == true;
+  if (task.one_class) task.normalized_entropy = kAbsent;
+  return task;
+}
+
+/// A run writes the mean over all tasks, as the reference has it. One whose labels are all alike
+/// has an entropy of some 10^11 there: the mean of the others takes its place.
+void leave_out_single_classes(EvalPoint& p) {
+  if (std::ranges::none_of(p.tasks, &TaskMetrics::one_class)) return;
+  double sum = 0, count = 0;
+  for (const TaskMetrics& task : p.tasks) {
+    if (std::isnan(task.normalized_entropy)) continue;
+    sum += task.normalized_entropy;
+    ++count;
+  }
+  p.normalized_entropy = count > 0 ? sum / count : kAbsent;
+}
+
 EvalPoint eval_point(const json& line) {
   EvalPoint p;
   p.at = place_of(line);
@@ -72,11 +95,10 @@ EvalPoint eval_point(const json& line) {
   p.baseline_auc = number(line, "baseline_auc");
   if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object()) {
     for (const auto& [name, values] : tasks->items()) {
-      if (!values.is_object()) continue;
-      p.tasks.push_back({name, number(values, "auc"), number(values, "normalized_entropy"),
-                         number(values, "accuracy"), number(values, "calibration")});
+      if (values.is_object()) p.tasks.push_back(task_metrics(name, values));
     }
   }
+  leave_out_single_classes(p);
   return p;
 }
 

@@ -36,11 +36,13 @@ struct TrainPoint {
 struct TaskMetrics {
   std::string name;
   double auc = kAbsent, normalized_entropy = kAbsent, accuracy = kAbsent, calibration = kAbsent;
+  bool one_class = false;  // all labels alike: entropy says nothing then, and is absent
 };
 
 struct EvalPoint {
   Place at;
-  double auc = kAbsent, loss = kAbsent, normalized_entropy = kAbsent;
+  double auc = kAbsent, loss = kAbsent;
+  double normalized_entropy = kAbsent;  // over the tasks that have labels of both classes
   double oracle_auc = kAbsent, baseline_auc = kAbsent;
   std::vector<TaskMetrics> tasks;
 };

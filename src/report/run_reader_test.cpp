@@ -65,6 +65,22 @@ TEST(RunReader, EvaluationAndEnd) {
   EXPECT_EQ(run.status, "target reached");
 }
 
+TEST(RunReader, EntropyIsTheMeanOfTasksWithBothClasses) {
+  const auto eval_of = [](const std::string& tasks) {
+    const std::string line = R"({"event":"eval","step":10,"normalized_entropy":2e11,"tasks":{)";
+    return read_run(folder_with(train_line(10, 0.5) + line + tasks + "}}\n")).eval.at(0);
+  };
+  const std::string never = R"("never":{"normalized_entropy":6e11,"one_class":true})";
+  const EvalPoint some = eval_of(
+      R"("a":{"normalized_entropy":0.5},"b":{"normalized_entropy":0.75},"c":{"loss":1},)" + never);
+  EXPECT_EQ(some.normalized_entropy, 0.625);
+  EXPECT_FALSE(some.tasks.at(0).one_class);
+  EXPECT_TRUE(some.tasks.at(3).one_class);
+  EXPECT_TRUE(std::isnan(some.tasks.at(3).normalized_entropy));
+  EXPECT_TRUE(std::isnan(eval_of(never).normalized_entropy));
+  EXPECT_EQ(eval_of(R"("a":{"normalized_entropy":0.5})").normalized_entropy, 2e11);
+}
+
 TEST(RunReader, HalfLastLineIsNormal) {
   const report::Run run = read_run(folder_with(train_line(1, 0.5) + R"({"event":"train","st)"));
   EXPECT_EQ(run.train.size(), 1u);

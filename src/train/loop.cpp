@@ -11,7 +11,6 @@
 
 #include "balance/exchange.h"
 #include "base/error.h"
-#include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/stage.h"
@@ -27,6 +26,7 @@
 #include "train/ranks.h"
 #include "train/run_folder.h"
 #include "train/run_log.h"
+#include "train/run_start.h"
 #include "train/run_state.h"
 #include "train/scaling_model.h"
 #include "train/schedule.h"
@@ -93,63 +93,16 @@ class Loop {
                                                       : fair_threads(ranks_));
     }
     if (ranks_.alone()) require_memory(config_, device_, available_bytes(device_));
-    if (ranks_.first()) {
-      folder_ = std::make_unique<RunFolder>(run_dir_);
-      if (!options_.overwrite) folder_->require_free_or_run();
-      resuming_ = folder_->holds_run() && !options_.overwrite;
-      if (resuming_) load_state();
-    }
-    if (!ranks_.alone()) {
-      share_state();
-      if (calibrate_balance(config_, ranks_, device_, resuming_ ? state_.config : "")) {
-        config_toml_ = base::to_toml(config_);
-      }
+    RunStart start = find_run_start(run_dir_, config_toml_, options_, ranks_);
+    folder_ = std::move(start.folder);
+    resuming_ = start.resuming;
+    state_ = std::move(start.state);
+    checkpoint_ = std::move(start.checkpoint);
+    if (!ranks_.alone() &&
+        calibrate_balance(config_, ranks_, device_, resuming_ ? state_.config : "")) {
+      config_toml_ = base::to_toml(config_);
     }
     summary_.resumed = resuming_;
-  }
-
-  /// From the newest good checkpoint; without one the run begins again from nothing.
-  void load_state() {
-    const base::Stage stage("open checkpoint");
-    NewestCheckpoint newest = newest_checkpoint(folder_->checkpoints_path());
-    if (!newest.checkpoint && !newest.damaged.empty()) {
-      fail(ErrorCode::kCorrupt,
-           fmt::format("no checkpoint in {} is whole:\n{}\nStart over with --overwrite",
-                       folder_->checkpoints_path(), fmt::join(newest.damaged, "\n")));
-    }
-    if (newest.checkpoint) {
-      checkpoint_ = std::make_unique<Checkpoint>(std::move(*newest.checkpoint));
-      state_ = run_state_from_json(checkpoint_->state_json());
-    } else {
-      state_.config = base::read_file(folder_->config_path());
-    }
-    require_same_config(state_.config, config_toml_, options_.allow_config_changes);
-  }
-
-  /// Ranks of one run that compute something else would train wrongly without a word.
-  void require_config_of_first() const {
-    std::string differences;
-    for (const ConfigDifference& d :
-         config_differences(ranks_.from_first(config_toml_), config_toml_)) {
-      differences += fmt::format("\n  {}: {} there, {} here", d.key, d.before, d.now);
-    }
-    if (differences.empty()) return;
-    fail(ErrorCode::kConfig,
-         fmt::format("rank {} has another config than rank 0; start all ranks with the same one:{}",
-                     ranks_.rank(), differences));
-  }
-
-  /// The other ranks go on from where the first one does.
-  void share_state() {
-    require_config_of_first();
-    const std::string path = ranks_.from_first(checkpoint_ ? checkpoint_->path() : "");
-    const std::string state = ranks_.from_first(checkpoint_ ? checkpoint_->state_json() : "");
-    const std::string resuming = ranks_.from_first(resuming_ ? "yes" : "no");
-    if (ranks_.first()) return;
-    resuming_ = resuming == "yes";
-    if (path.empty()) return;
-    checkpoint_ = std::make_unique<Checkpoint>(path, Verify::kSizes);
-    state_ = run_state_from_json(state);
   }
 
   void open_folder() {

@@ -1,5 +1,7 @@
 #include "train/loop_log.h"
 
+#include <algorithm>
+#include <optional>
 #include <string>
 
 #include <fmt/format.h>
@@ -17,6 +19,13 @@ constexpr double kMib = 1 << 20, kGib = 1 << 30;
 std::string format_bytes(double bytes) {
   return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
                       : fmt::format("{:.1f} GiB", bytes / kGib);
+}
+
+std::string entropy_text(const Evaluation& evaluation) {
+  if (const std::optional<double> value = evaluation.telling_entropy()) {
+    return fmt::format("{:.4f}", *value);
+  }
+  return std::ranges::any_of(evaluation.tasks, &TaskQuality::binary) ? kNoEntropy : "n/a";
 }
 
 }  // namespace
@@ -50,8 +59,8 @@ void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds) 
     return;
   }
   base::log_info(
-      fmt::format("evaluation after step {}: AUC {:.4f}, NE {:.4f} over {} samples in {:.1f} s",
-                  step, evaluation.auc(), evaluation.normalized_entropy(),
+      fmt::format("evaluation after step {}: AUC {:.4f}, NE {} over {} samples in {:.1f} s", step,
+                  evaluation.auc(), entropy_text(evaluation),
                   base::format_count(static_cast<double>(evaluation.samples)), seconds));
 }
 

@@ -37,6 +37,13 @@ std::vector<std::pair<std::string, RunConfig>> variants() {
   c.model.additional.clear();
   c.sparse.backward_wire = sparse::Wire::kF16;
   all.emplace_back("no additional features", c);
+  c = full_config();
+  c.train.precision = Precision::kBf16;
+  all.emplace_back("bf16", c);
+  c.model.dim = 64;  // on a GPU attention of the last layer then norms its rows itself
+  all.emplace_back("bf16, 64 columns", c);
+  c.model.layers = 1;
+  all.emplace_back("bf16, 64 columns, one layer", c);
   return all;
 }
 
@@ -93,6 +100,29 @@ TEST(MemoryPlanTest, BitsOfDropoutAreKeptOnAGpu) {
   const auto kept = [](const RunConfig& c, Device device) { return step_memory(c, device).kept; };
   EXPECT_GT(kept(on, Device::cuda()), kept(off, Device::cuda()));
   EXPECT_EQ(kept(on, Device::cpu()), kept(off, Device::cpu()));
+}
+
+/// Of one layer, that at target rows: its input, statistics of its norm, and h = norm(input) unless
+/// attention makes that on the way.
+TEST(MemoryPlanTest, NormedRowsOfTheLastLayerCountWhereTheyAreStored) {
+  RunConfig c = full_config();
+  c.model.layers = 1;
+  c.model.dropout = c.model.input_dropout = 0;
+  const auto bytes_per_token = [&](int64_t dim, Precision precision, Device device) {
+    c.model.dim = dim;
+    c.train.precision = precision;
+    constexpr int64_t kTokens = 2048;
+    c.train.micro_batch_tokens = kTokens;
+    const int64_t once = step_memory(c, device).kept;
+    c.train.micro_batch_tokens = 2 * kTokens;
+    return static_cast<double>(step_memory(c, device).kept - once) / kTokens;
+  };
+  const Device cpu = Device::cpu(), gpu = Device::cuda();
+  constexpr int64_t kStatistics = 2 * 4;
+  EXPECT_EQ(bytes_per_token(64, Precision::kBf16, gpu), 64 * 2 + kStatistics);
+  EXPECT_EQ(bytes_per_token(96, Precision::kBf16, gpu), 2 * 96 * 2 + kStatistics);
+  EXPECT_EQ(bytes_per_token(64, Precision::kF32, gpu), 2 * 64 * 4 + kStatistics);
+  EXPECT_EQ(bytes_per_token(64, Precision::kBf16, cpu), 2 * 64 * 4 + kStatistics);
 }
 
 TEST(MemoryPlanTest, AGivenArenaIsTaken) {

@@ -8,17 +8,21 @@ namespace {
 
 bool is_binary(const model::TaskConfig& task) { return task.kind == ops::TaskKind::kBinary; }
 
-double mean_over_binary(std::span<const TaskQuality> tasks, double TaskQuality::*value,
-                        double otherwise) {
+/// Over the tasks that count; none without any.
+std::optional<double> mean_over(std::span<const TaskQuality> tasks, double TaskQuality::*value,
+                                bool (*counts)(const TaskQuality&)) {
   double sum = 0;
   int64_t count = 0;
   for (const TaskQuality& task : tasks) {
-    if (!task.binary) continue;
+    if (!counts(task)) continue;
     sum += task.*value;
     ++count;
   }
-  return count == 0 ? otherwise : sum / static_cast<double>(count);
+  if (count == 0) return std::nullopt;
+  return sum / static_cast<double>(count);
 }
+bool has_quality(const TaskQuality& task) { return task.binary; }
+bool has_two_classes(const TaskQuality& task) { return task.binary && !task.one_class; }
 
 void set_quality(TaskQuality& quality, std::span<const float> predictions,
                  std::span<const float> labels, const ops::NormalizedEntropy& entropy) {
@@ -26,6 +30,7 @@ void set_quality(TaskQuality& quality, std::span<const float> predictions,
   quality.normalized_entropy = entropy.value();
   quality.accuracy = entropy.accuracy();
   quality.calibration = entropy.calibration();
+  quality.one_class = entropy.positive_labels == 0 || entropy.negative_labels == 0;
 }
 
 template <class T>
@@ -38,10 +43,13 @@ CheckpointArray metric_array(std::string name, std::span<const T> values) {
 }  // namespace
 
 double mean_auc(std::span<const TaskQuality> tasks) {
-  return mean_over_binary(tasks, &TaskQuality::auc, 0.5);
+  return mean_over(tasks, &TaskQuality::auc, has_quality).value_or(0.5);
 }
 double mean_normalized_entropy(std::span<const TaskQuality> tasks) {
-  return mean_over_binary(tasks, &TaskQuality::normalized_entropy, 0);
+  return mean_over(tasks, &TaskQuality::normalized_entropy, has_quality).value_or(0);
+}
+std::optional<double> telling_normalized_entropy(std::span<const TaskQuality> tasks) {
+  return mean_over(tasks, &TaskQuality::normalized_entropy, has_two_classes);
 }
 
 std::span<const float> of_task(const std::vector<float>& values, size_t task, int64_t labels) {

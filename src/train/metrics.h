@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -17,10 +18,17 @@ struct TaskQuality {
   bool binary = true;
   double loss = 0;  // mean per label, times the task's weight
   double auc = 0.5, normalized_entropy = 0, accuracy = 0, calibration = 0;  // binary tasks only
+  // All labels are alike: AUC is 0.5, and entropy, divided by almost nothing as in the reference,
+  // a number that says nothing.
+  bool one_class = false;
 };
+/// Entropy as people read it, when there is none.
+inline constexpr const char* kNoEntropy = "n/a (one class)";
 /// Means over the binary tasks; 0.5 and 0 without any.
 double mean_auc(std::span<const TaskQuality> tasks);
 double mean_normalized_entropy(std::span<const TaskQuality> tasks);
+/// For people: over the binary tasks that have labels of both classes; none without such a task.
+std::optional<double> telling_normalized_entropy(std::span<const TaskQuality> tasks);
 
 /// Predictions on samples that were not trained on.
 struct Evaluation {
@@ -30,6 +38,7 @@ struct Evaluation {
 
   double auc() const { return mean_auc(tasks); }
   double normalized_entropy() const { return mean_normalized_entropy(tasks); }
+  std::optional<double> telling_entropy() const { return telling_normalized_entropy(tasks); }
 };
 
 /// Collects one evaluation. AUC is exact over every label, so it keeps all predictions: 8 bytes per

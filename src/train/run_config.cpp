@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/config_checks.h"
+#include "base/file.h"
 #include "train/random_schema.h"
 
 namespace segue::train {
@@ -143,7 +144,12 @@ int64_t history_budget(const RunConfig& config) {
   return asked > 0 ? std::min(asked, events) : events;
 }
 
-RunConfig load_run_config(const base::ConfigSources& sources) {
+RunConfig load_run_config(const base::ConfigSources& given) {
+  // Two passes look at the file, and a pipe (`segue train <(...)`) can be read once.
+  base::ConfigSources sources = given;
+  if (sources.text.empty() && base::exists(sources.file)) {
+    sources.text = base::read_file(sources.file) + "\n";
+  }
   RunConfig config;
   if (const auto name = base::peek_string(sources, "preset"); name && !name->empty()) {
     model::Preset preset = model::preset(*name);

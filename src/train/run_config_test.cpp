@@ -2,9 +2,11 @@
 
 #include <functional>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "base/file.h"
 #include "base/test_util.h"
@@ -156,6 +158,21 @@ TEST(RunConfigTest, PresetIsTheStartAndSourcesLieOverIt) {
   EXPECT_EQ(c.model.contextual.size(), preset.model.contextual.size());
   EXPECT_EQ(c.sparse.dim, preset.tables.dim);
   EXPECT_EQ(c.optimizer.warmup_steps, preset.optimizer.warmup_steps);
+}
+
+/// As the shell's <(...) gives it.
+TEST(RunConfigTest, AConfigMayComeThroughAPipe) {
+  const std::string text = "preset = \"yambda-5b\"\n[train]\nsteps = 7\n";
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  ASSERT_EQ(::write(ends[1], text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  ::close(ends[1]);
+  base::ConfigSources sources;
+  sources.file = "/dev/fd/" + std::to_string(ends[0]);
+  const RunConfig c = load_run_config(sources);
+  ::close(ends[0]);
+  EXPECT_EQ(c.train.steps, 7);
+  EXPECT_EQ(c.sparse.dim, model::preset("yambda-5b").tables.dim);
 }
 
 TEST(RunConfigTest, UnknownPresetNamesTheKnownOnes) {

@@ -51,6 +51,7 @@ base::JsonLine quality_line(const TaskQuality& q) {
   if (q.binary) {
     line.add("auc", q.auc).add("normalized_entropy", q.normalized_entropy);
     line.add("accuracy", q.accuracy).add("calibration", q.calibration);
+    if (q.one_class) line.add("one_class", true);
   }
   return line;
 }
@@ -248,7 +249,9 @@ void RunLog::eval_line(const Evaluation& e, double lifetime_auc, std::optional<d
 
   scalar("eval/auc", e.auc(), state);
   scalar("eval/auc_lifetime", lifetime_auc, state);
-  scalar("eval/normalized_entropy", e.normalized_entropy(), state);
+  if (const std::optional<double> entropy = e.telling_entropy()) {
+    scalar("eval/normalized_entropy", *entropy, state);
+  }
   scalar("eval/loss", e.loss, state);
   tensorboard_.flush();
 }

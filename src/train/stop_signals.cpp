@@ -42,7 +42,19 @@ void on_signal(int number) {
   if (number == SIGINT && interrupts_seen.fetch_add(1) > 0) _exit(kExitInterrupted);
 }
 
+sigset_t held_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  return set;
+}
+
 }  // namespace
+
+void hold_early_stop_request() {
+  const sigset_t held = held_signals();
+  pthread_sigmask(SIG_BLOCK, &held, nullptr);
+}
 
 class StopSignals::Stack : public SignalStack {};
 
@@ -58,9 +70,12 @@ StopSignals::StopSignals() : stack_(std::make_unique<Stack>()) {
     const bool nohup = kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN;
     if (!nohup) sigaction(kSignals[i], &action, nullptr);
   }
+  const sigset_t held = held_signals();
+  pthread_sigmask(SIG_UNBLOCK, &held, &blocked_before_);
 }
 
 StopSignals::~StopSignals() {
+  pthread_sigmask(SIG_SETMASK, &blocked_before_, nullptr);
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &previous[i], nullptr);
   signals_seen = 0;
 }

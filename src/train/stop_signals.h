@@ -1,8 +1,15 @@
 #pragma once
 
+#include <csignal>
 #include <memory>
 
 namespace segue::train {
+
+/// From here on SIGUSR1 waits for a StopSignals, on this thread and in all that it starts, threads
+/// and processes. Schedulers and mpirun send it to ask for an orderly end, whenever they like: in
+/// a run that is still reading its config it would end the process. The other signals may do that,
+/// as long as there is nothing to save.
+void hold_early_stop_request();
 
 /// While one lives, SIGTERM, SIGINT, SIGUSR1 and SIGHUP (unless it was ignored: nohup) ask for an
 /// orderly end instead of killing the process: the loop finishes its step, saves and returns. A
@@ -20,6 +27,7 @@ class StopSignals {
  private:
   class Stack;
   std::unique_ptr<Stack> stack_;  // that handlers run on
+  sigset_t blocked_before_{};
 };
 
 }  // namespace segue::train

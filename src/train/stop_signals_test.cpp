@@ -34,6 +34,22 @@ TEST(StopSignalsTest, NohupIsRespected) {
   EXPECT_EQ(std::signal(SIGHUP, before), SIG_IGN);
 }
 
+TEST(StopSignalsTest, AnEarlyRequestWaits) {
+  // A thread of its own, so that nothing stays blocked for the other tests.
+  std::thread([] {
+    hold_early_stop_request();
+    ::pthread_kill(::pthread_self(), SIGUSR1);
+    {
+      const StopSignals signals;
+      EXPECT_TRUE(StopSignals::requested());
+    }
+    ::pthread_kill(::pthread_self(), SIGUSR1);  // a late one must not end the process either
+    sigset_t waiting;
+    ::sigpending(&waiting);
+    EXPECT_EQ(::sigismember(&waiting, SIGUSR1), 1);
+  }).join();
+}
+
 /// oneDNN's products move the stack pointer to memory of the heap: see SignalStack.
 TEST(StopSignalsTest, SignalsDoNotDisturbAStep) {
   RunConfig config = tiny_config();

@@ -9,6 +9,15 @@
 #include "base/error.h"
 
 namespace segue::golden {
+namespace {
+
+/// The larger one; NaN, which stands for what is not finite, is larger than anything. (std::max
+/// drops it or keeps it by the order of its arguments.)
+double worse_error(double a, double b) {
+  return std::isnan(a) || std::isnan(b) ? std::numeric_limits<double>::quiet_NaN() : std::max(a, b);
+}
+
+}  // namespace
 
 double tolerance_of(Level level, const Judgement& judgement, bool f64_reference) {
   if (level == Level::kExact) return 0;
@@ -58,7 +67,8 @@ CaseResult worst_of(std::span<const CaseResult> runs) {
         if (same == place->tensors.end()) {
           place->tensors.push_back(tensor);
         } else {
-          same->error = std::max(same->error, tensor.error);
+          same->error = worse_error(same->error, tensor.error);
+          same->passed = same->passed && tensor.passed;
         }
       }
     }
@@ -87,7 +97,7 @@ void allow_rounding(std::span<const CaseResult> nudged, CaseResult& result) {
 /// Twice the error of the plain run for what goes forward, three times for gradients and what was
 /// trained with them, and 2^-10 of the largest value for its own roundings. A handful of numbers is
 /// often right by luck, and after many steps luck is all there is: there the worst tensor of the
-/// group stands for all of them.
+/// group stands for all of them. NaN, which nothing passes, where a plain run was not finite.
 double Checker::tolerance(std::string_view group, std::string_view name, Level level,
                           const Values& reference) const {
   const bool rounded = level == Level::kResult || level == Level::kAfterTraining;
@@ -100,7 +110,7 @@ double Checker::tolerance(std::string_view group, std::string_view name, Level l
   const bool by_group = level == Level::kAfterTraining || reference.data.size() < kFewValues;
   double error = 0;
   for (const TensorResult& tensor : place->tensors) {
-    if (by_group || tensor.name == name) error = std::max(error, tensor.error);
+    if (by_group || tensor.name == name) error = worse_error(error, tensor.error);
   }
   const bool backward =
       level == Level::kAfterTraining || group.starts_with('d') || group.starts_with("grad");

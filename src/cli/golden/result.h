@@ -67,7 +67,8 @@ struct CaseResult {
   std::string title() const;
 };
 
-/// The largest error of every tensor over several runs of one case.
+/// The largest error of every tensor over several runs of one case; one that is not finite in any
+/// run stays so.
 CaseResult worst_of(std::span<const CaseResult> runs);
 
 /// Tensors of `result` that missed their tolerance may err kRoundings times as much as the same

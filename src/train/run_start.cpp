@@ -1,0 +1,75 @@
+#include "train/run_start.h"
+
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/stage.h"
+
+namespace segue::train {
+namespace {
+
+/// Without a checkpoint the run begins again from nothing.
+void load_state(const std::string& config_toml, const LoopOptions& options, RunStart& start) {
+  const base::Stage stage("open checkpoint");
+  NewestCheckpoint newest = newest_checkpoint(start.folder->checkpoints_path());
+  if (!newest.checkpoint && !newest.damaged.empty()) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("no checkpoint in {} is whole:\n{}\nStart over with --overwrite",
+                     start.folder->checkpoints_path(), fmt::join(newest.damaged, "\n")));
+  }
+  if (newest.checkpoint) {
+    start.checkpoint = std::make_unique<Checkpoint>(std::move(*newest.checkpoint));
+    start.state = run_state_from_json(start.checkpoint->state_json());
+  } else {
+    start.state.config = base::read_file(start.folder->config_path());
+  }
+  require_same_config(start.state.config, config_toml, options.allow_config_changes);
+}
+
+/// Ranks of one run that compute something else would train wrongly without a word.
+void require_config_of_first(const std::string& config_toml, const Ranks& ranks) {
+  std::string differences;
+  for (const ConfigDifference& d : config_differences(ranks.from_first(config_toml), config_toml)) {
+    differences += fmt::format("\n  {}: {} there, {} here", d.key, d.before, d.now);
+  }
+  if (differences.empty()) return;
+  fail(ErrorCode::kConfig,
+       fmt::format("rank {} has another config than rank 0; start all ranks with the same one:{}",
+                   ranks.rank(), differences));
+}
+
+/// The other ranks go on from where the first one does.
+void share_state(const Ranks& ranks, RunStart& start) {
+  const Checkpoint* found = start.checkpoint.get();
+  const std::string path = ranks.from_first(found != nullptr ? found->path() : "");
+  const std::string state = ranks.from_first(found != nullptr ? found->state_json() : "");
+  const std::string resuming = ranks.from_first(start.resuming ? "yes" : "no");
+  if (ranks.first()) return;
+  start.resuming = resuming == "yes";
+  if (path.empty()) return;
+  start.checkpoint = std::make_unique<Checkpoint>(path, Verify::kSizes);
+  start.state = run_state_from_json(state);
+}
+
+}  // namespace
+
+RunStart find_run_start(const std::string& run_dir, const std::string& config_toml,
+                        const LoopOptions& options, const Ranks& ranks) {
+  RunStart start;
+  if (ranks.first()) {
+    start.folder = std::make_unique<RunFolder>(run_dir);
+    if (!options.overwrite) start.folder->require_free_or_run();
+    start.resuming = start.folder->holds_run() && !options.overwrite;
+    if (start.resuming) load_state(config_toml, options, start);
+  }
+  if (!ranks.alone()) {
+    require_config_of_first(config_toml, ranks);
+    share_state(ranks, start);
+  }
+  return start;
+}
+
+}  // namespace segue::train

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "train/checkpoint.h"
+#include "train/loop.h"
+#include "train/ranks.h"
+#include "train/run_folder.h"
+#include "train/run_state.h"
+
+namespace segue::train {
+
+/// Where a process takes up its run.
+struct RunStart {
+  std::unique_ptr<RunFolder> folder;  // of the first rank
+  bool resuming = false;              // the folder holds this run
+  RunState state;
+  std::unique_ptr<Checkpoint> checkpoint;  // whose arrays are to be read; absent: from nothing
+};
+
+/// From the newest good checkpoint in `run_dir`: the first rank looks, the others follow it.
+/// Nothing is written. Error(kConfig) when `config_toml` contradicts the run, or differs between
+/// ranks; Error(kCorrupt) when there are checkpoints and none is whole.
+RunStart find_run_start(const std::string& run_dir, const std::string& config_toml,
+                        const LoopOptions& options, const Ranks& ranks);
+
+}  // namespace segue::train
