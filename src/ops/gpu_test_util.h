@@ -36,8 +36,9 @@ class ModeBed {
                     double offset = 0) {
     return filled(exec.dtype(), seed, shape, scale, offset, true);
   }
-  Tensor parameter(uint64_t seed, std::initializer_list<int64_t> shape, double scale = 1) {
-    return filled(exec.parameter_dtype(), seed, shape, scale, 0, false);
+  Tensor parameter(uint64_t seed, std::initializer_list<int64_t> shape, double scale = 1,
+                   double offset = 0) {
+    return filled(exec.parameter_dtype(), seed, shape, scale, offset, false);
   }
   /// A parameter that holds one number.
   Tensor scalar(double value) { return upload(DType::kF64, {1}, std::vector<double>{value}); }

@@ -201,12 +201,25 @@ __device__ void round_all(float (&v)[kW]) {
   }
 }
 
-/// As exact as the library's for float.
+/// s = sigmoid(x) and its derivative s (1 - s). As exact as the library's for float, where 1 - s
+/// would have lost its digits if s is near 1.
+template <class T>
+struct Sigmoid {
+  float value, derivative;
+  __device__ explicit Sigmoid(float x) {
+    if constexpr (sizeof(T) == 2) {
+      value = fast_sigmoid(above_minus_80(x));
+      derivative = value * (1.f - value);
+    } else {
+      const float e = expf(x < 0 ? x : -x), sum = 1.f + e;
+      value = (x < 0 ? e : 1.f) / sum;
+      derivative = e / (sum * sum);
+    }
+  }
+};
 template <class T>
 __device__ float sigmoid(float x) {
-  if constexpr (sizeof(T) == 2) return fast_sigmoid(above_minus_80(x));
-  const float e = expf(x < 0 ? x : -x);
-  return (x < 0 ? e : 1.f) / (1.f + e);
+  return Sigmoid<T>(x).value;
 }
 template <class T>
 struct Silu {

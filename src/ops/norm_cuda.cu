@@ -45,6 +45,7 @@ __global__ void __launch_bounds__(kThreads,
   WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * kinds * a.columns, a.columns};
   sums.clear(kinds);
   const BlockRows block(rows);
+  constexpr bool kKeepSlope = sizeof(T) == 4;
   const bool adds = !kSwish && residual.data != nullptr;
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
     typename L::template Raw<T> raw_x, raw_dy, raw_add;
@@ -53,7 +54,8 @@ __global__ void __launch_bounds__(kThreads,
     if (adds) raw_add.load_row(residual.row(r), a.columns);
     const NormSpan s = saved_group(a, r, 0);
     T* to = dx.row(r);
-    L gate;  // swish: what x is multiplied by, of which everything else follows
+    L gate;   // swish: what x is multiplied by, of which everything else follows
+    L slope;  // of float, though, also its derivative
     if constexpr (kSwish) {
       L::for_each(a.columns, [&](int i, int c) {
         float w[L::kW], b[L::kW], value[L::kW];
@@ -61,7 +63,9 @@ __global__ void __launch_bounds__(kThreads,
         SharedRow<L::kW>::load(parameters + a.columns, a.columns, c, b);
         raw_x.unpack(i, value);
         for (int j = 0; j < L::kW; ++j) {
-          gate.v[i][j] = sigmoid<T>((value[j] - s.mean) * s.rstd * w[j] + b[j]);
+          const Sigmoid<T> sigmoid((value[j] - s.mean) * s.rstd * w[j] + b[j]);
+          gate.v[i][j] = sigmoid.value;
+          if constexpr (kKeepSlope) slope.v[i][j] = sigmoid.derivative;
         }
       });
     }
@@ -71,7 +75,10 @@ __global__ void __launch_bounds__(kThreads,
       if constexpr (kSwish) {
         float value[L::kW];
         raw_x.unpack(i, value);
-        for (int j = 0; j < L::kW; ++j) v[j] *= value[j] * gate.v[i][j] * (1.f - gate.v[i][j]);
+        for (int j = 0; j < L::kW; ++j) {
+          const float g = gate.v[i][j];
+          v[j] *= value[j] * (kKeepSlope ? slope.v[i][j] : g * (1.f - g));
+        }
       }
     };
     norm_backward_row(a, r, s, parameters, x_at, dn_at, sums,

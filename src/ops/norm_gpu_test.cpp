@@ -86,6 +86,24 @@ TEST_F(GpuNormTest, SwishNorm) {
   }
 }
 
+/// Every gate is 1 - 6e-6 or so: a float's difference from 1 has five bits left.
+TEST_F(GpuNormTest, SwishNormOfOpenGatesKeepsItsDigits) {
+  const Shape s{70, 256};
+  const auto run = [&](ModeBed& bed) -> Outputs {
+    NormParams p = norm_params(bed, s, false);
+    p.bias = bed.parameter(102, {s.columns}, 1, 12);
+    const Tensor x = bed.activation(1, {s.rows, s.columns}, 3);
+    const NormStats stats = make_norm_stats(bed.exec, s.rows);
+    swish_norm_forward(bed.exec, p, x, bed.activation(2, {s.rows, s.columns}), stats);
+    const Tensor dy = bed.activation(3, {s.rows, s.columns});
+    const Tensor dweight = bed.parameter(5, {s.columns}, 0),
+                 dbias = bed.parameter(6, {s.columns}, 0);
+    swish_norm_backward(bed.exec, p, dy, x, stats, dy, {dweight, dbias, {}});
+    return {{"dweight", true, bed.values(dweight)}, {"dbias", true, bed.values(dbias)}};
+  };
+  expect_like_cpu(run, Precision::kF32);
+}
+
 TEST_F(GpuNormTest, L2Normalize) {
   for (const Shape& s : kShapes) {
     for (const double eps : {1e-6, 100.0}) {  // the second is larger than most rows
