@@ -59,14 +59,9 @@ format:  ## rewrite the sources in the house format
 check-format:  ## fail when a source is not in the house format
 	@scripts/check_format.sh
 
-# clang reads g++'s command lines here: it does not know all of g++'s warnings, and finds omp.h only
-# when told where g++ keeps it. Findings go to stdout; stderr only counts the suppressed ones.
-tidy: build  ## clang-tidy over all .cpp files
+tidy: build  ## clang-tidy over all .cpp files; findings go to stdout
 	@scripts/setup.sh --tidy
-	@find src -name '*.cpp' -print0 | xargs -0 -r -n 1 -P $(JOBS) clang-tidy-14 -p build --quiet \
-	  --extra-arg=-Wno-unknown-warning-option --extra-arg=-Wno-unknown-pragmas \
-	  --extra-arg=-idirafter"$$(g++ -print-file-name=include)" \
-	  2>build/tidy.log
+	@find src -name '*.cpp' -print0 | xargs -0 -r -n 1 -P $(JOBS) scripts/tidy/run.sh build 2>build/tidy.log
 
 clean:  ## remove everything that was built
 	rm -rf build

@@ -206,9 +206,9 @@ Quality quality(int64_t (*length)(std::mt19937_64&), const CostWeights& weights,
     std::vector<int32_t> origins;
     std::vector<int64_t> before(kRanks, 0);
     for (int64_t i = 0; i < kRanks * kSamples; ++i) {
-      const int64_t n = length(random);
+      const int64_t n = length(random), pairs = n * (n + 1) / 2;
       costs.push_back(std::llround(weights.token_ps * static_cast<double>(n) +
-                                   weights.pair_ps * static_cast<double>(n * (n + 1) / 2)));
+                                   weights.pair_ps * static_cast<double>(pairs)));
       origins.push_back(static_cast<int32_t>(i / kSamples));
       before[static_cast<size_t>(origins.back())] += costs.back();
     }

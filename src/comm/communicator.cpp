@@ -185,7 +185,7 @@ Status Communicator::exchange_staged(const Call& call, std::span<const ConstByte
     in += receive[q].size();
   }
   if (place.stream != nullptr) place.stream->synchronize();
-  const Status status = link_->exchange(call, host_send, host_receive);
+  Status status = link_->exchange(call, host_send, host_receive);
   if (!status.ok()) return status;
   for (size_t q = 0; q < receive.size(); ++q) {
     copy_bytes(receive[q].data(), place.device, host_receive[q].data(), Device::cpu(),
@@ -240,8 +240,7 @@ Status Communicator::all_gather(ConstBytes mine, std::vector<std::vector<std::by
   const std::vector<int64_t> ones(n, 1);
   const std::vector<Bytes> places =
       cut(std::as_writable_bytes(std::span(lengths)), ones, sizeof(int64_t));
-  const Status status =
-      gather(Op::kAllGather, std::as_bytes(std::span(&length, 1)), places, Place{});
+  Status status = gather(Op::kAllGather, std::as_bytes(std::span(&length, 1)), places, Place{});
   if (!status.ok()) return status;
 
   all.resize(n);
@@ -259,7 +258,7 @@ Status Communicator::reduce_small(const Tensor& values, Place place) {
   std::byte* parts = parts_.take(place.device, size() * values.bytes());
   std::vector<Bytes> pieces(n);
   for (size_t q = 0; q < n; ++q) pieces[q] = {parts + q * bytes, bytes};
-  const Status status = gather(Op::kAllReduce, bytes_of(values), pieces, place);
+  Status status = gather(Op::kAllReduce, bytes_of(values), pieces, place);
   if (!status.ok()) return status;
   sum_parts(values.data, parts, size(), values.elements(), values.dtype, place.device,
             place.stream);
@@ -285,7 +284,7 @@ Status Communicator::all_reduce(const Tensor& values, const Stream* stream) {
   const std::vector<int64_t> equal(static_cast<size_t>(size()), mine);
   const std::vector<Bytes> receive =
       cut(Bytes(parts, static_cast<size_t>(size() * mine * unit)), equal, unit);
-  const Status status = exchange(Op::kAllReduce, send, receive, place);
+  Status status = exchange(Op::kAllReduce, send, receive, place);
   if (!status.ok()) return status;
   const Bytes sum = pieces[static_cast<size_t>(rank())];
   sum_parts(sum.data(), parts, size(), mine, values.dtype, place.device, stream);
@@ -307,7 +306,7 @@ Status Communicator::reduce_scatter(const Tensor& values, std::span<const int64_
   const std::vector<int64_t> equal(static_cast<size_t>(size()), 1);
   const std::vector<Bytes> receive =
       cut(Bytes(parts, static_cast<size_t>(size() * bytes)), equal, bytes);
-  const Status status = exchange(Op::kReduceScatter, send, receive, {values.device, stream});
+  Status status = exchange(Op::kReduceScatter, send, receive, {values.device, stream});
   if (!status.ok()) return status;
   SEGUE_ASSERT(out.is_contiguous(), "ranks exchange contiguous tensors");
   sum_parts(out.data, parts, size(), out.elements(), out.dtype, out.device, stream);

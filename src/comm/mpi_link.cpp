@@ -191,7 +191,7 @@ class MpiLink::Exchange {
         const Kind& kind = kinds_[static_cast<size_t>(indices_[static_cast<size_t>(i)])];
         if ((kind.what == kHeader) != headers) continue;
         const MPI_Status& s = statuses_[static_cast<size_t>(i)];
-        const Status status = completed(kind, s, rc == MPI_SUCCESS ? MPI_SUCCESS : s.MPI_ERROR);
+        Status status = completed(kind, s, rc == MPI_SUCCESS ? MPI_SUCCESS : s.MPI_ERROR);
         if (!status.ok()) return status;
       }
     }

@@ -305,8 +305,10 @@ std::string nccl_trouble() { return "this segue was built without NCCL"; }
 
 std::string gpu_identity(Device) { return "none"; }
 
-std::unique_ptr<Link> nccl_link(std::unique_ptr<Link>, const Group&, Device,
-                                std::shared_ptr<Fate>) {
+// The form with NCCL keeps what it is given.
+std::unique_ptr<Link> nccl_link(
+    std::unique_ptr<Link>, const Group&, Device,
+    std::shared_ptr<Fate>) {  // NOLINT(performance-unnecessary-value-param)
   fail(ErrorCode::kUnsupported, nccl_trouble());
 }
 

@@ -147,7 +147,7 @@ Status TcpLink::listen(bool none_may_be_gone) {
     std::byte next;
     const ssize_t n = ::recv(fd(q), &next, 1, MSG_DONTWAIT | MSG_PEEK);
     const bool gone = n == 0 || (n < 0 && !would_block());
-    const Status status = gone && none_may_be_gone ? closed(q, {}) : peek(q);
+    Status status = gone && none_may_be_gone ? closed(q, {}) : peek(q);
     if (!status.ok()) return status;
   }
   return {};

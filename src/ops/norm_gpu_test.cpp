@@ -213,7 +213,8 @@ TEST_F(GpuGateTest, BiasOfUGetsTheSumsOfItsGradient) {
       for (size_t i = 0; i + 1 < with.size(); ++i) {
         EXPECT_EQ(with[i].values, without[i].values) << with[i].name;
       }
-      const auto additions = static_cast<double>(s.rows / kWarps + 1 + 8 + 1);
+      const int64_t rows_of_a_warp = s.rows / kWarps + 1;
+      const auto additions = static_cast<double>(rows_of_a_warp + 8 + 1);
       for (int64_t j = 0; j < s.columns; ++j) {
         const auto at = static_cast<size_t>(j);
         const double before = without.back().values[at];

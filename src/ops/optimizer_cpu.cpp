@@ -176,7 +176,8 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const TableUpdat
   }
   require_cpu(exec, "rowwise_update");
   if (!all_finite(finite)) return;
-  const auto& [ids, gradients, table, state, mean_squares] = update;
+  const Tensor &ids = update.ids, &gradients = update.gradients;
+  const Tensor &table = update.table, &state = update.state, &mean_squares = update.mean_squares;
   const int64_t n = ids.size(0), dim = table.size(1);
   const int64_t state_size = row_state_size(p.kind, dim);
   SEGUE_ASSERT(gradients.size(0) == n && gradients.size(1) == dim, "rowwise_update: shapes differ");

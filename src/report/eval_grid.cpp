@@ -7,11 +7,11 @@ namespace segue::report {
 
 int64_t eval_interval_steps(double share, int64_t train_samples, int64_t global_batch,
                             EvalRounding rounding) {
-  const double steps =
-      rounding == EvalRounding::kUp
-          ? std::ceil(share * static_cast<double>(train_samples) /
-                      static_cast<double>(global_batch))
-          : std::nearbyint(share * static_cast<double>(train_samples / global_batch));
+  const int64_t whole_batches = train_samples / global_batch;
+  const double steps = rounding == EvalRounding::kUp
+                           ? std::ceil(share * static_cast<double>(train_samples) /
+                                       static_cast<double>(global_batch))
+                           : std::nearbyint(share * static_cast<double>(whole_batches));
   return std::max<int64_t>(1, static_cast<int64_t>(steps));
 }
 

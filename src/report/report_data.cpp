@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 
 #include <nlohmann/json.hpp>
@@ -141,7 +142,7 @@ std::vector<Difference> differences(const std::vector<const Settings*>& settings
   }
   std::vector<Difference> result;
   for (auto& [key, row] : values) {
-    if (std::any_of(row.begin(), row.end(), [&](const auto& v) { return v != row[0]; })) {
+    if (std::adjacent_find(row.begin(), row.end(), std::not_equal_to<>()) != row.end()) {
       result.push_back({key, std::move(row)});
     }
   }

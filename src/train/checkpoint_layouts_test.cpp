@@ -361,7 +361,8 @@ TEST(GpuCheckpointLayoutsTest, PartsReachAGpu) {
   int64_t wrong = 0;
   for (int64_t slot = 0; slot < part.rows(); ++slot) {
     const float* row = &whole[static_cast<size_t>(part.deal.row_of(1, slot) * kColumns + 8)];
-    wrong += std::memcmp(&found[static_cast<size_t>(slot * 40)], row, 40 * sizeof(float)) != 0;
+    const float* in_part = &found[static_cast<size_t>(slot * 40)];
+    wrong += !std::equal(in_part, in_part + 40, row);
   }
   EXPECT_EQ(wrong, 0);
 }

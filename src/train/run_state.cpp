@@ -141,7 +141,8 @@ std::vector<ConfigDifference> config_differences(const std::string& before,
   std::map<std::string, std::string> all = old_keys;
   all.insert(new_keys.begin(), new_keys.end());
   std::vector<ConfigDifference> differences;
-  for (const auto& [key, value] : all) {
+  for (const auto& entry : all) {
+    const std::string& key = entry.first;
     if (is_placement(key) ||
         std::ranges::any_of(kFreeKeys, [&](const char* free) { return covers(free, key); })) {
       continue;

@@ -329,8 +329,8 @@ std::vector<std::string> assumptions(const RunConfig& config, const Cluster& clu
           "each GPU moves {:.0f} GB/s within a machine of {} and {:.0f} GB/s beyond, in both "
           "directions, undisturbed by others; a message costs {} us per peer",
           r.nvlink_gb_s, cluster.ranks_per_machine, r.network_gb_s, r.message_us),
-      "rows and their gradients travel while nothing else happens; ids, samples and host work are "
-      "hidden behind the step before",
+      ("rows and their gradients travel while nothing else happens; ids, samples and host work are "
+       "hidden behind the step before"),
       fmt::format("dense gradients are hidden behind {:.0f} % of the pass; {} ms of a step do not "
                   "depend on its size",
                   100 * r.backward_share, r.step_ms),

@@ -60,7 +60,7 @@ TEST(StopSignalsTest, SignalsDoNotDisturbAStep) {
   const pthread_t main = ::pthread_self();
   std::thread sender([&] {
     while (!done) {
-      ::pthread_kill(main, SIGTERM);
+      ::pthread_kill(main, SIGTERM);  // NOLINT(bugprone-bad-signal-to-kill-thread): it is handled
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
   });

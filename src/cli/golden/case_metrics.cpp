@@ -30,6 +30,7 @@ void run_metrics(const CaseContext& context) {
 
   const auto per_task = [&](const auto& metrics, auto&& value) {
     std::vector<double> values;
+    values.reserve(metrics.size());
     for (const auto& metric : metrics) values.push_back(value(metric));
     return values;
   };

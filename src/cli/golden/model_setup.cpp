@@ -45,8 +45,9 @@ void set_features(const Settings& settings, model::ModelConfig& config) {
     sequence.push_back({feature, pair->first, table});
   }
   // The item comes first, whatever the order of the settings.
-  std::ranges::stable_partition(sequence,
-                                [&](const auto& f) { return f.history == config.item.history; });
+  std::stable_partition(sequence.begin(), sequence.end(), [&](const model::SequenceFeature& f) {
+    return f.history == config.item.history;
+  });
   if (sequence.empty()) fail(ErrorCode::kCorrupt, "`table_of_feature` has no history feature");
   config.item = sequence.front();
   config.additional.assign(sequence.begin() + 1, sequence.end());
