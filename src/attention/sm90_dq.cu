@@ -47,7 +47,7 @@ struct QueryShared {
   T k[Shape::kStages][Shape::kKeys * kHeadDim];
   T v[Shape::kStages][Shape::kKeys * kHeadDim];
   uint8_t dq[kConsumers][kStagingBytes];
-  int begin[Shape::kStages];  // first key of a stage
+  uint32_t begin[Shape::kStages];  // first key of a stage
   TileQueue<kTileSlots> queue;
   uint64_t q_full[kConsumers], q_empty[kConsumers];
   uint64_t k_full[Shape::kStages], k_empty[Shape::kStages];
@@ -80,7 +80,7 @@ __device__ void fetch(QueryShared<T, kHeadDim>& sh, const CUtensorMap& q_map,
         const int begin = block * Shape::kKeys;
         const int row = t.first_row + begin;
         barrier_wait(&sh.k_empty[at.stage], at.parity ^ 1);
-        sh.begin[at.stage] = begin;
+        sh.begin[at.stage] = static_cast<uint32_t>(begin);
         barrier_expect(&sh.k_full[at.stage], sizeof(sh.k[0]));
         load_tile(sh.k[at.stage], &k_map, &sh.k_full[at.stage], row, t.head);
         barrier_wait(&sh.v_empty[at.stage], at.parity ^ 1);
@@ -131,7 +131,7 @@ __device__ void compute(QueryShared<T, kHeadDim>& sh, const QueryArgs& args, int
     int left = t.count;
     const auto next_begin = [&] {
       barrier_wait(&sh.k_full[at.stage], at.parity);
-      return __shfl_sync(~0u, sh.begin[at.stage], 0);
+      return static_cast<int>(load_uniform(&sh.begin[at.stage]));
     };
     const auto scores = [&] {
       products_begin();
