@@ -111,6 +111,13 @@ TEST(ProgressFormat, Counts) {
   EXPECT_EQ(format_count(1e18), "1e+18");
 }
 
+TEST(ProgressFormat, Bytes) {
+  EXPECT_EQ(format_bytes(0), "0.0 MiB");
+  EXPECT_EQ(format_bytes(1.5 * (1 << 20)), "1.5 MiB");
+  EXPECT_EQ(format_bytes((1 << 30) - 1.0), "1024.0 MiB");
+  EXPECT_EQ(format_bytes(1 << 30), "1.0 GiB");
+}
+
 TEST(ProgressFormat, Durations) {
   EXPECT_EQ(format_duration(0.4), "0:00");
   EXPECT_EQ(format_duration(7.2), "0:07");

@@ -42,6 +42,12 @@ std::string format_count(double count) {
   return fmt::format("{:.{}f}{}", scaled, decimals, suffix);
 }
 
+std::string format_bytes(double bytes) {
+  constexpr double kMib = 1 << 20, kGib = 1 << 30;
+  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
+                      : fmt::format("{:.1f} GiB", bytes / kGib);
+}
+
 std::string format_duration(double seconds) {
   if (!(seconds >= 0.0) || seconds > 1e9) return "?";
   const auto total = static_cast<int64_t>(std::llround(seconds));

@@ -37,6 +37,8 @@ class Progress {
 
 /// "980", "12.3k", "4.56M": three significant digits.
 std::string format_count(double count);
+/// "1.5 GiB", in MiB below that.
+std::string format_bytes(double bytes);
 /// "0:07", "12:34", "1:02:03", "3d 04h".
 std::string format_duration(double seconds);
 /// The text of a progress line: `done` of `total` (0: unknown) after `seconds`. A finished one

@@ -7,12 +7,15 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/progress.h"
 #include "sparse/planner_loads.h"
 
 namespace segue::sparse {
 namespace {
 
-constexpr double kMib = 1 << 20, kGib = 1 << 30;
+using base::format_bytes;
+
+constexpr double kGib = 1 << 30;
 /// A copy everywhere is cheap below this, in memory and in gradients that go to everyone.
 constexpr double kTinyBytes = 1 << 20;
 /// A rank may have this much more than the mean.
@@ -23,11 +26,6 @@ constexpr double kPlenty = 0.6;
 constexpr double kLargestShare = 0.25;
 /// Column blocks are not cut narrower: 32 floats are one line of memory.
 constexpr int64_t kNarrowestBlock = 32;
-
-std::string format_bytes(double bytes) {
-  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
-                      : fmt::format("{:.1f} GiB", bytes / kGib);
-}
 
 class Planner {
  public:

@@ -14,13 +14,6 @@
 namespace segue::train {
 namespace {
 
-constexpr double kMib = 1 << 20, kGib = 1 << 30;
-
-std::string format_bytes(double bytes) {
-  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
-                      : fmt::format("{:.1f} GiB", bytes / kGib);
-}
-
 std::string entropy_text(const Evaluation& evaluation) {
   if (const std::optional<double> value = evaluation.telling_entropy()) {
     return fmt::format("{:.4f}", *value);
@@ -43,7 +36,7 @@ void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folde
   base::log_info(fmt::format("tables: {} with {} rows of {}, {} with optimizer state",
                              config.sparse.tables.size(),
                              base::format_count(static_cast<double>(rows)), config.sparse.dim,
-                             format_bytes(static_cast<double>(trainer.tables().bytes()))));
+                             base::format_bytes(static_cast<double>(trainer.tables().bytes()))));
   const int ranks = trainer.ranks().size();
   base::log_info(fmt::format(
       "{}device {}, {} threads, gemm {}", ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",

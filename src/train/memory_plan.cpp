@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/progress.h"
 #include "model/ranker.h"
 #include "model/step_memory.h"
 #include "ops/optimizer.h"
@@ -15,6 +16,8 @@
 
 namespace segue::train {
 namespace {
+
+using base::format_bytes;
 
 constexpr double kMib = 1 << 20, kGib = 1 << 30;
 
@@ -73,11 +76,6 @@ void add_recompute(const RunConfig& c, Device device, MemoryPlan& plan) {
 }
 
 }  // namespace
-
-std::string format_bytes(double bytes) {
-  return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
-                      : fmt::format("{:.1f} GiB", bytes / kGib);
-}
 
 Device planned_device(const RunConfig& config) {
   if (config.train.device == "auto") return choose_device("auto");

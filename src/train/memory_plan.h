@@ -9,9 +9,6 @@
 
 namespace segue::train {
 
-/// "1.5 GiB", in MiB below that.
-std::string format_bytes(double bytes);
-
 /// What a run will take on its device, by purpose, known from the config alone.
 struct MemoryPlan {
   struct Part {
