@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # The whole way on a small made-up log: synth -> prep -> train -> eval -> report. Results go to the
 # folder given as the second argument. Ends with one line and exit code 0 only if the model has learnt:
-# at least 55 % of the way from 0.5 to the best possible AUC, and at least a third of the way from the
+# at least 60 % of the way from 0.5 to the best possible AUC, and at least a third of the way from the
 # better of two simple rules (share of plays heard out, per item and per user) to it. Seeds 1
-# to 4 end at 61 to 62 %; the last bits of sums, and so the processor, change that as much as a seed does.
+# to 4 end at 61 to 62 %.
 set -euo pipefail
 segue=$1 folder=$2
 config=$(dirname "$0")/../configs/demo.toml
@@ -26,8 +26,8 @@ awk -v auc="$(number '"auc": [0-9.]*')" -v oracle="$(yard oracle)" -v item="$(ya
     best = item > user ? item : user
     share = (auc - 0.5) / (oracle - 0.5); gap = (auc - best) / (oracle - best)
     printf "demo: AUC %.4f, oracle %.4f, best baseline %.4f, share %.3f\n", auc, oracle, best, share
-    if (share < 0.55 || gap < 1 / 3) {
-      printf "demo: expected a share of 0.55 and a third of the gap to the baseline (%.3f)\n", gap
+    if (share < 0.6 || gap < 1 / 3) {
+      printf "demo: expected a share of 0.6 and a third of the gap to the baseline (%.3f)\n", gap
       exit 1
     }
   }'
