@@ -24,14 +24,6 @@ uint64_t schema_hash(const Batch& batch) {
   return base::xxh64(text.data(), text.size());
 }
 
-Batch with_schema_of(const Batch& from, HostMemory memory) {
-  Batch batch;
-  if (memory == HostMemory::kPinned) batch.use_pinned_memory();
-  for (const Batch::Group& g : from.groups) batch.add_group(g.name);
-  for (const Batch::Column& c : from.columns) batch.add_column(c.name, c.group);
-  return batch;
-}
-
 std::span<const int64_t> words_of(const std::vector<std::byte>& message) {
   return {reinterpret_cast<const int64_t*>(message.data()), message.size() / sizeof(int64_t)};
 }
@@ -129,8 +121,8 @@ Balancer::Pending::~Pending() = default;
 Balancer::~Balancer() = default;
 
 Balancer::Balancer(const BalanceConfig& config, SampleShape shape, CostWeights weights,
-                   comm::Communicator& group, HostMemory memory)
-    : config_(config), shape_(std::move(shape)), weights_(weights), group_(group), memory_(memory) {
+                   comm::Communicator& group)
+    : config_(config), shape_(std::move(shape)), weights_(weights), group_(group) {
   config_.validate();
   if (config_.has_weights()) weights_ = {config_.token_ps, config_.pair_ps};
 }
@@ -278,7 +270,7 @@ void Balancer::exchange_values(const Batch& batch, const State& state) {
 /// Puts the samples that stayed and those that came into spare_, in order, and swaps. What a rank
 /// sends is in the order of sample numbers too, so that its k-th sample is the k-th one met here.
 void Balancer::assemble(Batch& batch, const State& state) {
-  if (spare_.groups.empty()) spare_ = with_schema_of(batch, memory_);
+  if (spare_.groups.empty()) spare_ = batch.schema();
   spare_.clear();
   const size_t groups = batch.groups.size();
   const size_t ranks = state.send.size();

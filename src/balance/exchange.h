@@ -51,9 +51,9 @@ class Balancer {
   };
 
   /// `group` outlives the balancer and is used by nobody else. `weights` are those of calibrated
-  /// costs unless the config has its own. `memory` is what balanced batches lie in.
+  /// costs unless the config has its own.
   Balancer(const BalanceConfig& config, SampleShape shape, CostWeights weights,
-           comm::Communicator& group, HostMemory memory = HostMemory::kPageable);
+           comm::Communicator& group);
   ~Balancer();
 
   /// The samples of `batch` must not change until it is finished. Error(kPeer) when a rank is gone
@@ -74,7 +74,6 @@ class Balancer {
   SampleShape shape_;
   CostWeights weights_;
   comm::Communicator& group_;
-  HostMemory memory_;
   // Kept between batches: messages of all peers one after the other, and the batch that is made.
   HostArray<int64_t> sent_lengths_, received_lengths_, sent_values_, received_values_;
   Batch spare_;

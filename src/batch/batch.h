@@ -31,9 +31,8 @@ class Batch {
   int add_group(std::string name);
   int add_column(std::string name, int group);
   void clear();
-  /// Memory that is taken from now on, also for columns that are added later, can be copied to a
-  /// GPU in the background.
-  void use_pinned_memory();
+  /// An empty batch with the same groups and columns.
+  Batch schema() const;
 
   int64_t num_samples() const { return sample_index.size(); }
   const Group& group(std::string_view name) const;    // Error(kNotFound) names what there is
@@ -51,21 +50,14 @@ class Batch {
 
   /// Samples [begin, begin + count) as a new batch.
   Batch slice(int64_t begin, int64_t count) const;
-  /// Batches with the same schema, one after the other.
-  static Batch concatenate(std::span<const Batch* const> parts);
 
-  /// One contiguous message and back. unpack() checks every length: a damaged message is
-  /// Error(kCorrupt).
-  std::vector<std::byte> pack() const;
-  static Batch unpack(std::span<const std::byte> message);
+  /// The same schema and samples.
+  bool operator==(const Batch& other) const;
 
   std::vector<Group> groups;
   std::vector<Column> columns;
   HostArray<int64_t> sample_index;  // number of each sample in the global batch of the step
   int64_t global_samples = 0;       // real samples of the step over all ranks
-
- private:
-  HostMemory memory_ = HostMemory::kPageable;
 };
 
 }  // namespace segue

@@ -219,7 +219,7 @@ TEST(Gather, ManyThreadsShareOneGatherer) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (const Batch& batch : batches) EXPECT_TRUE(same_content(batch, alone));
+  for (const Batch& batch : batches) EXPECT_TRUE(batch == alone);
 }
 
 TEST(Gather, AnEmptyBatchIsLegal) {

@@ -42,8 +42,6 @@ Loader::Loader(const Gatherer& gatherer, const LoaderConfig& config)
     : gatherer_(gatherer), config_(config) {
   config_.validate();
   slots_.resize(static_cast<size_t>(config_.batches_in_flight));
-  if (config_.device.is_cpu()) return;
-  for (Slot& slot : slots_) slot.batch.use_pinned_memory();
 }
 
 Loader::~Loader() { stop_and_join(); }

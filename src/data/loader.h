@@ -20,7 +20,6 @@ namespace segue::data {
 struct LoaderConfig {
   int64_t threads = 2;
   int64_t batches_in_flight = 4;  // filled or being filled; each holds memory for a batch
-  Device device = Device::cpu();  // that batches are for, as the trainer decides: pinned for a GPU
 
   void validate() const;  // Error(kConfig)
 };

@@ -196,6 +196,4 @@ inline std::vector<int64_t> sample_values(const Batch& batch, const std::string&
   return {values.begin(), values.end()};
 }
 
-inline bool same_content(const Batch& a, const Batch& b) { return a.pack() == b.pack(); }
-
 }  // namespace segue::data

@@ -23,13 +23,10 @@ std::shared_future<bool> run_on(data::BackgroundWorker& worker, std::function<bo
 BatchPipeline::BatchPipeline(Source& source, Trainer& trainer, balance::Balancer* balancer,
                              Pipeline mode)
     : source_(source), trainer_(trainer), balancer_(balancer) {
-  const bool gpu = trainer.device().is_cuda();
-  if (mode == Pipeline::kOn || (mode == Pipeline::kAuto && gpu)) {
+  if (mode == Pipeline::kOn || (mode == Pipeline::kAuto && trainer.device().is_cuda())) {
     preparer_ = std::make_unique<data::BackgroundWorker>(prepared_.size());
     fetcher_ = std::make_unique<data::BackgroundWorker>(items_.size());
   }
-  if (!gpu) return;
-  for (Item& item : items_) item.batch.use_pinned_memory();
 }
 
 bool BatchPipeline::fetch(int64_t number) {

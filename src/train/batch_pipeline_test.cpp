@@ -46,7 +46,7 @@ class SpoiledSource final : public Source {
 };
 
 SpoiledSource spoiled(const RunConfig& config, int64_t bad, int rank = 0, int ranks = 1) {
-  return {make_source(config, Device::cpu(), rank, ranks), config.model.item.candidate, bad};
+  return {make_source(config, rank, ranks), config.model.item.candidate, bad};
 }
 
 /// One rank cannot prepare the batch after this one, and the others wait for it in the background.

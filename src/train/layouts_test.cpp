@@ -129,8 +129,7 @@ std::vector<double> losses_on(int ranks, const RunConfig& config) {
   comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
     Ranks group(world, config, Device::cpu());
     Trainer trainer(config, Device::cpu(), group);
-    const std::unique_ptr<Source> source =
-        make_source(config, Device::cpu(), world.rank(), world.size());
+    const std::unique_ptr<Source> source = make_source(config, world.rank(), world.size());
     source->start(source->first());
     Batch batch;
     for (int step = 0; step < 10; ++step) {

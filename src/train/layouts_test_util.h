@@ -125,7 +125,7 @@ inline Trained train_layout(comm::World& world, const Layout& layout, int64_t st
   config.validate();
   Ranks ranks(world, config, device);
   Trainer trainer(config, device, ranks);
-  const std::unique_ptr<Source> source = make_source(config, device, world.rank(), world.size());
+  const std::unique_ptr<Source> source = make_source(config, world.rank(), world.size());
   std::unique_ptr<balance::Balancer> balancer;
   if (layout.balance && !ranks.alone()) {
     balance::SampleShape shape;

@@ -147,17 +147,14 @@ class Loop {
 
   /// The first rank makes the indexes that a store lacks, before the others look for them.
   void open_source() {
-    const auto open = [&] {
-      source_ = make_source(config_, device_, ranks_.rank(), ranks_.size());
-    };
+    const auto open = [&] { source_ = make_source(config_, ranks_.rank(), ranks_.size()); };
     if (ranks_.first()) open();
     if (!ranks_.alone()) ranks_.results->barrier().throw_if_failed();
     if (!ranks_.first()) open();
     if (ranks_.alone() || !config_.balance.on) return;
-    balancer_ = std::make_unique<balance::Balancer>(
-        config_.balance, sample_shape(config_.model),
-        cost_weights(config_.model, SimulationConfig{}), *ranks_.balance,
-        device_.is_cuda() ? HostMemory::kPinned : HostMemory::kPageable);
+    balancer_ = std::make_unique<balance::Balancer>(config_.balance, sample_shape(config_.model),
+                                                    cost_weights(config_.model, SimulationConfig{}),
+                                                    *ranks_.balance);
   }
 
   /// The first rank clears away what a killed run left, before the others write.

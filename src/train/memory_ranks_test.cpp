@@ -35,8 +35,7 @@ std::map<std::string, double> by_purpose(const MemoryPlan& plan) {
 /// Trains and evaluates, then lets `look` see the memory that this took.
 template <class Look>
 void train_some(const RunConfig& config, Trainer& trainer, const Ranks& ranks, Look look) {
-  const std::unique_ptr<Source> source =
-      make_source(config, trainer.device(), ranks.rank(), ranks.size());
+  const std::unique_ptr<Source> source = make_source(config, ranks.rank(), ranks.size());
   BatchPipeline pipeline(*source, trainer, nullptr, config.parallel.pipeline);
   pipeline.start(source->first());
   for (int step = 0; step < 3; ++step) trainer.step(*pipeline.next()->prepared);

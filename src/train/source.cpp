@@ -79,22 +79,16 @@ class RandomSource final : public Source {
   StreamPosition position_;
 };
 
-data::LoaderConfig loader_config(const RunConfig& config, Device device) {
-  data::LoaderConfig loader = config.data.loader;
-  loader.device = device;
-  return loader;
-}
-
 class StoreSource final : public Source {
  public:
-  StoreSource(const RunConfig& config, Device device, int rank, int ranks)
+  StoreSource(const RunConfig& config, int rank, int ranks)
       : store_(config.data.store,
                samples_for(config, data::schema_for(config.data.store).samples()),
                config.data.index),
         gatherer_(store_, gather_config(config, store_)),
         stream_(store_, config.data.stream_config(), rank, ranks),
-        loader_(gatherer_, loader_config(config, device)),
-        eval_loader_(gatherer_, loader_config(config, device)),
+        loader_(gatherer_, config.data.loader),
+        eval_loader_(gatherer_, config.data.loader),
         max_eval_batches_(config.eval.max_batches) {}
 
   StreamPosition first() const override { return stream_.start(); }
@@ -219,10 +213,10 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
   return schema;
 }
 
-std::unique_ptr<Source> make_source(const RunConfig& config, Device device, int rank, int ranks) {
+std::unique_ptr<Source> make_source(const RunConfig& config, int rank, int ranks) {
   const base::Stage stage("open data");
   if (config.data.is_random()) return std::make_unique<RandomSource>(config, rank, ranks);
-  return std::make_unique<StoreSource>(config, device, rank, ranks);
+  return std::make_unique<StoreSource>(config, rank, ranks);
 }
 
 }  // namespace segue::train

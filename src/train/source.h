@@ -38,11 +38,9 @@ class Source {
   virtual std::optional<double> oracle_auc() { return std::nullopt; }
 };
 
-/// As `config.data` says. Opens the store, and makes its indexes when they are missing. Batches
-/// from a store lie in memory that `device` can read in the background.
-/// A rank of several gets its share of every batch.
-std::unique_ptr<Source> make_source(const RunConfig& config, Device device, int rank = 0,
-                                    int ranks = 1);
+/// As `config.data` says. Opens the store, and makes its indexes when they are missing. A rank of
+/// several gets its share of every batch.
+std::unique_ptr<Source> make_source(const RunConfig& config, int rank = 0, int ranks = 1);
 
 /// How histories are gathered for the model: as the config says, cut to what the model takes.
 data::GatherConfig gather_config(const RunConfig& config, const data::EventStore& store);
