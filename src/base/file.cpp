@@ -1,5 +1,6 @@
 #include "base/file.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -25,21 +26,6 @@ std::string reason(int error) { return std::generic_category().message(error); }
   fail(ErrorCode::kIo, fmt::format("{}: cannot be opened: {}", path, reason(error)));
 }
 
-/// Closes a descriptor at the end of a scope.
-class Descriptor {
- public:
-  explicit Descriptor(int fd) : fd_(fd) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 /// Makes the new name itself durable, not only the content of the file.
 void sync_folder_of(const std::string& path) {
   std::string folder = std::filesystem::path(path).parent_path().string();
@@ -53,13 +39,118 @@ void sync_folder_of(const std::string& path) {
 
 }  // namespace
 
-MappedFile::MappedFile(const std::string& path) {
-  const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (fd.get() < 0) fail_to_open(path, errno);
+// ---- reading ----
+
+Descriptor::~Descriptor() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+FileIdentity identity_of(const Descriptor& file) {
   struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) fail_to_open(path, errno);
-  if (!S_ISREG(info.st_mode)) fail(ErrorCode::kIo, fmt::format("{}: not a regular file", path));
-  size_ = static_cast<size_t>(info.st_size);
+  if (::fstat(file.get(), &info) != 0) {
+    fail(ErrorCode::kIo, fmt::format("an open file cannot be asked for: {}", reason(errno)));
+  }
+  const auto ns = [](const timespec& time) {
+    return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+  };
+  return {.bytes = info.st_size,
+          .modified_ns = ns(info.st_mtim),
+          .changed_ns = ns(info.st_ctim),
+          .device = info.st_dev,
+          .inode = info.st_ino};
+}
+
+namespace {
+
+// Without O_NONBLOCK opening a pipe waits for whoever writes to it.
+constexpr int kRead = O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+
+[[noreturn]] void fail_irregular(const std::string& path) {
+  fail(ErrorCode::kIo, fmt::format("{}: not a regular file", path));
+}
+
+bool is_control(char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; }
+
+Descriptor checked_regular(Descriptor file, const std::string& path) {
+  struct stat info {};
+  if (file.get() < 0 || ::fstat(file.get(), &info) != 0) fail_to_open(path, errno);
+  if (!S_ISREG(info.st_mode)) fail_irregular(path);
+  return file;
+}
+
+std::string read_all(const Descriptor& fd, const std::string& path) {
+  std::string text;
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t count = ::read(fd.get(), buffer, sizeof(buffer));
+    if (count == 0) return text;
+    if (count > 0) {
+      text.append(buffer, static_cast<size_t>(count));
+    } else if (errno != EINTR) {
+      fail(ErrorCode::kIo, fmt::format("{}: cannot be read: {}", path, reason(errno)));
+    }
+  }
+}
+
+}  // namespace
+
+Descriptor open_regular(const std::string& path) {
+  return checked_regular(Descriptor(::open(path.c_str(), kRead)), path);
+}
+
+bool is_confined(std::string_view name) {
+  if (std::ranges::any_of(name, is_control)) return false;
+  for (size_t begin = 0; begin <= name.size();) {  // an empty part: "", "/x", "x//y", "x/"
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view part = name.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+Descriptor open_beneath(const std::string& folder, const std::string& name) {
+  if (!is_confined(name)) {
+    std::string shown = name;
+    std::ranges::replace_if(shown, is_control, '?');
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{}: `{}` is not the name of a file below it", folder, shown));
+  }
+  const std::string path = folder + "/" + name;
+  Descriptor at(::open(folder.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (at.get() < 0) fail_to_open(folder, errno);
+  for (size_t begin = 0;;) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string part = name.substr(begin, end - begin);
+    const bool last = end == name.size();
+    struct stat info {};
+    if (::fstatat(at.get(), part.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0) {
+      fail_to_open(path, errno);
+    }
+    if (S_ISLNK(info.st_mode)) {
+      fail(ErrorCode::kCorrupt,
+           fmt::format("{}: is a link, or lies behind one; a file that a manifest names must lie "
+                       "in the manifest's folder",
+                       path));
+    }
+    // Opening a device may already do something.
+    if (last && !S_ISREG(info.st_mode)) fail_irregular(path);
+    const int how = last ? kRead : O_PATH | O_DIRECTORY | O_CLOEXEC;
+    at = Descriptor(::openat(at.get(), part.c_str(), how | O_NOFOLLOW));
+    if (last) return checked_regular(std::move(at), path);
+    if (at.get() < 0) fail_to_open(path, errno);
+    begin = end + 1;
+  }
+}
+
+std::string read_regular_file(const std::string& path) {
+  return read_all(open_regular(path), path);
+}
+
+MappedFile::MappedFile(const std::string& path) {
+  const Descriptor fd = open_regular(path);
+  identity_ = identity_of(fd);
+  size_ = static_cast<size_t>(identity_.bytes);
   if (size_ == 0) return;  // an empty mapping is an error to the kernel
   void* const data = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) {
@@ -71,6 +162,8 @@ MappedFile::MappedFile(const std::string& path) {
 MappedFile::~MappedFile() {
   if (data_ != nullptr) ::munmap(data_, size_);
 }
+
+// ---- writing ----
 
 AtomicFile::AtomicFile(std::string path)
     : path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_, ::getpid())) {
@@ -116,17 +209,7 @@ std::string read_file(const std::string& path) {
   // Plain reads, not a mapping: /proc files and pipes announce no size.
   const Descriptor fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (fd.get() < 0) fail_to_open(path, errno);
-  std::string text;
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t count = ::read(fd.get(), buffer, sizeof(buffer));
-    if (count == 0) return text;
-    if (count > 0) {
-      text.append(buffer, static_cast<size_t>(count));
-    } else if (errno != EINTR) {
-      fail(ErrorCode::kIo, fmt::format("{}: cannot be read: {}", path, reason(errno)));
-    }
-  }
+  return read_all(fd, path);
 }
 
 void make_folders(const std::string& path) {

@@ -1,9 +1,12 @@
 #include "base/file.h"
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include "base/test_util.h"
 
@@ -34,6 +37,70 @@ TEST(MappedFile, Errors) {
   const auto folder = error_of([] { MappedFile file(testing::TempDir()); });
   ASSERT_TRUE(folder);
   EXPECT_EQ(folder->code(), ErrorCode::kIo);
+}
+
+TEST(RegularFile, APipeIsRefusedAndNotWaitedFor) {
+  const std::string path = temp_path("pipe");
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  for (const auto& open : std::initializer_list<std::function<void()>>{
+           [&] { open_regular(path); }, [&] { read_regular_file(path); },
+           [&] { MappedFile file(path); },
+           [&] { open_beneath(fs::path(path).parent_path(), fs::path(path).filename()); }}) {
+    EXPECT_TRUE(contains(message_of(ErrorCode::kIo, open), "not a regular file"));
+  }
+  EXPECT_TRUE(contains(message_of(ErrorCode::kIo, [] { open_regular("/dev/null"); }), "regular"));
+}
+
+TEST(RegularFile, IdentityTellsAChangeAndACopy) {
+  const std::string path = temp_path("a"), copy = temp_path("copy");
+  put_file(path, "text");
+  const FileIdentity before = MappedFile(path).identity();
+  EXPECT_EQ(identity_of(open_regular(path)), before);
+  EXPECT_EQ(before.bytes, 4);
+  fs::copy(path, copy);
+  fs::last_write_time(copy, fs::last_write_time(path));
+  EXPECT_FALSE(identity_of(open_regular(copy)).same_file(before));
+  fs::last_write_time(path, fs::last_write_time(path) + std::chrono::nanoseconds(1));
+  const FileIdentity after = identity_of(open_regular(path));
+  EXPECT_TRUE(after.same_file(before));
+  EXPECT_NE(after, before);
+}
+
+TEST(ConfinedName, WhatLeadsOutOfAFolderIsRefused) {
+  for (const char* name : {"a", "a/b", "..a", "a..", "a/.b", "hstu_cache_L16/flat_uid.npy"}) {
+    EXPECT_TRUE(is_confined(name)) << name;
+  }
+  for (const char* name : {"", "/", "/etc/passwd", "..", "../a", "a/..", "a/../b", "a//b", "a/",
+                           ".", "./a", "a/./b", "a\nb", "\x1b[2J", "a\x7f"}) {
+    EXPECT_FALSE(is_confined(name)) << name;
+  }
+  EXPECT_FALSE(is_confined(std::string_view("a\0b", 3)));
+}
+
+TEST(ConfinedName, FilesBeneathAFolder) {
+  const std::string folder = temp_path("folder"), outside = temp_path("outside");
+  make_folders(folder + "/sub");
+  make_folders(outside);
+  put_file(folder + "/sub/a", "text");
+  put_file(outside + "/a", "secret");
+  EXPECT_EQ(identity_of(open_beneath(folder, "sub/a")).bytes, 4);
+  // The folder itself may be reached through a link; what is below it may not.
+  fs::create_directory_symlink(folder, temp_path("link"));
+  EXPECT_EQ(identity_of(open_beneath(temp_path("link"), "sub/a")).bytes, 4);
+  fs::create_directory_symlink(outside, folder + "/away");
+  fs::create_symlink(outside + "/a", folder + "/b");
+  fs::create_symlink("sub/a", folder + "/inside");
+  for (const char* name : {"away/a", "b", "inside"}) {
+    EXPECT_TRUE(contains(message_of(ErrorCode::kCorrupt, [&] { open_beneath(folder, name); }),
+                         "is a link"));
+  }
+  const std::string message =
+      message_of(ErrorCode::kCorrupt, [&] { open_beneath(folder, "../\x1b[2J/a"); });
+  EXPECT_TRUE(contains(message, "not the name of a file below it"));
+  EXPECT_EQ(message.find('\x1b'), std::string::npos);
+  message_of(ErrorCode::kNotFound, [&] { open_beneath(folder, "sub/none"); });
+  message_of(ErrorCode::kNotFound, [&] { open_beneath(folder, "sub/a/below"); });
+  message_of(ErrorCode::kIo, [&] { open_beneath(folder, "sub"); });
 }
 
 TEST(AtomicFile, AppearsOnlyAtCommit) {

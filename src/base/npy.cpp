@@ -245,6 +245,8 @@ NpyFile::NpyFile(const std::string& path) : path_(path), file_(std::make_unique<
 NpyFile::~NpyFile() = default;
 NpyFile::NpyFile(NpyFile&&) noexcept = default;
 
+const FileIdentity& NpyFile::identity() const { return file_->identity(); }
+
 int64_t NpyFile::elements() const { return product(shape_).value_or(0); }
 
 const void* NpyFile::checked_data(std::string_view expected_descr, size_t element_bytes) const {

@@ -11,6 +11,7 @@
 namespace segue::base {
 
 class MappedFile;
+struct FileIdentity;
 
 /// A memory-mapped NumPy array, C order, header versions 1 to 3. Opening checks magic, header and
 /// that the file holds exactly the announced bytes; Error(kCorrupt) otherwise.
@@ -25,6 +26,7 @@ class NpyFile {
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t elements() const;
   std::span<const std::byte> bytes() const { return data_; }
+  const FileIdentity& identity() const;  // of the file that is mapped
 
   template <class T>
   std::span<const T> as(std::string_view expected_descr) const {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <filesystem>
 #include <limits>
 #include <memory>
@@ -119,11 +120,17 @@ std::vector<data::Question> read_pairs(const std::string& path) {
 
 /// "After the last event" becomes a time that has an hour of day.
 void settle_times(const data::EventStore& store, std::vector<data::Question>& questions) {
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
   for (data::Question& q : questions) {
-    if (q.time != std::numeric_limits<int64_t>::max()) continue;
+    if (q.time != kLast) continue;
     const auto u = static_cast<size_t>(q.user);
     const bool known = q.user >= 0 && u < store.user_end().size() && store.user_end()[u] > 0;
-    q.time = known ? store.timestamps()[static_cast<size_t>(store.user_end()[u] - 1)] + 1 : 0;
+    if (!known) {
+      q.time = 0;
+      continue;
+    }
+    const int64_t last_event = store.timestamps()[static_cast<size_t>(store.user_end()[u] - 1)];
+    q.time = std::min(last_event, kLast - 1) + 1;
   }
 }
 

@@ -25,7 +25,9 @@ std::vector<Fact> facts_of(const data::Spread& s) {
   return {s.count, s.min, s.median, Fact::real(s.mean, 1), s.p90, s.max};
 }
 
-Fact days(int64_t seconds) { return Fact::real(static_cast<double>(seconds) / kDay, 2); }
+Fact days(int64_t from, int64_t to) {
+  return Fact::real((static_cast<double>(to) - static_cast<double>(from)) / kDay, 2);
+}
 
 void add_store(FactSheet& sheet, const data::StoreSummary& s) {
   FactTable& t = sheet.table("store");
@@ -37,7 +39,7 @@ void add_store(FactSheet& sheet, const data::StoreSummary& s) {
             {"items seen", {s.items_seen}},
             {"first time", {s.first_time}},
             {"last time", {s.last_time}},
-            {"days", {days(s.last_time - s.first_time)}},
+            {"days", {days(s.first_time, s.last_time)}},
             {"organic share", {Fact::share(s.organic_share)}}};
   if (s.manifest) {
     t.rows.insert(t.rows.begin() + 1,
@@ -73,7 +75,7 @@ void add_summary(FactSheet& sheet, const data::StoreSummary& s) {
   for (const data::WindowSummary& w : s.windows) {
     windows.rows.push_back({fmt::format("m{}", w.min_history),
                             {w.min_history, w.anchors, w.windows, w.empty,
-                             days(w.first_time - s.first_time), days(w.last_time - s.first_time)}});
+                             days(s.first_time, w.first_time), days(s.first_time, w.last_time)}});
   }
   sheet.table("history").rows = {{"asked for", {s.history.history_length}},
                                  {"sampled anchors", {s.history.lengths.count}},
@@ -100,10 +102,8 @@ std::vector<size_t> last_window(const data::EventStore& store, const data::Windo
   if (w.windows == 0) return chosen;
   const int64_t begin = w.first_time + (w.windows - 1) * static_cast<int64_t>(kDay);
   for (size_t i = 0; i < positions.size(); ++i) {
-    const auto at = static_cast<size_t>(positions[i]);
-    const int64_t start = store.user_start()[static_cast<size_t>(store.users()[at])];
-    if (store.timestamps()[at] >= begin && positions[i] - start >= w.min_history)
-      chosen.push_back(i);
+    if (store.timestamps()[static_cast<size_t>(positions[i])] < begin) continue;
+    if (positions[i] - store.owner_of(positions[i]).begin >= w.min_history) chosen.push_back(i);
   }
   return chosen;
 }
@@ -175,17 +175,21 @@ void add_predictions(FactSheet& sheet, const data::EventStore& store, const data
 }  // namespace
 
 void inspect_store(const InspectArguments& arguments) {
-  const data::LogSchema schema = data::schema_for(arguments.path);
-  const data::EventStore store(arguments.path, schema.samples(), arguments.index);
-  const data::StoreSummary summary = data::summarize(store, schema, arguments.config);
+  const std::string folder = data::store_folder(arguments.path);
+  // What is not as it was written is not looked into further.
   const data::VerifyReport integrity =
-      arguments.verify ? data::verify_store(store.folder()) : data::compare_sizes(store);
+      arguments.verify ? data::verify_store(folder) : data::compare_sizes(folder);
   FactSheet sheet;
-  add_summary(sheet, summary);
-  add_predictions(sheet, store, summary, arguments);
+  if (integrity.ok()) {
+    const data::LogSchema schema = data::schema_for(arguments.path);
+    const data::EventStore store(arguments.path, schema.samples(), arguments.index);
+    const data::StoreSummary summary = data::summarize(store, schema, arguments.config);
+    add_summary(sheet, summary);
+    add_predictions(sheet, store, summary, arguments);
+  }
   add_integrity(sheet, integrity, arguments.verify);
   print(arguments.json ? sheet.json() : sheet.text());
-  integrity.throw_if_bad(store.folder());
+  integrity.throw_if_bad(folder);
 }
 
 }  // namespace segue::cli

@@ -35,14 +35,15 @@ std::optional<int64_t> number_after(std::string_view name, std::string_view pref
   return value;
 }
 
+bool is_cache(const fs::path& folder) {
+  return number_after(folder.filename().string(), kCachePrefix).has_value();
+}
+
 std::vector<fs::path> cache_folders_in(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.is_directory(error) &&
-        number_after(entry.path().filename().string(), kCachePrefix).has_value()) {
-      found.push_back(entry.path());
-    }
+    if (entry.is_directory(error) && is_cache(entry.path())) found.push_back(entry.path());
   }
   std::ranges::sort(found);
   return found;
@@ -62,11 +63,18 @@ void require_vector(const base::NpyFile& file) {
 
 }  // namespace
 
+std::string store_folder(const std::string& path) {
+  const fs::path folder = without_trailing_slash(path);
+  if (!is_cache(folder)) return path;
+  return folder.has_parent_path() ? folder.parent_path().string() : ".";
+}
+
 EventStore::EventStore(const std::string& path, const SampleSchema& schema,
-                       const std::string& index_folder)
-    : schema_(schema) {
+                       const std::string& index_folder, VerifyMode verify)
+    : schema_(schema), verify_(verify) {
   schema_.validate();
   find_folders(path, index_folder);
+  open_manifest();
   open_columns();
   check_users();
   check_metadata();
@@ -79,7 +87,7 @@ void EventStore::find_folders(const std::string& path, const std::string& index_
     fail(ErrorCode::kNotFound, fmt::format("{}: no such folder", path));
   }
   fs::path cache = without_trailing_slash(path);
-  if (!number_after(cache.filename().string(), kCachePrefix)) {
+  if (!is_cache(cache)) {
     const std::vector<fs::path> found = cache_folders_in(path);
     if (found.empty()) {
       fail(ErrorCode::kNotFound,
@@ -96,8 +104,7 @@ void EventStore::find_folders(const std::string& path, const std::string& index_
   }
   cache_folder_ = cache.string();
   history_length_ = *number_after(cache.filename().string(), kCachePrefix);
-  const fs::path parent = cache.parent_path();
-  folder_ = parent.empty() ? "." : parent.string();
+  folder_ = store_folder(cache_folder_);
   index_folder_ = index_folder.empty() ? folder_ + "/segue" : index_folder;
   if (!base::exists(cache_folder_ + "/_READY")) {
     corrupt(
@@ -114,6 +121,7 @@ std::string EventStore::column_path(std::string_view column) const {
 template <class T>
 std::span<const T> EventStore::open_column(std::string_view name, std::string_view descr) {
   files_.emplace_back(column_path(name));
+  note_opened(files_.back().path(), files_.back().identity());
   require_vector(files_.back());
   return files_.back().as<T>(descr);
 }
@@ -199,7 +207,7 @@ void EventStore::check_metadata() const {
   const std::string path = cache_folder_ + "/store_meta.json";
   int64_t num_users_said = 0, num_events_said = 0;
   try {
-    const nlohmann::json meta = nlohmann::json::parse(base::read_file(path));
+    const nlohmann::json meta = nlohmann::json::parse(base::read_regular_file(path));
     num_users_said = meta.at("num_users").get<int64_t>();
     num_events_said = meta.at("total_events").get<int64_t>();
   } catch (const nlohmann::json::exception& error) {
@@ -210,6 +218,19 @@ void EventStore::check_metadata() const {
                         num_users_said, num_events_said, column_path("unique_uids"), num_users(),
                         column_path("flat_uid"), num_events()));
   }
+}
+
+UserEvents EventStore::owner_of(int64_t position) const {
+  if (position < 0 || position >= num_events()) {
+    corrupt(fmt::format("{}: an anchor at event {} of {}", cache_folder_, position, num_events()));
+  }
+  const int64_t user = users_[static_cast<size_t>(position)];
+  const auto u = static_cast<size_t>(user);
+  if (u >= user_start_.size() || position < user_start_[u] || position >= user_end_[u]) {
+    corrupt(fmt::format("{} gives event {} to user {}, {} does not", column_path("flat_uid"),
+                        position, user, column_path("user_start")));
+  }
+  return {user, user_start_[u], user_end_[u]};
 }
 
 std::vector<size_t> EventStore::user_runs(int64_t events_per_run) const {
@@ -283,6 +304,7 @@ std::vector<int32_t> EventStore::open_map(const AttributeConfig& attribute,
                                           std::string& source) const {
   source = folder_ + "/" + attribute.file;
   const base::NpyFile file(source);
+  note_opened(source, file.identity());
   require_vector(file);
   const std::span<const int64_t> values = file.as<int64_t>("<i8");
   std::vector<int32_t> map(values.size());
@@ -311,6 +333,9 @@ void EventStore::open_attributes() {
                        folder_, attribute.file, prefix, sources[i]));
     }
     rows[i] = std::make_unique<MappingFiles>(prefix + "item_id.npy", sources[i]);
+    for (const base::NpyFile* file : {&rows[i]->items, &rows[i]->values}) {
+      note_opened(file->path(), file->identity());
+    }
     num_items_ = std::max(num_items_, rows[i]->num_items());
   }
   for (size_t i = 0; i < count; ++i) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,6 +14,8 @@
 #include "base/npy.h"
 #include "data/index_file.h"
 #include "data/sample_schema.h"
+#include "data/store_manifest.h"
+#include "data/verified_files.h"
 
 namespace segue::data {
 
@@ -23,11 +26,18 @@ struct Anchors {
   std::string positions_file, timestamps_file;  // for messages
 };
 
+/// The events [begin, end) of a user.
+struct UserEvents {
+  int64_t user = 0, begin = 0, end = 0;
+};
+
 /// A flat event cache, mapped read-only: one .npy per column, events in (user, time) order. It
 /// opens what `segue prep` and `segue synth` write and, unchanged, what the public reference
 /// writes. Opening checks that the files are there, have the right types and agree in length, that
 /// the store was finished, and that users tile the events; Error(kCorrupt) names the files that
-/// disagree.
+/// disagree. Columns of events are not looked through, that would take as long as training on them:
+/// what they hold may be any number, and only owner_of() and the tables of users are safe to index
+/// with. StoreVerifier compares checksums.
 ///
 /// Layout of a store:  STORE/hstu_cache_L<history>/    the columns
 ///                     STORE/item_to_<attribute>.npy   maps from items
@@ -39,7 +49,7 @@ class EventStore {
   /// `path` is the store or its cache folder. `index_folder` replaces STORE/segue where the store
   /// cannot be written; one such folder serves one store.
   EventStore(const std::string& path, const SampleSchema& schema,
-             const std::string& index_folder = "");
+             const std::string& index_folder = "", VerifyMode verify = VerifyMode::kAuto);
   EventStore(const EventStore&) = delete;
   EventStore& operator=(const EventStore&) = delete;
 
@@ -47,7 +57,11 @@ class EventStore {
   int64_t num_users() const { return static_cast<int64_t>(unique_users_.size()); }
   int64_t history_length() const { return history_length_; }  // the L of the folder's name
 
-  // Per event.
+  /// Whose event this is. Error(kCorrupt) if there is no such event, or if flat_uid says otherwise
+  /// than the tables of users.
+  UserEvents owner_of(int64_t position) const;
+
+  // Per event, as the files have it.
   std::span<const int64_t> users() const { return users_; }
   std::span<const int64_t> items() const { return items_; }
   std::span<const int64_t> timestamps() const { return timestamps_; }
@@ -79,6 +93,19 @@ class EventStore {
   /// Path of a column's file, for messages: "flat_uid" and the like.
   std::string column_path(std::string_view column) const;
 
+  /// What has been read so far and has checksums, in the manifest or (anchors made here) of its
+  /// own; nothing with VerifyMode::kNever.
+  std::vector<CheckedFile> checked_files() const;
+  /// What has been read so far and is not in the manifest.
+  std::vector<std::string> unlisted_files() const;
+  VerifyMode verify_mode() const { return verify_; }
+  bool has_manifest() const { return manifest_.has_value(); }
+  VerifiedFiles& verified() const { return *verified_; }  // not with VerifyMode::kNever
+  /// Compares opened files with their checksums, those that have not been compared before. What is
+  /// derived from a store must not outlive a damage of it: call this before. Error(kCorrupt).
+  void require_intact(std::span<const std::string> paths) const;
+  [[noreturn]] void fail_damaged(const std::string& path, const std::string& problem) const;
+
   /// Runs of whole users, about `events_per_run` events each: numbers of first users in
   /// unique_users(), ending with num_users(). What a builder hands to its threads.
   std::vector<size_t> user_runs(int64_t events_per_run) const;
@@ -87,6 +114,8 @@ class EventStore {
   struct AnchorFiles;
 
   void find_folders(const std::string& path, const std::string& index_folder);
+  void open_manifest();
+  void note_opened(const std::string& path, const base::FileIdentity& identity) const;
   void open_columns();
   void check_users() const;
   void check_metadata() const;
@@ -102,6 +131,12 @@ class EventStore {
   SampleSchema schema_;
   std::string folder_, cache_folder_, index_folder_;
   int64_t history_length_ = 0;
+  VerifyMode verify_ = VerifyMode::kAuto;
+  std::optional<StoreManifest> manifest_;  // not read where nothing is verified
+  std::unique_ptr<VerifiedFiles> verified_;
+  mutable std::mutex opened_mutex_;
+  mutable std::vector<CheckedFile> opened_;
+  mutable std::vector<std::string> unlisted_;
 
   std::deque<base::NpyFile> files_;
   std::span<const int64_t> users_, items_, timestamps_, kinds_;
@@ -119,5 +154,8 @@ class EventStore {
   mutable std::mutex anchors_mutex_;
   mutable std::map<int64_t, std::unique_ptr<AnchorFiles>> anchors_;
 };
+
+/// The store that a path means: itself, or the folder around it if it is a cache.
+std::string store_folder(const std::string& path);
 
 }  // namespace segue::data

@@ -43,8 +43,10 @@ std::unique_ptr<EventStore::AnchorFiles> EventStore::open_anchors(int64_t min_hi
   const std::string timestamps = column_path("anchor_ts" + ending);
   if (!base::exists(positions) || !base::exists(timestamps)) return nullptr;
   auto files = std::make_unique<AnchorFiles>();
-  files->npy.emplace_back(positions);
-  files->npy.emplace_back(timestamps);
+  for (const std::string& path : {positions, timestamps}) {
+    files->npy.emplace_back(path);
+    note_opened(path, files->npy.back().identity());
+  }
   files->anchors = {files->npy[0].as<int64_t>("<i8"), files->npy[1].as<int64_t>("<i8"), positions,
                     timestamps};
   return files;
@@ -56,10 +58,19 @@ std::unique_ptr<EventStore::AnchorFiles> EventStore::derive_anchors(int64_t min_
   key = fingerprint_of(user_start_, key);
   key = fingerprint_of(std::span<const int64_t>(schema_.anchor_kinds), key);
   auto files = std::make_unique<AnchorFiles>();
-  files->derived.push_back(
-      open_or_build(index_folder_, fmt::format("anchors_m{}.idx", min_history), key,
-                    [&](const std::string& path) { make_anchors(min_history, path, key); }));
+  files->derived.push_back(open_or_build(
+      index_folder_, fmt::format("anchors_m{}.idx", min_history), key,
+      [&](const std::string& path) {
+        const std::string made_from[] = {column_path("flat_event_types"),
+                                         column_path("flat_timestamps"), column_path("user_start")};
+        require_intact(made_from);
+        make_anchors(min_history, path, key);
+      }));
   const IndexFile& file = files->derived.back();
+  if (verify_ != VerifyMode::kNever) {
+    const std::lock_guard lock(opened_mutex_);
+    opened_.push_back(file.checked());
+  }
   files->anchors = {file.section<int64_t>(0), file.section<int64_t>(1), file.path(), file.path()};
   return files;
 }
@@ -74,6 +85,7 @@ void EventStore::make_anchors(int64_t min_history, const std::string& path, uint
     for (size_t u = runs[run]; u < runs[run + 1]; ++u) {
       const auto uid = static_cast<size_t>(unique_users_[u]);
       const int64_t end = user_end_[uid];
+      if (min_history >= end - user_start_[uid]) continue;
       for (int64_t event = user_start_[uid] + min_history; event < end; ++event) {
         const auto kind = static_cast<size_t>(kinds_[static_cast<size_t>(event)]);
         if (kind < is_anchor_kind.size() && is_anchor_kind[kind]) action(event);

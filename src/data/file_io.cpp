@@ -2,14 +2,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -24,14 +22,6 @@ constexpr size_t kCopyBuffer = 1 << 20;
 [[noreturn]] void fail_io(const std::string& path, const char* what, int error) {
   fail(ErrorCode::kIo,
        fmt::format("{}: cannot be {}: {}", path, what, std::generic_category().message(error)));
-}
-
-/// Bytes of an element of "<i8", "|b1" and the like.
-size_t dtype_bytes(std::string_view dtype) {
-  size_t bytes = 0;
-  std::from_chars(dtype.data() + 2, dtype.data() + dtype.size(), bytes);
-  SEGUE_ASSERT(bytes > 0, "not a NumPy element type");
-  return bytes;
 }
 
 std::string header(const std::string& dtype, int64_t count) {
@@ -79,33 +69,20 @@ void OutputFile::close() {
   if (::close(fd) != 0 || error != 0) fail_io(path_, "written", error != 0 ? error : errno);
 }
 
-InputFile::InputFile(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) {
-    if (errno == ENOENT || errno == ENOTDIR) {
-      fail(ErrorCode::kNotFound, fmt::format("{}: no such file", path_));
-    }
-    fail_io(path_, "opened", errno);
-  }
-  struct stat info {};
-  const int rc = ::fstat(fd_, &info);
-  if (rc != 0 || !S_ISREG(info.st_mode)) {
-    const int error = errno;
-    ::close(fd_);
-    if (rc != 0) fail_io(path_, "opened", error);
-    fail(ErrorCode::kIo, fmt::format("{}: not a regular file", path_));
-  }
-  size_ = info.st_size;
-}
+InputFile::InputFile(std::string path)
+    : path_(std::move(path)),
+      file_(base::open_regular(path_)),
+      identity_(base::identity_of(file_)) {}
 
-InputFile::~InputFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
+InputFile::InputFile(const std::string& folder, const std::string& name)
+    : path_(folder + "/" + name),
+      file_(base::open_beneath(folder, name)),
+      identity_(base::identity_of(file_)) {}
 
 size_t InputFile::read_at(int64_t offset, void* data, size_t bytes) const {
   size_t done = 0;
   while (done < bytes) {
-    const ssize_t n = ::pread(fd_, static_cast<char*>(data) + done, bytes - done,
+    const ssize_t n = ::pread(file_.get(), static_cast<char*>(data) + done, bytes - done,
                               offset + static_cast<int64_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_io(path_, "read", errno);
@@ -115,8 +92,20 @@ size_t InputFile::read_at(int64_t offset, void* data, size_t bytes) const {
   return done;
 }
 
+void InputFile::read_in_order() const { ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL); }
+
+int64_t element_bytes(std::string_view dtype) {
+  for (const std::string_view known : {"|b1", "|i1", "<u4", "<f4", "<i8"}) {
+    if (dtype == known) return known[2] - '0';
+  }
+  return 0;
+}
+
 ColumnFile::ColumnFile(const std::string& path, std::string dtype)
-    : file_(path), dtype_(std::move(dtype)), element_bytes_(dtype_bytes(dtype_)) {
+    : file_(path),
+      dtype_(std::move(dtype)),
+      element_bytes_(static_cast<size_t>(element_bytes(dtype_))) {
+  SEGUE_ASSERT(element_bytes_ > 0, "not a type of elements");
   // A header of zeros: the file does not open as an array before finish().
   const std::string placeholder(header(dtype_, 0).size(), '\0');
   header_bytes_ = placeholder.size();
@@ -179,8 +168,7 @@ FileRecord HashedFile::finish() {
   return record;
 }
 
-FileRecord record_of(const std::string& path) {
-  const InputFile file(path);
+FileRecord record_of(const InputFile& file) {
   std::vector<std::byte> buffer(
       std::min<size_t>(kCopyBuffer, static_cast<size_t>(file.size()) + 1));
   base::Xxh64Stream hash;

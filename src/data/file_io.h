@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file.h"
 #include "base/hash.h"
 
 namespace segue::data {
@@ -33,22 +34,25 @@ class OutputFile {
   int fd_ = -1;
 };
 
+/// A regular file; anything else is Error(kIo), and not waited for.
 class InputFile {
  public:
   explicit InputFile(std::string path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
+  /// A file that data names: never leaves `folder`, see base::open_beneath().
+  InputFile(const std::string& folder, const std::string& name);
 
   const std::string& path() const { return path_; }
-  int64_t size() const { return size_; }
+  int64_t size() const { return identity_.bytes; }
+  const base::FileIdentity& identity() const { return identity_; }  // when it was opened
   /// Fills as much of `data` as the file has from `offset` on. Safe from several threads.
   size_t read_at(int64_t offset, void* data, size_t bytes) const;
+  /// Advice to the system: all of it will be read, from front to back.
+  void read_in_order() const;
 
  private:
   std::string path_;
-  int fd_ = -1;
-  int64_t size_ = 0;
+  base::Descriptor file_;
+  base::FileIdentity identity_;
 };
 
 /// What a manifest says about a file.
@@ -59,6 +63,9 @@ struct FileRecord {
   std::string dtype;   // NumPy's word; empty: no array
   int64_t count = 0;   // elements
 };
+
+/// Bytes of an element of "<i8", "|b1" and the like; 0: nothing that a store has.
+int64_t element_bytes(std::string_view dtype);
 
 /// A one-dimensional .npy file of which nobody knows the length yet: the header is written last.
 class ColumnFile {
@@ -108,7 +115,7 @@ class HashedFile {
 };
 
 /// Size and hash of a file that is there, read through a buffer.
-FileRecord record_of(const std::string& path);
+FileRecord record_of(const InputFile& file);
 
 void sync_folder(const std::string& path);
 /// Renames durably as far as the file goes; the folders are synced by the caller.

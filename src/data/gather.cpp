@@ -174,19 +174,8 @@ void Gatherer::check_schema(const Batch& batch) const {
 }
 
 Gatherer::Anchor Gatherer::locate(int64_t position) const {
-  if (position < 0 || position >= store_.num_events()) {
-    fail(ErrorCode::kCorrupt, fmt::format("{}: anchor at event {} of {}", store_.cache_folder(),
-                                          position, store_.num_events()));
-  }
-  const int64_t user = store_.users()[static_cast<size_t>(position)];
-  const auto u = static_cast<size_t>(user);
-  if (u >= store_.user_start().size() || position < store_.user_start()[u] ||
-      position >= store_.user_end()[u]) {
-    fail(ErrorCode::kCorrupt,
-         fmt::format("{} gives event {} to user {}, {} does not", store_.column_path("flat_uid"),
-                     position, user, store_.column_path("user_start")));
-  }
-  return {position, user, store_.user_start()[u]};
+  const UserEvents of = store_.owner_of(position);
+  return {position, of.user, of.begin};
 }
 
 Gatherer::Anchor Gatherer::locate(const Question& q) const {

@@ -63,6 +63,7 @@ class Gatherer {
 
   const EventStore& store() const { return store_; }
   const GatherConfig& config() const { return config_; }
+  const PoolIndex& pools() const { return pools_; }
 
  private:
   struct Cross {

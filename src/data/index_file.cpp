@@ -98,16 +98,21 @@ std::optional<IndexFile> IndexFile::open(const std::string& path, const uint64_t
   if (fingerprint != nullptr && header.fingerprint != *fingerprint)
     return reject("the store has changed");
 
-  // The header is as it was written, so its numbers are good; the file may still be cut off.
+  // The file may be cut off, and the header's checksum is one that anybody can compute.
+  if (header.num_sections < 0 || header.num_sections > kMaxSections) {
+    return reject("its header is damaged");
+  }
   int64_t at = kHeaderBytes;
   for (int64_t i = 0; i < header.num_sections; ++i) {
     const int64_t bytes = header.section_bytes[i];
-    if (bytes > size - at) return reject("it is cut off");
+    if (bytes < 0 || bytes > size - at) return reject("it is cut off");
     index.sections_.push_back(all.subspan(static_cast<size_t>(at), static_cast<size_t>(bytes)));
     at += aligned(bytes);
   }
-  const int64_t blocks = header.num_blocks;
-  if (at + blocks * static_cast<int64_t>(sizeof(uint64_t)) != size) return reject("it is cut off");
+  const int64_t blocks = base::num_chunks(at - kHeaderBytes, kBlockBytes);
+  if (header.num_blocks != blocks || at + blocks * static_cast<int64_t>(sizeof(uint64_t)) != size) {
+    return reject("it is cut off");
+  }
   std::vector<uint64_t> checksums(static_cast<size_t>(blocks));
   if (blocks > 0)
     std::memcpy(checksums.data(), all.data() + at, checksums.size() * sizeof(uint64_t));
@@ -125,7 +130,31 @@ std::optional<IndexFile> IndexFile::open(const std::string& path, const uint64_t
     }
     forget_pages(block_of(payload, block));
   }
+  for (int64_t block = 0; block < blocks; ++block) {
+    const int64_t begin = kHeaderBytes + block * kBlockBytes;
+    index.blocks_.push_back(
+        {begin, std::min(begin + kBlockBytes, at), checksums[static_cast<size_t>(block)]});
+  }
   return index;
+}
+
+std::span<const std::byte> IndexFile::section_bytes(size_t i, size_t element_bytes) const {
+  if (i >= sections_.size() || sections_[i].size() % element_bytes != 0) {
+    fail_senseless("its sections are not those of such an index");
+  }
+  return sections_[i];
+}
+
+void IndexFile::fail_senseless(const std::string& what) const {
+  fail(ErrorCode::kCorrupt, fmt::format("{}: {}; remove the file, it is made again", path_, what));
+}
+
+CheckedFile IndexFile::checked() const {
+  return {.name = std::filesystem::path(path_).filename().string(),
+          .path = path_,
+          .identity = file_->identity(),
+          .bytes = file_->identity().bytes,
+          .checksums = blocks_};
 }
 
 IndexWriter::IndexWriter(std::string path, uint64_t fingerprint,

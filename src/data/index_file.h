@@ -12,6 +12,7 @@
 
 #include "base/file.h"
 #include "base/progress.h"
+#include "data/file_check.h"
 
 namespace segue::data {
 
@@ -31,19 +32,27 @@ class IndexFile {
   static std::string find_damage(const std::string& path);
 
   const std::string& path() const { return path_; }
+  /// Error(kCorrupt) if the file has no such section: only checksums have been looked at so far,
+  /// and anyone can make those.
   template <class T>
   std::span<const T> section(size_t i) const {
-    const std::span<const std::byte> bytes = sections_[i];
+    const std::span<const std::byte> bytes = section_bytes(i, sizeof(T));
     return {reinterpret_cast<const T*>(bytes.data()), bytes.size() / sizeof(T)};
   }
+  /// For whoever finds that numbers in it make no sense.
+  [[noreturn]] void fail_senseless(const std::string& what) const;
+  /// Everything that opening may have left out.
+  CheckedFile checked() const;
 
  private:
+  std::span<const std::byte> section_bytes(size_t i, size_t element_bytes) const;
   static std::optional<IndexFile> open(const std::string& path, const uint64_t* fingerprint,
                                        int64_t blocks_checked, std::string& why);
 
   std::string path_;
   std::unique_ptr<base::MappedFile> file_;
   std::vector<std::span<const std::byte>> sections_;
+  std::vector<Checksum> blocks_;
 };
 
 /// Writes an IndexFile whose sizes are known beforehand, in any order; under a temporary name until

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
-#include <filesystem>
 #include <limits>
 #include <mutex>
 #include <numeric>
-#include <system_error>
 #include <unordered_set>
 
 #include <fmt/format.h>
@@ -142,15 +140,7 @@ WindowSummary summarize_windows(const EventStore& store, int64_t min_history) {
 /// Length of the interleaved history of the event at `position`, counted from the newest on.
 int64_t history_length(const EventStore& store, int64_t position, int64_t wanted, int64_t window) {
   const size_t num_pools = store.schema().pools.size();
-  const auto uid = position >= 0 && position < store.num_events()
-                       ? static_cast<size_t>(store.users()[static_cast<size_t>(position)])
-                       : store.user_start().size();
-  if (uid >= store.user_start().size()) {
-    fail(ErrorCode::kCorrupt,
-         fmt::format("{}: the anchor at event {} belongs to no user; see `segue inspect --verify`",
-                     store.cache_folder(), position));
-  }
-  const int64_t begin = std::max(store.user_start()[uid], position - window);
+  const int64_t begin = std::max(store.owner_of(position).begin, position - window);
   std::vector<int64_t> room(num_pools,
                             std::max<int64_t>(1, wanted / static_cast<int64_t>(num_pools)));
   int64_t length = 0;
@@ -217,9 +207,8 @@ Spread spread_of(std::vector<int64_t> values) {
 }
 
 LogSchema schema_for(const std::string& store) {
-  for (const std::string& folder : {store, store + "/.."}) {
-    if (base::exists(folder + "/" + kSchemaFile)) return read_store_schema(folder);
-  }
+  const std::string folder = store_folder(store);
+  if (base::exists(folder + "/" + kSchemaFile)) return read_store_schema(folder);
   return LogSchema::preset("yambda-5b");
 }
 
@@ -244,8 +233,10 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
   const EventCounts counts = count_events(store, schema.kinds.size(), seen);
   s.items_seen = seen.count();
   s.organic_share = ratio(counts.organic, s.events);
-  s.first_time = counts.first_time;
-  s.last_time = counts.last_time;
+  if (s.events > 0) {
+    s.first_time = counts.first_time;
+    s.last_time = counts.last_time;
+  }
   for (size_t i = 0; i < counts.kinds.size(); ++i) {
     s.kinds.push_back({schema.kinds[i], counts.kinds[i], ratio(counts.kinds[i], s.events)});
   }
@@ -267,23 +258,21 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
   return s;
 }
 
-VerifyReport compare_sizes(const EventStore& store) {
+VerifyReport compare_sizes(const std::string& store) {
   VerifyReport report;
-  if (!base::exists(store.folder() + "/" + kManifestFile)) return report;
+  if (!base::exists(store + "/" + kManifestFile)) return report;
   report.has_manifest = true;
-  for (const FileRecord& wanted : StoreManifest::read(store.folder()).files) {
-    std::error_code error;
-    const auto bytes =
-        static_cast<int64_t>(std::filesystem::file_size(store.folder() + "/" + wanted.name, error));
-    if (error) {
-      report.problems.push_back(fmt::format("{}: {}", wanted.name, error.message()));
-      continue;
-    }
-    ++report.files;
-    report.bytes += bytes;
-    if (bytes != wanted.bytes) {
-      report.problems.push_back(
-          fmt::format("{}: {} bytes, should be {}", wanted.name, bytes, wanted.bytes));
+  for (const FileRecord& wanted : StoreManifest::read(store).files) {
+    try {
+      const int64_t bytes = InputFile(store, wanted.name).size();
+      ++report.files;
+      report.bytes += bytes;
+      if (bytes != wanted.bytes) {
+        report.problems.push_back(
+            fmt::format("{}: {} bytes, should be {}", wanted.name, bytes, wanted.bytes));
+      }
+    } catch (const Error& error) {
+      report.problems.push_back(error.what());
     }
   }
   return report;

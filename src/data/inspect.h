@@ -81,6 +81,6 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
 
 /// Compares the sizes of all files with the manifest, if there is one; events, users and anchors
 /// stay 0. verify_store() reads everything.
-VerifyReport compare_sizes(const EventStore& store);
+VerifyReport compare_sizes(const std::string& store);
 
 }  // namespace segue::data

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file.h"
 
 namespace segue::data {
 namespace {
@@ -60,6 +61,9 @@ void check_distinct(Problems& problems, const std::vector<std::string>& names, c
 
 void check_columns(Problems& problems, const LogSchema& c) {
   problems.check(!c.events.empty(), "events: say which file (or pattern) holds the events");
+  problems.check(c.events.empty() || base::is_confined(c.events),
+                 "events: files of a log lie in its folder; \"..\", absolute paths and control "
+                 "characters are not taken");
   problems.check(!c.user.empty() && !c.item.empty() && !c.time.empty(),
                  "user, item and time must name columns");
   problems.check(is_unit(c.time_unit_seconds),
@@ -141,6 +145,8 @@ void check_attributes(Problems& problems, const LogSchema& c) {
     }
     if (a.file.empty() || a.item.empty() || a.value.empty()) {
       problems.add("attribute \"{}\": needs file, item and value", a.name);
+    } else if (!base::is_confined(a.file)) {
+      problems.add("attribute \"{}\": its file lies in the folder of the log", a.name);
     }
   }
   check_distinct(problems, names, "attribute");

@@ -134,32 +134,39 @@ class Builder {
 
 }  // namespace
 
-PoolIndex::PoolIndex(IndexFile file, size_t num_pools) : file_(std::move(file)) {
-  for (size_t p = 0; p < num_pools; ++p) {
+PoolIndex::PoolIndex(IndexFile file, const EventStore& store) : file_(std::move(file)) {
+  for (size_t p = 0; p < store.schema().pools.size(); ++p) {
     pools_.push_back({file_.section<int64_t>(offsets_section(p)),
                       file_.section<uint32_t>(positions_section(p))});
     // Look-ups trust them.
     const std::span<const int64_t> offsets = pools_[p].offsets;
-    if (offsets.empty() || offsets.front() != 0 || offsets.back() != size(p) ||
-        !std::ranges::is_sorted(offsets)) {
-      fail(ErrorCode::kCorrupt,
-           fmt::format("{}: its offsets are wrong; remove the file, it is made again", path()));
+    if (offsets.size() != store.user_start().size() + 1 || offsets.front() != 0 ||
+        offsets.back() != size(p) || !std::ranges::is_sorted(offsets)) {
+      file_.fail_senseless("its offsets are wrong");
     }
   }
-  num_shared_ = file_.section<int64_t>(kFacts)[0];
+  const std::span<const int64_t> facts = file_.section<int64_t>(kFacts);
+  if (facts.size() != 1) file_.fail_senseless("it does not count shared events");
+  num_shared_ = facts[0];
 }
 
 PoolIndex PoolIndex::open_or_build(const EventStore& store) {
   const std::vector<PoolConfig>& pools = store.schema().pools;
+  std::vector<std::string> made_from = {store.column_path("user_start"),
+                                        store.column_path("user_end")};
   uint64_t key = fingerprint_of(store.user_start(), pools.size());
   key = fingerprint_of(store.user_end(), key);
   for (size_t p = 0; p < pools.size(); ++p) {
     key = fingerprint_of(std::span<const char>(pools[p].name), key);
     key = fingerprint_of(store.in_pool(p), key);
+    made_from.push_back(store.column_path("flat_is_" + pools[p].name));
   }
   return {data::open_or_build(store.index_folder(), "pools.idx", key,
-                              [&](const std::string& path) { Builder(store).write(path, key); }),
-          pools.size()};
+                              [&](const std::string& path) {
+                                store.require_intact(made_from);
+                                Builder(store).write(path, key);
+                              }),
+          store};
 }
 
 }  // namespace segue::data

@@ -28,13 +28,14 @@ class PoolIndex {
   /// Events that are in more than one pool.
   int64_t num_shared() const { return num_shared_; }
   const std::string& path() const { return file_.path(); }
+  const IndexFile& file() const { return file_; }
 
  private:
   struct Pool {
     std::span<const int64_t> offsets;     // [largest uid + 2]
     std::span<const uint32_t> positions;  // [events of the pool]
   };
-  PoolIndex(IndexFile file, size_t num_pools);
+  PoolIndex(IndexFile file, const EventStore& store);
 
   IndexFile file_;
   std::vector<Pool> pools_;

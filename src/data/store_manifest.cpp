@@ -1,6 +1,7 @@
 #include "data/store_manifest.h"
 
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/npy.h"
 
 namespace segue::data {
 namespace {
@@ -58,6 +60,14 @@ Json without_checksum(const StoreManifest& m) {
   return j;
 }
 
+bool is_array(const FileRecord& file) {
+  int64_t elements = 0;
+  const int64_t shape[] = {file.count};
+  return file.count >= 0 && element_bytes(file.dtype) > 0 &&
+         !__builtin_mul_overflow(file.count, element_bytes(file.dtype), &elements) &&
+         file.bytes - elements == static_cast<int64_t>(base::npy_header(file.dtype, shape).size());
+}
+
 std::string anchor_suffix(int64_t history_length, int64_t min_history) {
   return min_history == history_length ? fmt::format("L{}", history_length)
                                        : fmt::format("L{}_m{}", history_length, min_history);
@@ -75,10 +85,31 @@ const FileRecord* StoreManifest::find(const std::string& name) const {
   return found == files.end() ? nullptr : &*found;
 }
 
+uint64_t StoreManifest::checksum() const { return base::xxh64(dump(without_checksum(*this))); }
+
 std::string StoreManifest::to_json() const {
   Json j = without_checksum(*this);
-  j["checksum"] = hex(base::xxh64(dump(j)));
+  j["checksum"] = hex(checksum());
   return dump(j, 2) + "\n";
+}
+
+std::string StoreManifest::problem() const {
+  if (history_length < 1) return fmt::format("a history length of {}", history_length);
+  if (min_history.empty() || min_history.front() < 0 ||
+      std::ranges::adjacent_find(min_history, std::greater_equal<>()) != min_history.end()) {
+    return fmt::format("minimum histories [{}]", fmt::join(min_history, ", "));
+  }
+  if (num_users < 1 || num_events < num_users || num_items < 0) {
+    return fmt::format("{} events of {} users with {} items", num_events, num_users, num_items);
+  }
+  for (const FileRecord& file : files) {
+    if (!base::is_confined(file.name)) return "a file whose name is not one below the store";
+    if (file.bytes < 0 || !(file.dtype.empty() ? file.count == 0 : is_array(file))) {
+      return fmt::format("{} of {} bytes: {} elements of '{}'", file.name, file.bytes, file.count,
+                         file.dtype);
+    }
+  }
+  return {};
 }
 
 StoreManifest StoreManifest::from_json(const std::string& text, const std::string& path) {
@@ -109,8 +140,11 @@ StoreManifest StoreManifest::from_json(const std::string& text, const std::strin
       record.count = file.value("count", int64_t{0});
       m.files.push_back(record);
     }
-    if (from_hex(j.at("checksum")) != base::xxh64(dump(without_checksum(m)))) {
+    if (from_hex(j.at("checksum")) != m.checksum()) {
       fail(ErrorCode::kCorrupt, fmt::format("{}: checksum is wrong; it was changed", path));
+    }
+    if (const std::string problem = m.problem(); !problem.empty()) {
+      fail(ErrorCode::kCorrupt, fmt::format("{}: no store has {}", path, problem));
     }
     return m;
   } catch (const Json::exception& error) {
@@ -122,11 +156,21 @@ StoreManifest StoreManifest::from_json(const std::string& text, const std::strin
 
 StoreManifest StoreManifest::read(const std::string& store) {
   const std::string path = store + "/" + kManifestFile;
-  return from_json(base::read_file(path), path);
+  return from_json(base::read_regular_file(path), path);
 }
 
 LogSchema read_store_schema(const std::string& store) {
-  return load_log_schema({.file = store + "/" + kSchemaFile, .sets = {}, .use_environment = false});
+  const std::string path = store + "/" + kSchemaFile;
+  try {
+    // With a line end the text is never empty, which would be no text at all.
+    return load_log_schema({.file = path,
+                            .text = base::read_regular_file(path) + "\n",
+                            .sets = {},
+                            .use_environment = false});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfig) throw;
+    fail(ErrorCode::kCorrupt, error.what());  // a program wrote it
+  }
 }
 
 std::string positions_file(int64_t history_length, int64_t min_history) {

@@ -36,9 +36,15 @@ struct StoreManifest {
   const FileRecord* find(const std::string& name) const;
 
   std::string to_json() const;
+  uint64_t checksum() const;  // as to_json() has it
+  /// Error(kCorrupt) for anything that to_json() would not have written: its checksum is one that
+  /// anybody can compute, so every number is checked, and names do not leave the store.
   static StoreManifest from_json(const std::string& text, const std::string& path);
   /// Error(kNotFound) if there is none, Error(kCorrupt) if it is damaged.
   static StoreManifest read(const std::string& store);
+
+ private:
+  std::string problem() const;  // empty: none
 };
 
 /// The schema that a store was made with (STORE/segue/schema.toml).

@@ -47,7 +47,8 @@ bool is_derived(const std::string& name) {
   const std::string whole = name.substr(0, name.find(".tmp-"));  // or on its way to be one
   return whole == "manifest.json" || whole == "schema.toml" || whole == "listen_probability.npy" ||
          whole == ".lock" || whole.ends_with(".idx") || whole.ends_with("_ids.npy") ||
-         whole.ends_with("_ids.txt");
+         whole.ends_with("_ids.txt") ||
+         (whole.starts_with("verified-") && whole.ends_with(".json"));
 }
 
 /// Names at the top of a folder that only a store has. `segue` is one only if nothing else is in

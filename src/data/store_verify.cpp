@@ -16,6 +16,7 @@
 #include "base/npy.h"
 #include "base/progress.h"
 #include "data/event.h"
+#include "data/file_check.h"
 #include "data/file_io.h"
 #include "data/index_file.h"
 #include "data/log_schema.h"
@@ -148,10 +149,11 @@ std::vector<int64_t> find_floors(const std::string& cache, int64_t history_lengt
     if (!name.starts_with(prefix) || !name.ends_with(".npy")) continue;
     int64_t floor = history_length;
     if (name != prefix + ".npy") {
-      const char* const begin = name.data() + prefix.size() + 2;  // behind "_m"
+      if (!name.starts_with(prefix + "_m")) continue;
+      const char* const begin = name.data() + prefix.size() + 2;
       if (std::from_chars(begin, name.data() + name.size(), floor).ec != std::errc()) continue;
     }
-    floors.push_back(floor);
+    if (floor >= 0 && name == positions_file(history_length, floor)) floors.push_back(floor);
   }
   std::sort(floors.begin(), floors.end());
   return floors;
@@ -187,31 +189,18 @@ StoreParts find_parts(const std::string& store) {
 // ---- files against the manifest ----
 
 void check_file(const std::string& store, const FileRecord& wanted, VerifyReport& report) {
-  const std::string path = store + "/" + wanted.name;
   const auto complain = [&](const std::string& what) {
     report.problems.push_back(fmt::format("{}: {}", wanted.name, what));
   };
-  if (!base::exists(path)) return complain("is missing");
-  const InputFile file(path);
-  ++report.files;
-  report.bytes += file.size();
-  if (file.size() != wanted.bytes) {
-    return complain(fmt::format("has {} bytes, should have {}", file.size(), wanted.bytes));
+  try {
+    FileCheck check(InputFile(store, wanted.name), wanted.bytes, checksums_of(wanted));
+    ++report.files;
+    check.finish();
+    report.bytes += check.bytes_read();
+    if (!check.problem().empty()) complain(check.problem());
+  } catch (const Error& error) {
+    complain(error.code() == ErrorCode::kNotFound ? "is missing" : error.what());
   }
-  std::vector<char> buffer(kBuffer);
-  int64_t offset = 0;
-  if (!wanted.dtype.empty()) {
-    const std::string expected = header(wanted.dtype, wanted.count);
-    offset = static_cast<int64_t>(expected.size());
-    const size_t n = file.read_at(0, buffer.data(), expected.size());
-    if (std::string_view(buffer.data(), n) != expected) return complain("its header was changed");
-  }
-  base::Xxh64Stream hash;
-  while (const size_t n = file.read_at(offset, buffer.data(), buffer.size())) {
-    hash.update(buffer.data(), n);
-    offset += static_cast<int64_t>(n);
-  }
-  if (hash.digest() != wanted.xxh64) complain("wrong checksum, it was changed");
 }
 
 void check_files(const StoreParts& parts, VerifyReport& report) {
@@ -281,7 +270,12 @@ class EventVerifier {
         order_(report.problems, "users or times go back"),
         ids_(report.problems, "a negative id, time or flag"),
         kinds_(report.problems, "a kind that the schema does not have"),
+        items_(report.problems, fmt::format("an item that {} does not have", kPopularityFile)),
         pools_(report.problems, "in other pools than its kind and value say") {
+    if (parts.manifest || base::exists(parts.folder + "/" + kPopularityFile)) {
+      known_items_.emplace(parts.folder, kPopularityFile, report.problems);
+      popularity_.resize(static_cast<size_t>(known_items_->count()));
+    }
     for (const int64_t floor : parts.floors) {
       positions_.push_back(std::make_unique<DerivedColumn>(
           parts.cache, positions_file(parts.history_length, floor), report.problems));
@@ -336,7 +330,7 @@ class EventVerifier {
         anchor_times_[a]->expect(e.time);
       }
     }
-    count_item(e.item);
+    count_item(e.item, i);
   }
 
   void begin_user(int64_t user, int64_t position) {
@@ -355,26 +349,17 @@ class EventVerifier {
     if (user_ >= 0) user_end_.expect(position);
   }
 
-  void count_item(int64_t item) {
-    if (item < 0 || item > kMostItems) return;
-    if (static_cast<size_t>(item) >= popularity_.size()) {
-      popularity_.resize(
-          std::max<size_t>(static_cast<size_t>(item) + 1, popularity_.size() * 5 / 4));
-    }
-    ++popularity_[static_cast<size_t>(item)];
-    items_ = std::max(items_, item + 1);
+  void count_item(int64_t item, int64_t position) {
+    if (!known_items_ || item < 0) return;
+    const bool known = item < known_items_->count();
+    items_.check(known, position);
+    if (known) ++popularity_[static_cast<size_t>(item)];
   }
 
   /// Popularity is derived; attributes have one length and no negative values.
   void check_items() {
     const bool ours = parts_.manifest.has_value();
-    if (ours || base::exists(parts_.folder + "/" + kPopularityFile)) {
-      DerivedColumn popularity(parts_.folder, kPopularityFile, report_.problems);
-      const int64_t items = std::max(items_, popularity.count());
-      popularity_.resize(static_cast<size_t>(items));
-      for (const int64_t count : popularity_) popularity.expect(count);
-      items_ = items;
-    }
+    for (const int64_t count : popularity_) known_items_->expect(count);
     std::optional<int64_t> mapped;
     for (const AttributeFile& a : parts_.schema.attributes) {
       const std::string path = parts_.folder + "/" + a.store_file();
@@ -394,17 +379,16 @@ class EventVerifier {
   void check_metadata() {
     const std::string wanted =
         fmt::format("{{\"num_users\": {}, \"total_events\": {}}}", report_.users, report_.events);
-    if (base::read_file(parts_.cache + "/store_meta.json") != wanted) {
+    if (base::read_regular_file(parts_.cache + "/store_meta.json") != wanted) {
       report_.problems.push_back("store_meta.json: is not " + wanted);
     }
     const auto& manifest = parts_.manifest;
-    if (manifest && (manifest->num_events != report_.events ||
-                     manifest->num_users != report_.users || manifest->num_items != items_)) {
+    if (manifest &&
+        (manifest->num_events != report_.events || manifest->num_users != report_.users ||
+         manifest->num_items != known_items_->count())) {
       report_.problems.push_back("the manifest counts other events, users or items");
     }
   }
-
-  static constexpr int64_t kMostItems = int64_t{1} << 31;
 
   const StoreParts& parts_;
   VerifyReport& report_;
@@ -412,10 +396,10 @@ class EventVerifier {
   EventColumnReaders columns_;
   DerivedColumn user_start_, user_end_, unique_users_;
   std::vector<std::unique_ptr<DerivedColumn>> positions_, anchor_times_;
-  Once order_, ids_, kinds_, pools_;
+  Once order_, ids_, kinds_, items_, pools_;
   int64_t user_ = -1, time_ = 0, user_start_position_ = 0;
-  std::vector<int64_t> popularity_;
-  int64_t items_ = 0;
+  std::optional<DerivedColumn> known_items_;  // how often each occurs
+  std::vector<int64_t> popularity_;           // the same, counted
 };
 
 }  // namespace

@@ -22,6 +22,9 @@ constexpr int64_t kMinBuffer = 512;  // anchors of a window that are written tog
 enum Section : size_t { kFacts, kOffsets, kHighStarts, kLow };
 enum Fact : size_t { kMinHistory, kWindowSeconds, kTimeMin, kTimeMax, kNumHigh, kNumFacts };
 
+/// Largest upper half of an event's position.
+int64_t upper_halves(int64_t num_events) { return num_events > 0 ? (num_events - 1) >> 32 : 0; }
+
 /// What streams over the anchors.
 class Builder {
  public:
@@ -89,7 +92,7 @@ class Builder {
 
   /// One pass over both files: sizes of the windows, and whether the anchors are in order.
   void count_windows() {
-    num_high_ = num_events_ > 0 ? (num_events_ - 1) >> 32 : 0;
+    num_high_ = upper_halves(num_events_);
     offsets_.assign(static_cast<size_t>(num_windows_) + 1, 0);
     high_starts_.assign(static_cast<size_t>(num_windows_ * num_high_), 0);
     // Each thread counts for itself, unless that would take too much memory.
@@ -121,6 +124,7 @@ class Builder {
       }
       last = position;
       const int64_t w = window_of(anchors_.timestamps[static_cast<size_t>(i)]);
+      if (w < 0 || w >= num_windows_) fail_changed();
       ++sizes[static_cast<size_t>(w)];
       for (int64_t h = position >> 32; h < num_high_; ++h) {
         ++high_starts[static_cast<size_t>(w * num_high_ + h)];
@@ -157,6 +161,7 @@ class Builder {
         const int64_t number = window_of(anchors_.timestamps[static_cast<size_t>(i)]);
         if (number < first || number >= end) continue;
         Window& w = windows[static_cast<size_t>(number - first)];
+        if (w.room == 0) fail_changed();
         if (w.filled == w.room) flush(w);
         buffered[w.begin + w.filled++] =
             static_cast<uint32_t>(anchors_.positions[static_cast<size_t>(i)]);
@@ -165,6 +170,10 @@ class Builder {
       progress.add(stop - begin);
     }
     for (Window& w : windows) flush(w);
+  }
+
+  [[noreturn]] void fail_changed() const {
+    fail(ErrorCode::kIo, fmt::format("{}: changed while it was read", anchors_.timestamps_file));
   }
 
   void forget_chunk(int64_t begin, int64_t end) const {
@@ -192,30 +201,44 @@ WindowIndex WindowIndex::open_or_build(const EventStore& store, int64_t min_hist
   const Anchors anchors = store.anchors(min_history);
   uint64_t key = fingerprint_of(anchors.positions, 2);
   key = fingerprint_of(anchors.timestamps, key);
-  return WindowIndex(data::open_or_build(
+  IndexFile file = data::open_or_build(
       store.index_folder(), fmt::format("windows_m{}_s{}.idx", min_history, window_seconds), key,
       [&](const std::string& path) {
+        const std::string made_from[] = {anchors.positions_file, anchors.timestamps_file};
+        store.require_intact(made_from);
         Builder(store, anchors, min_history, window_seconds).write(path, key, memory_bytes);
-      }));
+      });
+  return {std::move(file), store.num_events(), min_history, window_seconds};
 }
 
-WindowIndex::WindowIndex(IndexFile file)
+WindowIndex::WindowIndex(IndexFile file, int64_t num_events, int64_t min_history,
+                         int64_t window_seconds)
     : file_(std::move(file)),
+      num_events_(num_events),
       offsets_(file_.section<int64_t>(kOffsets)),
       low_(file_.section<uint32_t>(kLow)),
-      high_starts_(file_.section<int64_t>(kHighStarts)) {
+      high_starts_(file_.section<int64_t>(kHighStarts)),
+      num_high_(upper_halves(num_events)) {
   const std::span<const int64_t> facts = file_.section<int64_t>(kFacts);
-  if (facts.size() != kNumFacts || offsets_.empty() || offsets_.front() != 0 ||
-      offsets_.back() != static_cast<int64_t>(low_.size()) || !std::ranges::is_sorted(offsets_) ||
-      static_cast<int64_t>(high_starts_.size()) != num_windows() * facts[kNumHigh]) {
-    fail(ErrorCode::kCorrupt,
-         fmt::format("{}: its offsets are wrong; remove the file, it is made again", path()));
+  if (facts.size() != kNumFacts || facts[kMinHistory] != min_history ||
+      facts[kWindowSeconds] != window_seconds || facts[kNumHigh] != num_high_) {
+    file_.fail_senseless("it is of other windows");
   }
-  min_history_ = facts[kMinHistory];
-  window_seconds_ = facts[kWindowSeconds];
+  if (offsets_.empty() || num_windows() > kMaxWindows || offsets_.front() != 0 ||
+      offsets_.back() != static_cast<int64_t>(low_.size()) || !std::ranges::is_sorted(offsets_) ||
+      static_cast<int64_t>(high_starts_.size()) != num_windows() * num_high_) {
+    file_.fail_senseless("its offsets are wrong");
+  }
+  min_history_ = min_history;
+  window_seconds_ = window_seconds;
   t_min_ = facts[kTimeMin];
   t_max_ = facts[kTimeMax];
-  num_high_ = facts[kNumHigh];
+  int64_t span = 0;
+  if (num_windows() > 0 && (__builtin_sub_overflow(t_max_, t_min_, &span) || span < 0 ||
+                            span / window_seconds != num_windows() - 1)) {
+    file_.fail_senseless(fmt::format("times from {} to {} are not {} windows of {} s", t_min_,
+                                     t_max_, num_windows(), window_seconds));
+  }
 }
 
 void WindowIndex::read(int64_t window, std::vector<int64_t>& positions) const {
@@ -226,12 +249,22 @@ void WindowIndex::read(int64_t window, std::vector<int64_t>& positions) const {
   positions.reserve(positions.size() + low.size());
   const auto* const high = high_starts_.data() + window * num_high_;
   size_t i = 0;
+  int64_t last = -1;
+  bool in_order = true;
   for (int64_t h = 0; h <= num_high_; ++h) {
     const size_t end =
         h < num_high_ ? std::min(static_cast<size_t>(high[h]), low.size()) : low.size();
-    for (; i < end; ++i) positions.push_back(h << 32 | low[i]);
+    for (; i < end; ++i) {
+      const int64_t position = h << 32 | low[i];
+      in_order = in_order && position > last;
+      positions.push_back(last = position);
+    }
   }
   forget(low);
+  // Positions that rise to less than the number of events are all events.
+  if (!in_order || last >= num_events_) {
+    file_.fail_senseless(fmt::format("anchors of window {} are not events in order", window));
+  }
 }
 
 double UserSplit::hash(int64_t uid, uint64_t salt) {

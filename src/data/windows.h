@@ -41,14 +41,17 @@ class WindowIndex {
   int64_t size(int64_t first, int64_t end) const {
     return offsets_[static_cast<size_t>(end)] - offsets_[static_cast<size_t>(first)];
   }
-  /// Appends the event positions of the window's anchors.
+  /// Appends the event positions of the window's anchors. They are checked: each is an event of the
+  /// store, behind the one before it. Error(kCorrupt) otherwise.
   void read(int64_t window, std::vector<int64_t>& positions) const;
   const std::string& path() const { return file_.path(); }
+  const IndexFile& file() const { return file_; }
 
  private:
-  explicit WindowIndex(IndexFile file);
+  WindowIndex(IndexFile file, int64_t num_events, int64_t min_history, int64_t window_seconds);
 
   IndexFile file_;
+  int64_t num_events_ = 0;
   int64_t min_history_ = 0, window_seconds_ = 0, t_min_ = 0, t_max_ = 0;
   std::span<const int64_t> offsets_;  // [windows + 1]
   // Positions rise inside a window, so their upper halves change a few times only:

@@ -58,12 +58,12 @@ std::set<std::string> names_in(const std::string& folder) {
 std::string file_problem(const std::string& folder, const data::FileRecord& wanted, Verify verify) {
   if (!parse_shard_name(wanted.name)) return fmt::format("`{}` is no name of a shard", wanted.name);
   try {
-    const data::InputFile file(folder + "/" + wanted.name);
+    const data::InputFile file(folder, wanted.name);
     if (file.size() != wanted.bytes) {
       return fmt::format("{} has {} bytes instead of {}", wanted.name, file.size(), wanted.bytes);
     }
     // Read, not mapped: a disk that fails shows as an error here and as a signal there.
-    if (verify == Verify::kBytes && data::record_of(file.path()).xxh64 != wanted.xxh64) {
+    if (verify == Verify::kBytes && data::record_of(file).xxh64 != wanted.xxh64) {
       return fmt::format("{} was changed: its checksum is wrong", wanted.name);
     }
     return {};

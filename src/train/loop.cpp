@@ -64,6 +64,7 @@ class Loop {
         config_toml_(base::to_toml(config)),
         options_(options),
         device_(take_device(config, world)),
+        verifies_(world.local_rank() == 0),
         ranks_(world, config, device_),
         checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
         run_dir_(run_dir),
@@ -147,7 +148,9 @@ class Loop {
 
   /// The first rank makes the indexes that a store lacks, before the others look for them.
   void open_source() {
-    const auto open = [&] { source_ = make_source(config_, ranks_.rank(), ranks_.size()); };
+    const auto open = [&] {
+      source_ = make_source(config_, ranks_.rank(), ranks_.size(), verifies_);
+    };
     if (ranks_.first()) open();
     if (!ranks_.alone()) ranks_.results->barrier().throw_if_failed();
     if (!ranks_.first()) open();
@@ -278,8 +281,19 @@ class Loop {
     }
   }
 
+  /// Nothing that a run leaves behind may come from data that turns out to be damaged. Ranks keep
+  /// talking while one of them is busy: none may take another for lost.
+  void wait_for_verification() {
+    const base::Stage stage("verify store");
+    constexpr double kBetweenTalks = 0.5;  // seconds
+    while (!ranks_.agree({.verified = source_->verified(kBetweenTalks)}).verified) {
+      if (watchdog_ != nullptr) watchdog_->alive();
+    }
+  }
+
   /// An evaluation that a signal cuts short leaves no trace and stays pending.
   void evaluate() {
+    wait_for_verification();
     const base::Stopwatch watch;
     Evaluator evaluator(config_.model.tasks);
     {
@@ -328,11 +342,13 @@ class Loop {
     const SaveReason reason =
         due(config_.checkpoint, delivery.position.batch + 1, state_.step, since_save_.seconds());
     if (reason != SaveReason::kNone) save_wanted_ = true;
-    // While the last one is still being written this one waits, training does not.
-    const Ranks::Wish agreed =
-        ranks_.agree({.stop = StopSignals::requested(), .save = save_wanted_ && !writer_->busy()});
+    // While the last one is still being written, or the data being verified, this one waits;
+    // training does not.
+    const Ranks::Wish agreed = ranks_.agree({.stop = StopSignals::requested(),
+                                             .save = save_wanted_ && !writer_->busy(),
+                                             .verified = source_->verified(0)});
     stop_ = agreed.stop;
-    if (agreed.save) save();
+    if (agreed.save && agreed.verified) save();
   }
 
   void save() {
@@ -356,6 +372,7 @@ class Loop {
 
   /// The last checkpoint of a process has to be there before it ends.
   void save_and_wait() {
+    wait_for_verification();
     static_cast<void>(writer_->wait());
     report_save_failure(writer_->take_failure());  // of the one before
     save();
@@ -364,6 +381,7 @@ class Loop {
   }
 
   void finish() {
+    wait_for_verification();
     if (state_.interval.steps > 0) write_train_line();
     if (config_.eval.at_end && state_.last_eval_step != state_.step) {
       state_.eval_pending = true;
@@ -414,6 +432,7 @@ class Loop {
   std::string config_toml_;
   const LoopOptions options_;
   const Device device_;
+  const bool verifies_;  // the store: one rank of a machine does
   Ranks ranks_;
   const std::string checkpoints_path_, run_dir_;
   std::unique_ptr<RunFolder> folder_;  // of the first rank, as are the two logs

@@ -99,10 +99,14 @@ std::string Ranks::from_first(const std::string& text) const {
 Ranks::Wish Ranks::agree(const Wish& mine) const {
   if (alone()) return mine;
   std::vector<std::vector<std::byte>> all;
-  const std::byte message[] = {std::byte{mine.stop}, std::byte{mine.save}};
+  const std::byte message[] = {std::byte{mine.stop}, std::byte{mine.save},
+                               std::byte{mine.verified}};
   results->all_gather(message, all).throw_if_failed();
-  Wish agreed;
-  for (const std::vector<std::byte>& wish : all) agreed.stop |= wish.at(0) != std::byte{0};
+  Wish agreed{.verified = true};
+  for (const std::vector<std::byte>& wish : all) {
+    agreed.stop |= wish.at(0) != std::byte{0};
+    agreed.verified &= wish.at(2) != std::byte{0};
+  }
   agreed.save = all[0].at(1) != std::byte{0};
   return agreed;
 }

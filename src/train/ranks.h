@@ -42,10 +42,11 @@ class Ranks {
   void set_step(int64_t step) const;
   /// What the first rank says, on all ranks.
   std::string from_first(const std::string& text) const;
-  /// What any rank wants, all do; what the first wants, all do.
+  /// What any rank wants, all do; what the first wants, all do; what all have, is had.
   struct Wish {
-    bool stop = false;  // any
-    bool save = false;  // the first
+    bool stop = false;      // any
+    bool save = false;      // the first
+    bool verified = false;  // all: the data is as it was written
   };
   Wish agree(const Wish& mine) const;
 

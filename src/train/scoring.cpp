@@ -78,9 +78,10 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
 StoreScorer::StoreScorer(const RunConfig& config)
     : batch_size_(config.data.batch_size),
       store_(config.data.store, samples_for(config, data::schema_for(config.data.store).samples()),
-             config.data.index),
+             config.data.index, config.data.verify),
       gatherer_(store_, gather_config(config, store_)),
-      stream_(store_, config.data.stream_config()) {}
+      stream_(store_, config.data.stream_config()),
+      verifier_(verify_in_background(store_, gatherer_, stream_)) {}
 
 std::vector<int64_t> StoreScorer::held_out() const {
   return stream_.eval_positions(stream_.end_window() - 1);
@@ -108,6 +109,7 @@ void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,
     batch.global_samples = static_cast<int64_t>(count);
     each(trainer.predict(batch));
   }
+  verifier_->finish();
 }
 
 void StoreScorer::score(Trainer& trainer, std::span<const data::Question> questions,
@@ -119,6 +121,7 @@ void StoreScorer::score(Trainer& trainer, std::span<const data::Question> questi
     batch.global_samples = static_cast<int64_t>(count);
     each(trainer.predict(batch));
   }
+  verifier_->finish();
 }
 
 }  // namespace segue::train

@@ -9,6 +9,7 @@
 
 #include "data/event_store.h"
 #include "data/gather.h"
+#include "data/store_verifier.h"
 #include "data/stream.h"
 #include "train/run_config.h"
 #include "train/trainer.h"
@@ -40,6 +41,7 @@ class StoreScorer {
   std::vector<int64_t> window(int64_t number) const;  // Error(kOutOfRange) if there is none
 
   /// Calls `each` with the predictions of every batch, in order; batches are cut as in training.
+  /// Returns when what was read is known to be as it was written; Error(kCorrupt) if it is not.
   using Each = std::function<void(const model::Pass& pass)>;
   void score(Trainer& trainer, std::span<const int64_t> positions, const Each& each) const;
   void score(Trainer& trainer, std::span<const data::Question> questions, const Each& each) const;
@@ -49,6 +51,7 @@ class StoreScorer {
   data::EventStore store_;
   data::Gatherer gatherer_;
   data::SampleStream stream_;
+  std::unique_ptr<data::StoreVerifier> verifier_;
 };
 
 }  // namespace segue::train

@@ -61,6 +61,7 @@ class RandomSource final : public Source {
     return true;
   }
 
+  bool verified(double) override { return true; }
   int64_t train_samples() const override { return 0; }
   int64_t eval_samples() const override { return eval_batches_ * batch_size_; }
   std::optional<double> oracle_auc() override {
@@ -81,15 +82,17 @@ class RandomSource final : public Source {
 
 class StoreSource final : public Source {
  public:
-  StoreSource(const RunConfig& config, int rank, int ranks)
+  StoreSource(const RunConfig& config, int rank, int ranks, bool verifies)
       : store_(config.data.store,
                samples_for(config, data::schema_for(config.data.store).samples()),
-               config.data.index),
+               config.data.index, config.data.verify),
         gatherer_(store_, gather_config(config, store_)),
         stream_(store_, config.data.stream_config(), rank, ranks),
         loader_(gatherer_, config.data.loader),
         eval_loader_(gatherer_, config.data.loader),
-        max_eval_batches_(config.eval.max_batches) {}
+        max_eval_batches_(config.eval.max_batches) {
+    if (verifies) verifier_ = verify_in_background(store_, gatherer_, stream_);
+  }
 
   StreamPosition first() const override { return stream_.start(); }
   void start(StreamPosition from) override { loader_.start(data::training(stream_, from)); }
@@ -111,6 +114,8 @@ class StoreSource final : public Source {
     }
     return eval_loader_.next(batch).has_value();
   }
+
+  bool verified(double seconds) override { return !verifier_ || verifier_->finished(seconds); }
 
   int64_t train_samples() const override { return stream_.total_train_anchors(); }
   int64_t eval_samples() const override {
@@ -147,6 +152,7 @@ class StoreSource final : public Source {
   std::optional<int64_t> prefetched_;
   int64_t evaluated_ = -1;
   std::optional<std::vector<float>> truth_;  // per event; empty: not known
+  std::unique_ptr<data::StoreVerifier> verifier_;
 };
 
 /// Columns of gathered samples; see Gatherer.
@@ -213,10 +219,17 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
   return schema;
 }
 
-std::unique_ptr<Source> make_source(const RunConfig& config, int rank, int ranks) {
+std::unique_ptr<data::StoreVerifier> verify_in_background(const data::EventStore& store,
+                                                          const data::Gatherer& gatherer,
+                                                          const data::SampleStream& stream) {
+  const data::IndexFile* const indices[] = {&gatherer.pools().file(), &stream.windows().file()};
+  return std::make_unique<data::StoreVerifier>(store, indices);
+}
+
+std::unique_ptr<Source> make_source(const RunConfig& config, int rank, int ranks, bool verifies) {
   const base::Stage stage("open data");
   if (config.data.is_random()) return std::make_unique<RandomSource>(config, rank, ranks);
-  return std::make_unique<StoreSource>(config, rank, ranks);
+  return std::make_unique<StoreSource>(config, rank, ranks, verifies);
 }
 
 }  // namespace segue::train

@@ -6,6 +6,7 @@
 
 #include "batch/batch.h"
 #include "data/loader.h"
+#include "data/store_verifier.h"
 #include "train/run_config.h"
 
 namespace segue::train {
@@ -34,13 +35,23 @@ class Source {
   virtual int64_t train_samples() const = 0;
   /// Samples of one evaluation; 0: not known before.
   virtual int64_t eval_samples() const = 0;
+  /// True when everything that is read has been compared with its checksums, as far as that is this
+  /// rank's to do. Error(kCorrupt) when something differs. Works on it for about so many `seconds`;
+  /// 0 looks only.
+  virtual bool verified(double seconds) = 0;
   /// AUC of the true probabilities of the last evaluation's labels, where they are known.
   virtual std::optional<double> oracle_auc() { return std::nullopt; }
 };
 
 /// As `config.data` says. Opens the store, and makes its indexes when they are missing. A rank of
-/// several gets its share of every batch.
-std::unique_ptr<Source> make_source(const RunConfig& config, int rank = 0, int ranks = 1);
+/// several gets its share of every batch. One rank of a machine verifies the store.
+std::unique_ptr<Source> make_source(const RunConfig& config, int rank = 0, int ranks = 1,
+                                    bool verifies = true);
+
+/// Compares everything that samples are made from with its checksums, from now on.
+std::unique_ptr<data::StoreVerifier> verify_in_background(const data::EventStore& store,
+                                                          const data::Gatherer& gatherer,
+                                                          const data::SampleStream& stream);
 
 /// How histories are gathered for the model: as the config says, cut to what the model takes.
 data::GatherConfig gather_config(const RunConfig& config, const data::EventStore& store);

@@ -24,6 +24,9 @@ void describe(base::ConfigVisitor& v, DataConfig& c) {
   v.field("store", c.store, "event store made by `segue prep` or `segue synth`; empty: random");
   v.field("index", c.index,
           "folder for what is derived from a read-only store; empty: in the store");
+  v.choice("verify", c.verify, {"auto", "always", "never"},
+           "compare checksums of what is read from a store: once per store and machine, at every "
+           "start, or not at all");
   v.field("batch_size", c.batch_size, "samples of one step, over all ranks");
   v.section("gather", c.gather, "histories of samples from a store");
   v.section("stream", c.stream, "order of samples from a store, and what is held out");

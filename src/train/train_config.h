@@ -9,6 +9,7 @@
 #include "data/loader.h"
 #include "data/random_batches.h"
 #include "data/stream.h"
+#include "data/verified_files.h"
 #include "tensor/exec.h"
 
 namespace segue::train {
@@ -17,6 +18,7 @@ namespace segue::train {
 struct DataConfig {
   std::string store;  // empty: random samples
   std::string index;  // where to keep what is derived from a read-only store
+  data::VerifyMode verify = data::VerifyMode::kAuto;
   int64_t batch_size = 64;
   data::GatherConfig gather{.history_length = 0};
   data::StreamConfig stream;
