@@ -4,12 +4,15 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <limits>
 #include <system_error>
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "base/error.h"
@@ -26,10 +29,27 @@ std::string reason(int error) { return std::generic_category().message(error); }
   fail(ErrorCode::kIo, fmt::format("{}: cannot be opened: {}", path, reason(error)));
 }
 
+/// Opens a file that must not be there yet, or -1; O_NOFOLLOW for what O_EXCL leaves to the file
+/// system.
+int open_new(const std::string& path, int flags) {
+  return ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC | flags, 0666);
+}
+
+[[noreturn]] void fail_to_create(const std::string& path, int error) {
+  fail(ErrorCode::kIo, fmt::format("{}: cannot be created: {}", path, reason(error)));
+}
+
+uint64_t random_bits() {
+  uint64_t bits = 0;
+  while (::getrandom(&bits, sizeof bits, 0) != static_cast<ssize_t>(sizeof bits)) {
+    if (errno != EINTR) fail(ErrorCode::kIo, "no random numbers: " + reason(errno));
+  }
+  return bits;
+}
+
 /// Makes the new name itself durable, not only the content of the file.
 void sync_folder_of(const std::string& path) {
-  std::string folder = std::filesystem::path(path).parent_path().string();
-  if (folder.empty()) folder = ".";
+  const std::string folder = folder_of(path);
   const Descriptor fd(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   // EINVAL: the file system has no such operation (some network and FUSE mounts).
   if (fd.get() < 0 || (::fsync(fd.get()) != 0 && errno != EINVAL)) {
@@ -165,12 +185,42 @@ MappedFile::~MappedFile() {
 
 // ---- writing ----
 
-AtomicFile::AtomicFile(std::string path)
-    : path_(std::move(path)), temporary_(fmt::format("{}.tmp-{}", path_, ::getpid())) {
-  file_ = std::fopen(temporary_.c_str(), "wbe");
-  if (file_ == nullptr) {
-    fail(ErrorCode::kIo, fmt::format("{}: cannot be created: {}", temporary_, reason(errno)));
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+int create_file(const std::string& path, int flags) {
+  for (;;) {
+    const int fd = open_new(path, flags);
+    if (fd >= 0) return fd;
+    if (errno != EEXIST) fail_to_create(path, errno);
+    struct stat there {};
+    // A device or a pipe was not made by a program like this one, and would not come back.
+    const bool known = ::lstat(path.c_str(), &there) == 0;
+    if (known && !S_ISREG(there.st_mode) && !S_ISLNK(there.st_mode)) fail_to_create(path, EEXIST);
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) fail_to_create(path, errno);
   }
+}
+
+TemporaryFile create_temporary(const std::string& path) {
+  for (;;) {
+    TemporaryFile made{fmt::format("{}.tmp-{:016x}", path, random_bits()), -1};
+    made.descriptor = open_new(made.path, 0);
+    if (made.descriptor >= 0) return made;
+    if (errno != EEXIST) fail_to_create(made.path, errno);
+  }
+}
+
+AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
+  TemporaryFile made = create_temporary(path_);
+  temporary_ = std::move(made.path);
+  file_ = ::fdopen(made.descriptor, "wb");
+  if (file_ != nullptr) return;
+  const int error = errno;
+  ::close(made.descriptor);
+  ::unlink(temporary_.c_str());
+  fail_to_create(temporary_, error);
 }
 
 AtomicFile::~AtomicFile() {
@@ -221,6 +271,20 @@ void make_folders(const std::string& path) {
   if (error) {
     fail(ErrorCode::kIo, fmt::format("{}: cannot be created: {}", path, error.message()));
   }
+}
+
+std::optional<DiskSpace> disk_space(const std::string& path) {
+  struct statvfs disk {};
+  if (::statvfs(path.c_str(), &disk) != 0 || disk.f_blocks == 0) return std::nullopt;
+  const auto bytes = [&](fsblkcnt_t blocks) {
+    int64_t product = 0;
+    return __builtin_mul_overflow(blocks, disk.f_frsize, &product)
+               ? std::numeric_limits<int64_t>::max()
+               : product;
+  };
+  // What is kept for the superuser is there for the superuser.
+  const fsblkcnt_t free = ::geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
+  return DiskSpace{bytes(disk.f_blocks), bytes(free), bytes(1)};
 }
 
 bool exists(const std::string& path) {

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -75,8 +76,26 @@ class MappedFile {
 
 // ---- writing ----
 
-/// Writes to `path`.tmp-<pid>, then commit() fsyncs file and folder and renames. Without commit()
-/// the destructor removes the temporary file: a half-written file is never read as a whole one.
+/// The folder that a file at `path` lies in; "." where the path names none.
+std::string folder_of(const std::string& path);
+
+/// A new, empty file at `path` in place of the file or link that is there; no link is followed and
+/// nothing else is replaced. The descriptor is open for reading and writing, with `flags` of open()
+/// added; the caller closes it. Error(kIo).
+int create_file(const std::string& path, int flags = 0);
+
+/// A new file beside `path`, `<path>.tmp-<random digits>`. It was not there before and no link was
+/// followed: in a folder that everybody may write to nobody can guess or plant it. The caller
+/// closes the descriptor, and renames or removes the file. Error(kIo).
+struct TemporaryFile {
+  std::string path;
+  int descriptor = -1;
+};
+TemporaryFile create_temporary(const std::string& path);
+
+/// Writes to a temporary file beside `path`, then commit() fsyncs file and folder and renames: a
+/// link at `path` is replaced, not followed. Without commit() the destructor removes the temporary
+/// file: a half-written file is never read as a whole one.
 class AtomicFile {
  public:
   explicit AtomicFile(std::string path);
@@ -98,5 +117,12 @@ void write_file(const std::string& path, std::string_view text);  // atomic
 std::string read_file(const std::string& path);                   // also of a pipe
 void make_folders(const std::string& path);                       // Error(kIo) with the reason
 bool exists(const std::string& path);
+
+/// Of the file system that holds `path`; nullopt where it does not tell.
+struct DiskSpace {
+  int64_t total = 0, available = 0;
+  int64_t block = 1;  // what a file takes is a multiple of it
+};
+std::optional<DiskSpace> disk_space(const std::string& path);
 
 }  // namespace segue::base

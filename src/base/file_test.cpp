@@ -4,16 +4,26 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <set>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include "base/disk_test_util.h"
 #include "base/test_util.h"
 
 namespace segue::base {
 namespace {
 
 namespace fs = std::filesystem;
+
+mode_t umask_now() {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  return mask;
+}
 
 TEST(MappedFile, ShowsTheBytes) {
   const std::string path = temp_path("a");
@@ -142,14 +152,110 @@ TEST(AtomicFile, Errors) {
 }
 
 TEST(AtomicFile, FullDiskIsAnError) {
-  if (!exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
-  const std::string path = temp_path("a");
-  fs::create_symlink("/dev/full", path + ".tmp-" + std::to_string(::getpid()));
-  const auto error = error_of([&] { write_file(path, std::string(1 << 20, 'x')); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::kIo);
-  EXPECT_TRUE(contains(error->what(), "No space left"));
-  EXPECT_FALSE(exists(path));
+  const std::string disk = temp_path("disk");
+  make_folders(disk);
+  const int code = on_small_disk(disk, "64k", [&] {
+    const auto error = error_of([&] { write_file(disk + "/a", std::string(1 << 20, 'x')); });
+    if (!error || error->code() != ErrorCode::kIo) return 1;
+    if (!contains(error->what(), "No space left")) return 2;
+    return fs::is_empty(disk) ? 0 : 3;
+  });
+  if (code == kNoMount) GTEST_SKIP() << "no right to mount";
+  EXPECT_EQ(code, 0);
+}
+
+// ---- files in folders that others write to ----
+
+std::set<std::string> names_in(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.insert(entry.path().filename());
+  return names;
+}
+
+TEST(TemporaryFile, IsNewAndNobodyCanGuessIt) {
+  const std::string folder = temp_path("folder");
+  make_folders(folder);
+  std::set<std::string> names;
+  for (int i = 0; i < 200; ++i) {
+    const TemporaryFile made = create_temporary(folder + "/a");
+    EXPECT_TRUE(made.path.starts_with(folder + "/a.tmp-")) << made.path;
+    EXPECT_TRUE(names.insert(made.path).second);
+    EXPECT_EQ(::open(made.path.c_str(), O_CREAT | O_EXCL | O_WRONLY, 0600), -1);
+    struct stat info {};
+    EXPECT_EQ(::fstat(made.descriptor, &info), 0);
+    EXPECT_EQ(info.st_mode & 0777, 0666 & ~umask_now());
+    EXPECT_NE(::fcntl(made.descriptor, F_GETFD) & FD_CLOEXEC, 0);
+    ::close(made.descriptor);
+  }
+  // Neither the first nor the last digits are a counter, a clock or the number of the process.
+  std::set<std::string> first, last;
+  for (const std::string& name : names) {
+    first.insert(name.substr(folder.size() + 7, 4));
+    last.insert(name.substr(name.size() - 4));
+  }
+  EXPECT_GT(first.size(), 150u);
+  EXPECT_GT(last.size(), 150u);
+}
+
+TEST(TemporaryFile, PlantedLinksDoNotMatter) {
+  const std::string folder = temp_path("folder"), victim = temp_path("victim");
+  make_folders(folder);
+  put_file(victim, "precious");
+  const std::string path = folder + "/scores.csv";
+  // The name that an earlier version took, and names nearby.
+  for (pid_t pid = ::getpid(); pid < ::getpid() + 100; ++pid) {
+    fs::create_symlink(victim, path + ".tmp-" + std::to_string(pid));
+  }
+  fs::create_symlink(victim, path);
+  write_file(path, "mine");
+  EXPECT_EQ(read_file(victim), "precious");
+  EXPECT_EQ(read_file(path), "mine");
+  EXPECT_FALSE(fs::is_symlink(path)) << "a link at the path itself is replaced";
+}
+
+TEST(CreateFile, ReplacesFilesAndLinksAndNothingElse) {
+  const std::string folder = temp_path("folder"), victim = temp_path("victim");
+  make_folders(folder + "/inner");
+  put_file(victim, "precious");
+  put_file(folder + "/file", "old");
+  fs::create_hard_link(folder + "/file", folder + "/other-name");
+  fs::create_symlink(victim, folder + "/link");
+  fs::create_symlink(folder + "/nowhere", folder + "/dangling");
+  for (const char* name : {"file", "link", "dangling", "new"}) {
+    const std::string path = folder + "/" + name;
+    const int fd = create_file(path);
+    EXPECT_EQ(::write(fd, "ab", 2), 2);
+    ::close(fd);
+    EXPECT_EQ(read_file(path), "ab") << name;
+    EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(path))) << name;
+  }
+  EXPECT_EQ(read_file(victim), "precious");
+  EXPECT_EQ(read_file(folder + "/other-name"), "old");
+  EXPECT_FALSE(exists(folder + "/nowhere"));
+
+  ASSERT_EQ(::mkfifo((folder + "/pipe").c_str(), 0600), 0);
+  for (const char* name : {"inner", "pipe", "no/such/folder"}) {
+    const std::set<std::string> before = names_in(folder);
+    EXPECT_EQ(error_of([&] { create_file(folder + "/" + name); })->code(), ErrorCode::kIo) << name;
+    EXPECT_EQ(names_in(folder), before);
+  }
+}
+
+TEST(FolderOf, IsNeverEmpty) {
+  EXPECT_EQ(folder_of("scores.parquet"), ".");
+  EXPECT_EQ(folder_of("./scores.parquet"), ".");
+  EXPECT_EQ(folder_of("a/b"), "a");
+  EXPECT_EQ(folder_of("/b"), "/");
+  EXPECT_EQ(folder_of(""), ".");
+}
+
+TEST(DiskSpace, KnowsWhatIsThere) {
+  const auto here = disk_space(testing::TempDir());
+  ASSERT_TRUE(here);
+  EXPECT_GT(here->block, 0);
+  EXPECT_LE(here->available, here->total);
+  EXPECT_FALSE(disk_space(temp_path("missing")));
+  EXPECT_FALSE(disk_space("/proc")) << "a file system that counts nothing tells nothing";
 }
 
 TEST(ReadFile, TextAndErrors) {

@@ -31,10 +31,10 @@ std::string header(const std::string& dtype, int64_t count) {
 
 }  // namespace
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (fd_ < 0) fail_io(path_, "created", errno);
-}
+OutputFile::OutputFile(std::string path) : path_(std::move(path)), fd_(base::create_file(path_)) {}
+
+OutputFile::OutputFile(base::TemporaryFile made)
+    : path_(std::move(made.path)), fd_(made.descriptor) {}
 
 OutputFile::~OutputFile() {
   if (fd_ >= 0) ::close(fd_);

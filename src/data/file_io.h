@@ -18,7 +18,9 @@ namespace segue::data {
 
 class OutputFile {
  public:
-  explicit OutputFile(std::string path);  // created, or emptied
+  /// A new file, in place of what was there: see base::create_file.
+  explicit OutputFile(std::string path);
+  explicit OutputFile(base::TemporaryFile made);  // whose descriptor it closes
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;

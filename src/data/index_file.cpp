@@ -160,7 +160,6 @@ CheckedFile IndexFile::checked() const {
 IndexWriter::IndexWriter(std::string path, uint64_t fingerprint,
                          std::span<const int64_t> section_bytes)
     : path_(std::move(path)),
-      temporary_(fmt::format("{}.tmp-{}", path_, ::getpid())),
       fingerprint_(fingerprint),
       section_bytes_(section_bytes.begin(), section_bytes.end()) {
   SEGUE_ASSERT(section_bytes.size() <= kMaxSections, "more sections than the header holds");
@@ -170,8 +169,9 @@ IndexWriter::IndexWriter(std::string path, uint64_t fingerprint,
     at += aligned(bytes);
   }
   checksums_begin_ = at;
-  fd_ = ::open(temporary_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) fail_to_write();
+  base::TemporaryFile made = base::create_temporary(path_);
+  temporary_ = std::move(made.path);
+  fd_ = made.descriptor;
   if (::ftruncate(fd_, checksums_begin_) != 0) {
     const int error = errno;
     ::close(std::exchange(fd_, -1));
@@ -248,7 +248,7 @@ IndexLock::IndexLock(const std::string& folder) {
   const std::string path = folder + "/.lock";
   try {
     base::make_folders(folder);
-    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd_ < 0) fail(ErrorCode::kIo, fmt::format("{}: {}", path, reason(errno)));
   } catch (const Error& error) {
     fail(ErrorCode::kIo, fmt::format("{}\nSegue keeps files that it derives from a store in this "

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
-#include <sys/statvfs.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -177,12 +177,10 @@ void Prep::warn_if_disk_is_small(const LogScan& scan) const {
   const auto lists = std::max<int64_t>(1, static_cast<int64_t>(config_.min_history.size()));
   const int64_t needed =
       scan.rows * (kStoreBytes + kListBytes * lists + (scan.in_order ? 0 : kRunBytes));
-  struct statvfs disk {};
-  if (::statvfs(config_.store.c_str(), &disk) != 0) return;
-  const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
-  if (free < needed) {
+  const std::optional<base::DiskSpace> disk = base::disk_space(config_.store);
+  if (disk && disk->available < needed) {
     base::log_warning(fmt::format("{}: {} MB are free, about {} MB may be needed", config_.store,
-                                  free / 1000000, needed / 1000000));
+                                  disk->available / 1000000, needed / 1000000));
   }
 }
 

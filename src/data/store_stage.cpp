@@ -190,7 +190,7 @@ void StoreStage::release() {
 void StoreStage::lock() {
   const std::string path = scratch(kLock);
   while (true) {
-    lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    lock_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
     if (lock_ < 0 && errno == ENOENT) {  // its last owner removed the folder just now
       base::make_folders(temporary_);
       continue;

@@ -48,7 +48,7 @@ class CsvFile {
 };
 
 std::string in_folder_of(const std::string& path) {
-  base::make_folders(std::filesystem::path(path).parent_path());
+  base::make_folders(base::folder_of(path));
   return path;
 }
 

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -107,24 +106,22 @@ void check_words(std::string_view key, const std::string& line) {
 
 std::string mllog_text(const MllogValue& value) { return std::visit(ToText{}, value); }
 
-MllogWriter::MllogWriter(std::string path, Mode mode) : path_(std::move(path)) {
+MllogWriter::MllogWriter(std::string path, Mode mode, base::WhenFull when_full)
+    : path_(std::move(path)) {
   if (mode == Mode::kAppend && base::exists(path_)) {
     const std::string text = base::read_file(path_);
     const std::string_view last = std::string_view(text).substr(text.rfind('\n') + 1);
     if (!last.empty()) lead_ = is_whole_mllog_line(last) ? "\n" : " ";
   }
-  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
-  file_ = ::open(path_.c_str(), mode == Mode::kTruncate ? flags | O_TRUNC : flags, 0666);
-  if (file_ < 0) refuse("open");
-}
-
-MllogWriter::~MllogWriter() {
-  if (file_ >= 0) ::close(file_);
-}
-
-void MllogWriter::refuse(const char* what) const {
-  fail(ErrorCode::kIo,
-       fmt::format("{}: cannot {} the MLPerf log: {}", path_, what, std::strerror(errno)));
+  const int descriptor =
+      mode == Mode::kTruncate
+          ? base::create_file(path_, O_APPEND)
+          : ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (descriptor < 0) {
+    fail(ErrorCode::kIo,
+         fmt::format("{}: cannot open the MLPerf log: {}", path_, std::strerror(errno)));
+  }
+  file_ = std::make_unique<base::AppendFile>(path_, descriptor, when_full);
 }
 
 void MllogWriter::event(std::string_view key, const MllogValue& value,
@@ -147,22 +144,8 @@ void MllogWriter::write(std::string_view type, std::string_view key, const Mllog
       base::unix_time_ms(), type, quote(std::string(key)), mllog_text(value),
       metadata_text(metadata, at));
   check_words(key, json);
-  const std::string line = fmt::format("{}{}{}\n", lead_, kMllogToken, json);
-  ssize_t written = -1;
-  do {
-    written = ::write(file_, line.data(), line.size());
-  } while (written < 0 && errno == EINTR);
-  if (written < 0) refuse("write");
-  if (static_cast<size_t>(written) != line.size()) {
-    lead_ = " ";
-    errno = ENOSPC;  // a regular file takes a line whole unless the disk is full
-    refuse("write");
-  }
+  file_->append(fmt::format("{}{}{}\n", lead_, kMllogToken, json));
   lead_.clear();
-}
-
-void MllogWriter::sync() {
-  if (::fdatasync(file_) != 0) refuse("sync");
 }
 
 }  // namespace segue::report

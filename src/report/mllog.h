@@ -1,12 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <source_location>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "base/append_file.h"
 
 namespace segue::report {
 
@@ -25,17 +28,14 @@ using MllogMetadata = std::vector<std::pair<std::string, MllogValue>>;
 std::string mllog_text(const MllogValue& value);
 
 /// Writes the MLPerf log (`:::MLLOG {...}`), one write(2) per line. One process of a run has one.
-/// Trouble with the file is Error(kIo).
+/// Trouble with the file is Error(kIo), but see WhenFull.
 class MllogWriter {
  public:
   enum class Mode { kTruncate, kAppend };
 
   /// kAppend: a last line that a crash cut short is not repaired but written on: readers ignore
   /// what stands before the last token of a line, whereas the fragment alone would fail the file.
-  MllogWriter(std::string path, Mode mode);
-  ~MllogWriter();
-  MllogWriter(const MllogWriter&) = delete;
-  MllogWriter& operator=(const MllogWriter&) = delete;
+  MllogWriter(std::string path, Mode mode, base::WhenFull when_full = base::WhenFull::kFail);
 
   // A point in time, the start and the end of an interval. `at` goes into the metadata as file and
   // lineno; entries of `metadata` are added to these and win over them. Error(kInvalidArgument) if
@@ -50,15 +50,14 @@ class MllogWriter {
            const Location& at = Location::current());
 
   /// Everything written so far survives a crash of the machine.
-  void sync();
+  void sync() { file_->sync(); }
 
  private:
   void write(std::string_view type, std::string_view key, const MllogValue& value,
              const MllogMetadata& metadata, const Location& at);
-  [[noreturn]] void refuse(const char* what) const;
 
   std::string path_;
-  int file_ = -1;
+  std::unique_ptr<base::AppendFile> file_;
   std::string lead_;  // what must come before the next line
 };
 

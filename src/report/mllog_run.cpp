@@ -75,7 +75,15 @@ void check_filled(const Pairs& pairs) {
 int64_t samples_of(const MllogEvent& event) {
   const MllogValue* entry = event.find("samples_count");
   const std::optional<double> samples = entry ? as_number(*entry) : std::nullopt;
-  return samples ? static_cast<int64_t>(*samples) : 0;
+  constexpr double kMost = 1e18;  // and NaN: no number of samples
+  return samples && *samples >= 0 && *samples <= kMost ? static_cast<int64_t>(*samples) : 0;
+}
+
+/// -2 for what is no whole number of 63 bits.
+int64_t whole(const nlohmann::json& value) {
+  const bool fits = value.is_number_unsigned() ? std::in_range<int64_t>(value.get<uint64_t>())
+                                               : value.is_number_integer();
+  return fits ? value.get<int64_t>() : -2;
 }
 
 }  // namespace
@@ -109,28 +117,33 @@ std::string to_json(const MllogState& state) {
 
 MllogState mllog_state_from_json(std::string_view text) {
   try {
-    const Json json = Json::parse(text);
+    const auto json = nlohmann::json::parse(text);
     MllogState state;
     state.run_opened = json.at("run_opened").get<bool>();
     state.sizes_logged = json.at("sizes_logged").get<bool>();
     state.run_stopped = json.at("run_stopped").get<bool>();
     state.in_block = json.at("in_block").get<bool>();
-    state.samples = json.at("samples").get<int64_t>();
-    state.last_eval_samples = json.at("last_eval_samples").get<int64_t>();
+    state.samples = whole(json.at("samples"));
+    state.last_eval_samples = whole(json.at("last_eval_samples"));
     state.last_eval_accuracy = json.at("last_eval_accuracy").get<double>();
-    return state;
-  } catch (const Json::exception& error) {
+    if (state.samples >= 0 && state.last_eval_samples >= -1 && state.last_eval_accuracy >= 0 &&
+        state.last_eval_accuracy <= 1) {
+      return state;
+    }
+    fail(ErrorCode::kCorrupt, "the checkpoint's record of the MLPerf log has impossible numbers");
+  } catch (const nlohmann::json::exception& error) {
     fail(ErrorCode::kCorrupt,
          fmt::format("the checkpoint's record of the MLPerf log cannot be read: {}", error.what()));
   }
 }
 
-MllogRun::MllogRun(const std::string& path, MllogWriter::Mode mode, const MllogState& state)
-    : MllogRun(path, mode, state, Seen(path, mode)) {}
+MllogRun::MllogRun(const std::string& path, MllogWriter::Mode mode, const MllogState& state,
+                   base::WhenFull when_full)
+    : MllogRun(path, mode, state, when_full, Seen(path, mode)) {}
 
 MllogRun::MllogRun(const std::string& path, MllogWriter::Mode mode, const MllogState& state,
-                   Seen seen)
-    : writer_(path, mode), state_(state), written_(std::move(seen.written)) {
+                   base::WhenFull when_full, Seen seen)
+    : writer_(path, mode, when_full), state_(state), written_(std::move(seen.written)) {
   const bool opened = written_.contains("run_start");
   if ((state.run_opened && !opened) || state.last_eval_samples > seen.furthest_eval) {
     fail(ErrorCode::kCorrupt,

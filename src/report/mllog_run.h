@@ -88,7 +88,8 @@ enum class MllogStatus { kSuccess, kAborted };
 class MllogRun {
  public:
   /// kAppend: Error(kCorrupt) if `state` knows of events that the file does not have.
-  MllogRun(const std::string& path, MllogWriter::Mode mode, const MllogState& state = {});
+  MllogRun(const std::string& path, MllogWriter::Mode mode, const MllogState& state = {},
+           base::WhenFull when_full = base::WhenFull::kFail);
 
   void init_start();  // cache_clear and init_start
 
@@ -111,7 +112,8 @@ class MllogRun {
 
  private:
   struct Seen;  // what the file had when it was opened
-  MllogRun(const std::string& path, MllogWriter::Mode mode, const MllogState& state, Seen seen);
+  MllogRun(const std::string& path, MllogWriter::Mode mode, const MllogState& state,
+           base::WhenFull when_full, Seen seen);
 
   bool once(std::string_view key);
   bool running(int64_t samples);

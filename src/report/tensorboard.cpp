@@ -4,6 +4,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -78,19 +79,15 @@ std::string host_name() {
 }
 
 /// Several writers of one process in the same second get different <n>.
-std::FILE* open_new(const std::string& folder, std::string& path) {
+int open_new(const std::string& folder, std::string& path) {
   const std::string stem = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder,
                                        base::unix_time_ms() / 1000, host_name(), ::getpid());
   for (int n = 0;; ++n) {
     path = fmt::format("{}.{}", stem, n);
     const int descriptor =
         ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
-    if (descriptor >= 0) {
-      if (std::FILE* file = ::fdopen(descriptor, "ab")) return file;
-      ::close(descriptor);
-    } else if (errno == EEXIST) {
-      continue;
-    }
+    if (descriptor >= 0) return descriptor;
+    if (errno == EEXIST) continue;
     fail(ErrorCode::kIo, fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
   }
 }
@@ -145,18 +142,22 @@ std::string scalar_event(double wall_time, int64_t step, std::string_view tag, f
 
 }  // namespace detail
 
-TensorboardWriter::TensorboardWriter(const std::string& folder, int64_t resumed_step) {
+TensorboardWriter::TensorboardWriter(const std::string& folder, int64_t resumed_step,
+                                     base::WhenFull when_full) {
   base::make_folders(folder);
-  file_ = open_new(folder, path_);
+  const int descriptor = open_new(folder, path_);
+  file_ = std::make_unique<base::AppendFile>(path_, descriptor, when_full);
   append(detail::version_event(wall_time_now()));
   if (resumed_step > 0) append(detail::restart_event(wall_time_now(), resumed_step));
   flush();
 }
 
 TensorboardWriter::~TensorboardWriter() {
-  // A destructor has nobody to tell; who wants to know calls flush().
-  (void)std::fwrite(buffer_.data(), 1, buffer_.size(), file_);
-  (void)std::fclose(file_);
+  try {
+    flush();
+  } catch (const Error&) {
+    // A destructor has nobody to tell; who wants to know calls flush().
+  }
 }
 
 void TensorboardWriter::scalar(std::string_view tag, int64_t step, double value) {
@@ -166,11 +167,8 @@ void TensorboardWriter::scalar(std::string_view tag, int64_t step, double value)
 void TensorboardWriter::append(const std::string& record) { buffer_ += detail::tf_record(record); }
 
 void TensorboardWriter::flush() {
-  const bool written = std::fwrite(buffer_.data(), 1, buffer_.size(), file_) == buffer_.size();
-  buffer_.clear();
-  if (!written || std::fflush(file_) != 0) {
-    fail(ErrorCode::kIo, fmt::format("{}: cannot write: {}", path_, std::strerror(errno)));
-  }
+  const std::string records = std::exchange(buffer_, {});
+  if (!records.empty()) file_->append(records);
 }
 
 }  // namespace segue::report

@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
+#include <memory>
 #include <string>
 #include <string_view>
+
+#include "base/append_file.h"
 
 namespace segue::report {
 
@@ -15,14 +17,16 @@ class TensorboardWriter {
  public:
   /// A resumed run passes the step it goes on from: TensorBoard then forgets what the earlier
   /// process wrote from that step on. Error(kIo) with the path when the file cannot be made.
-  explicit TensorboardWriter(const std::string& folder, int64_t resumed_step = 0);
+  explicit TensorboardWriter(const std::string& folder, int64_t resumed_step = 0,
+                             base::WhenFull when_full = base::WhenFull::kFail);
   ~TensorboardWriter();
   TensorboardWriter(const TensorboardWriter&) = delete;
   TensorboardWriter& operator=(const TensorboardWriter&) = delete;
 
   /// TensorBoard stores single precision. Not-finite values are kept; it shows them as gaps.
   void scalar(std::string_view tag, int64_t step, double value);
-  void flush();  // Error(kIo)
+  void flush();                     // Error(kIo), but see WhenFull
+  void drain() { file_->drain(); }  // Error(kIo) while anything waits for a full disk
 
   const std::string& path() const { return path_; }
 
@@ -31,7 +35,7 @@ class TensorboardWriter {
 
   std::string path_;
   std::string buffer_;
-  std::FILE* file_ = nullptr;
+  std::unique_ptr<base::AppendFile> file_;
 };
 
 namespace detail {

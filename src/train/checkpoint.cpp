@@ -156,6 +156,8 @@ struct Joined {
       if (!fits) fail(ErrorCode::kCorrupt, piece.origin + ": does not continue the rows before it");
       shape[0] += piece.shape[0];
     }
+    if (!is_storable(shape))
+      fail(ErrorCode::kCorrupt, piece.origin + ": a shape too large to exist");
     if (piece.elements() > 0) {
       element_bytes = static_cast<int64_t>(piece.bytes.size()) / piece.elements();
     }

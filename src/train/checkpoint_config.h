@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "base/append_file.h"
 #include "base/config.h"
 
 namespace segue::train {
@@ -13,9 +14,13 @@ struct CheckpointConfig {
   int64_t every_steps = 0;
   double every_seconds = 3600;
   double copy_gib = 8;
-  /// What the loop makes of a save that failed; older checkpoints are intact in any case.
+  /// What the loop makes of a save that failed; older checkpoints are intact in any case. Logs that
+  /// a full disk has no room for go by it as well.
   enum class OnFailure { kGoOn, kStop } on_failure = OnFailure::kGoOn;
 
+  base::WhenFull when_full() const {
+    return on_failure == OnFailure::kGoOn ? base::WhenFull::kKeep : base::WhenFull::kFail;
+  }
   void validate() const;  // Error(kConfig)
 };
 void describe(base::ConfigVisitor& v, CheckpointConfig& c);

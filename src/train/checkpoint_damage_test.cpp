@@ -8,12 +8,11 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-#include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "base/disk_test_util.h"
 #include "base/test_util.h"
 #include "base/time.h"
 #include "train/checkpoint.h"
@@ -248,12 +247,8 @@ TEST(CheckpointDamageTest, FailedSaveLeavesTheOldOnesAndTrainingGoesOn) {
   }
 }
 
-/// In a child: mounts a file system of 256 KiB over `folder` and saves until nothing fits. Exit
-/// codes: 0 as it should be, 77 mounting is not allowed here, anything else a failure.
+/// Saves until nothing fits; 0: all is as it should be. The disk has 256 KiB.
 int save_on_full_disk(const std::string& folder) {
-  if (::unshare(CLONE_NEWNS) != 0 && ::unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return 77;
-  if (::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return 77;
-  if (::mount("none", folder.c_str(), "tmpfs", 0, "size=256k") != 0) return 77;
   base::set_num_threads(1);
   CheckpointWriter writer(folder + "/checkpoints", {});
   TestState state(2000);  // 64,000 bytes: two fit and are kept, then there is no room for a third
@@ -285,11 +280,45 @@ int exit_code_of(pid_t child) {
 TEST(CheckpointDamageTest, FullDisk) {
   const std::string folder = temp_path("disk");
   base::make_folders(folder);
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(save_on_full_disk(folder));
-  const int code = exit_code_of(child);
-  if (code == 77) GTEST_SKIP() << "this user may not mount a file system";
+  const int code = base::on_small_disk(folder, "256k", [&] { return save_on_full_disk(folder); });
+  if (code == base::kNoMount) GTEST_SKIP() << "no right to mount";
   EXPECT_EQ(code, 0);
+}
+
+/// What the largest file system that has no room for a save is, and that nothing was written there.
+TEST(CheckpointDamageTest, ASaveThatWouldNotFitIsRefusedBeforeAByteIsWritten) {
+  const std::string folder = temp_path("disk");
+  base::make_folders(folder);
+  const int code = base::on_small_disk(folder, "96k", [&] {
+    base::set_num_threads(1);
+    CheckpointWriter writer(folder, {});
+    TestState state(2000);
+    base::put_file(folder + "/ballast", std::string(20000, 'x'));
+    const auto free = [&] { return base::disk_space(folder)->available; };
+    const int64_t before = free();
+    int64_t least = before;
+    writer.save(1, state.arrays(), test_json(1));
+    while (writer.busy()) least = std::min(least, free());
+    const Status status = writer.wait();
+    if (status.ok() || !contains(status.message(), "it needs")) return 1;
+    if (least != before || files_in(folder).size() != 1) return 2;
+    fs::remove(folder + "/ballast");
+    writer.save(2, state.arrays(), test_json(2));
+    return writer.wait().ok() ? 0 : 3;
+  });
+  if (code == base::kNoMount) GTEST_SKIP() << "no right to mount";
+  EXPECT_EQ(code, 0);
+}
+
+TEST(CheckpointDamageTest, ASaveThatIsNotReadyFailsWithTheReason) {
+  const std::string folder = temp_path("run");
+  CheckpointWriter writer(folder, {});
+  TestState state;
+  writer.save(1, state.arrays(), test_json(1), nullptr, Status(ErrorCode::kIo, "logs wait"));
+  EXPECT_TRUE(contains(writer.wait().message(), "logs wait"));
+  EXPECT_TRUE(files_in(folder).empty());
+  writer.save(2, state.arrays(), test_json(2));
+  EXPECT_TRUE(writer.wait().ok());
 }
 
 // ---- a process that is killed ----

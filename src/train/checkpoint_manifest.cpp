@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <charconv>
 #include <map>
+#include <set>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -12,12 +14,17 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "train/checked_json.h"
 
 namespace segue::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::ordered_json;  // to write: members in the order that people expect
+using ReadJson = nlohmann::json;
 
+constexpr int64_t kMostRanks = 1 << 20;
+/// A few hundred thousand parts. What is read takes about ten times as much.
+constexpr int64_t kMostManifestBytes = int64_t{256} << 20;
 constexpr const char* kFormat = "segue checkpoint";
 constexpr const char* kRecordFormat = "segue checkpoint of a rank";
 constexpr int64_t kAlone = 1, kSeveralRanks = 2;  // format versions
@@ -60,14 +67,20 @@ Json to_json(std::span<const data::FileRecord> files) {
   return list;
 }
 
-std::vector<data::FileRecord> files_from(const Json& list) {
+std::vector<data::FileRecord> files_from(const ReadJson& j) {
   std::vector<data::FileRecord> files;
-  for (const Json& file : list) {
+  std::set<std::string> names;
+  int64_t total = 0;
+  for (const ReadJson& file : list_in(j, "files")) {
     data::FileRecord record;
-    record.name = file.at("name");
-    record.bytes = file.at("bytes");
-    record.xxh64 = from_hex(file.at("xxh64"));
-    files.push_back(record);
+    record.name = file.at("name").get<std::string>();
+    record.bytes = whole_number(file.at("bytes"), 0, kMostCounted - total);
+    record.xxh64 = from_hex(file.at("xxh64").get<std::string>());
+    total += record.bytes;
+    if (!names.insert(record.name).second) {
+      fail(ErrorCode::kCorrupt, fmt::format("file `{}` is there twice", record.name));
+    }
+    files.push_back(std::move(record));
   }
   return files;
 }
@@ -91,23 +104,37 @@ Json to_json(std::span<const SavedPart> parts) {
   return list;
 }
 
-std::vector<SavedPart> parts_from(const Json& list) {
+/// False: no part of any matrix. Afterwards its numbers can be multiplied and added.
+bool part_from(const ReadJson& j, ArrayPart& part) {
+  part.shape = whole_numbers(j.at("shape"));
+  if (part.shape.empty() || !is_storable(part.shape)) return false;
+  part.deal = {part.shape[0], whole_number(j.at("rows_parts"), 1, kMostRanks)};
+  part.part = whole_number(j.at("rows_part"), 0, part.deal.parts - 1);
+  const std::vector<int64_t> columns = whole_numbers(j.at("columns"));
+  int64_t left = part.whole_columns();  // a part has none of them twice
+  for (size_t i = 0; i + 1 < columns.size(); i += 2) {
+    const ColumnRange range{columns[i], columns[i + 1]};
+    if (range.count > left || range.begin > part.whole_columns() - range.count) return false;
+    left -= range.count;
+    part.columns.push_back(range);
+  }
+  return columns.size() % 2 == 0;
+}
+
+std::vector<SavedPart> parts_from(const ReadJson& j, int64_t ranks) {
   std::vector<SavedPart> parts;
-  for (const Json& j : list) {
-    SavedPart saved{j.at("rank"), j.at("file"), j.at("name"), {}};
-    ArrayPart& part = saved.part;
-    part.shape = j.at("shape").get<std::vector<int64_t>>();
-    part.part = j.at("rows_part");
-    part.deal = {part.shape.empty() ? 1 : part.shape[0], j.at("rows_parts")};
-    const auto columns = j.at("columns").get<std::vector<int64_t>>();
-    if (part.shape.empty() || part.shape[0] < 0 || part.deal.parts < 1 || part.part < 0 ||
-        part.part >= part.deal.parts || columns.size() % 2 != 0) {
+  std::set<std::tuple<std::string, std::string, int>> known;
+  for (const ReadJson& entry : list_in(j, "parts")) {
+    SavedPart saved{static_cast<int>(whole_number(entry.at("rank"), 0, ranks - 1)),
+                    entry.at("file").get<std::string>(),
+                    entry.at("name").get<std::string>(),
+                    {}};
+    if (!part_from(entry, saved.part) ||
+        !known.insert({saved.file, saved.name, saved.rank}).second) {
       fail(ErrorCode::kCorrupt,
-           fmt::format("the part of {} `{}` that rank {} saved is no part of a matrix", saved.file,
-                       saved.name, saved.rank));
-    }
-    for (size_t i = 0; i < columns.size(); i += 2) {
-      part.columns.push_back({columns[i], columns[i + 1]});
+           fmt::format("the part of {} `{}` that rank {} saved is no part of a matrix, or is there "
+                       "twice",
+                       saved.file, saved.name, saved.rank));
     }
     parts.push_back(std::move(saved));
   }
@@ -123,7 +150,7 @@ std::string sealed(const Json& j) {
   return body + end;
 }
 
-/// `use` gets the JSON of a text that is as it was sealed.
+/// `use` gets the JSON of a text that is as it was sealed, by whomever.
 template <class Use>
 auto unseal(const std::string& text, const std::string& path, Use use) {
   const size_t body = text.size() - std::min(text.size(), kEndingBytes);
@@ -131,36 +158,55 @@ auto unseal(const std::string& text, const std::string& path, Use use) {
     fail(ErrorCode::kCorrupt,
          fmt::format("{}: checksum is wrong; the file was changed or cut", path));
   }
+  std::string what;
   try {
-    return use(Json::parse(text));
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::kCorrupt, fmt::format("{}: broken manifest: {}", path, error.what()));
+    return use(parse_checked(text));
+  } catch (const ReadJson::exception& error) {
+    what = error.what();
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    what = error.what();
   }
+  fail(ErrorCode::kCorrupt, fmt::format("{}: broken manifest: {}", path, what));
 }
 
-[[noreturn]] void fail_version(const Json& j, const std::string& path, const std::string& what) {
+[[noreturn]] void fail_version(const ReadJson& j, const std::string& path,
+                               const std::string& what) {
   fail(ErrorCode::kUnsupported,
        fmt::format("{}: {}, written by segue {}; this program knows versions {} and {}", path, what,
                    j.value("segue", "?"), kAlone, kSeveralRanks));
 }
 
-CheckpointManifest from_json(const Json& j, const std::string& path) {
-  if (j.at("format") != kFormat) fail(ErrorCode::kCorrupt, path + ": not a checkpoint's manifest");
-  const Json& version = j.at("version");
+CheckpointManifest from_json(const ReadJson& j, const std::string& path) {
+  if (j.at("format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a checkpoint");
+  const int64_t version = whole_number(j.at("version"));
   if (version != kAlone && version != kSeveralRanks) {
-    fail_version(j, path, fmt::format("format version {}", version.dump()));
+    fail_version(j, path, fmt::format("format version {}", version));
   }
   CheckpointManifest m;
-  m.step = j.at("step");
-  m.segue_version = j.at("segue");
-  m.files = files_from(j.at("files"));
+  m.step = whole_number(j.at("step"));
+  m.segue_version = j.at("segue").get<std::string>();
+  m.files = files_from(j);
   if (version == kSeveralRanks) {
-    m.ranks = j.at("ranks");
-    if (j.at("deal") != kDeal) fail_version(j, path, "rows dealt by " + j.at("deal").dump());
-    m.parts = parts_from(j.at("parts"));
+    m.ranks = static_cast<int>(whole_number(j.at("ranks"), 1, kMostRanks));
+    const auto deal = j.at("deal").get<std::string>();
+    if (deal != kDeal) fail_version(j, path, "rows dealt by " + deal);
+    m.parts = parts_from(j, m.ranks);
   }
+  if (!j.at("state").is_object()) fail(ErrorCode::kCorrupt, "`state` is not an object");
   m.state_json = j.at("state").dump();
   return m;
+}
+
+std::string read_bounded(const std::string& path) {
+  const data::InputFile file(path);
+  if (file.size() > kMostManifestBytes) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{}: {} bytes are too many for a manifest", path, file.size()));
+  }
+  std::string text(static_cast<size_t>(file.size()), '\0');
+  text.resize(file.read_at(0, text.data(), text.size()));
+  return text;
 }
 
 }  // namespace
@@ -184,11 +230,17 @@ std::string CheckpointManifest::text() const {
     j["parts"] = to_json(parts);
   }
   j["state"] = parse_state(state_json);
-  return sealed(j);
+  std::string all = sealed(j);
+  if (static_cast<int64_t>(all.size()) > kMostManifestBytes) {
+    fail(ErrorCode::kUnsupported,
+         fmt::format("the manifest of a checkpoint would have {} bytes, more than are read back",
+                     all.size()));
+  }
+  return all;
 }
 
 CheckpointManifest CheckpointManifest::parse(const std::string& text, const std::string& path) {
-  return unseal(text, path, [&](const Json& j) { return from_json(j, path); });
+  return unseal(text, path, [&](const ReadJson& j) { return from_json(j, path); });
 }
 
 std::string RankRecord::text() const {
@@ -203,12 +255,13 @@ std::string RankRecord::text() const {
 }
 
 RankRecord RankRecord::parse(const std::string& text, const std::string& path) {
-  return unseal(text, path, [&](const Json& j) {
-    if (j.at("format") != kRecordFormat) fail(ErrorCode::kCorrupt, path + ": not a rank's record");
-    const std::string error = j.at("error");
-    return RankRecord{j.at("step"), j.at("rank"),
-                      error.empty() ? Status() : Status(ErrorCode::kIo, error),
-                      files_from(j.at("files")), parts_from(j.at("parts"))};
+  return unseal(text, path, [&](const ReadJson& j) {
+    if (j.at("format") != kRecordFormat) fail(ErrorCode::kCorrupt, "not a rank's record");
+    const auto error = j.at("error").get<std::string>();
+    return RankRecord{whole_number(j.at("step")),
+                      static_cast<int>(whole_number(j.at("rank"), 0, kMostRanks - 1)),
+                      error.empty() ? Status() : Status(ErrorCode::kIo, error), files_from(j),
+                      parts_from(j, kMostRanks)};
   });
 }
 
@@ -231,7 +284,7 @@ CheckpointManifest CheckpointManifest::read(const std::string& folder) {
   if (!base::exists(path)) {
     fail(ErrorCode::kCorrupt, fmt::format("{}: {} is missing", folder, kCheckpointManifest));
   }
-  return parse(base::read_file(path), path);
+  return parse(read_bounded(path), path);
 }
 
 }  // namespace segue::train

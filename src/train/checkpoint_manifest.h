@@ -20,13 +20,12 @@ struct SavedPart {
   ArrayPart part;
 };
 
-/// manifest.json of a checkpoint: what else is in the folder, and the state that is no array. It
-/// holds no time: equal runs leave equal bytes.
+/// manifest.json of a checkpoint: what else is in the folder, and the state that is no array.
 struct CheckpointManifest {
   int64_t step = 0;
   int ranks = 1;  // that saved it; format version 1 when alone, 2 otherwise
   std::string segue_version;
-  std::string state_json;               // an object; compact once it was read back
+  std::string state_json;               // an object; compact, by name, once it was read back
   std::vector<data::FileRecord> files;  // name, bytes, xxh64 of the whole file
   std::vector<SavedPart> parts;         // of arrays that are spread over ranks
 
@@ -35,8 +34,8 @@ struct CheckpointManifest {
   /// JSON that ends in a checksum of every byte before it. Error(kInvalidArgument) when state_json
   /// is not an object.
   std::string text() const;
-  /// Error(kCorrupt) when any byte is not as it was written, Error(kUnsupported) for a later
-  /// format.
+  /// Error(kCorrupt) when any byte is not as it was written, or a number cannot be what it should
+  /// be: anybody can write a checksum. Error(kUnsupported) for a later format.
   static CheckpointManifest parse(const std::string& text, const std::string& path);
   /// Of the checkpoint in `folder`; Error(kNotFound) when there is no such folder.
   static CheckpointManifest read(const std::string& folder);

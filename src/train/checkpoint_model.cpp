@@ -1,15 +1,13 @@
 #include "train/checkpoint_model.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <filesystem>
 #include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "ops/optimizer.h"
 
 namespace segue::train {
@@ -96,7 +94,7 @@ class TableArrays {
 };
 
 /// Rows in order, whoever saved them.
-void write_whole(const Checkpoint::Array& array, ShardWriter& writer) {
+void write_whole(const Checkpoint::Array& array, base::AtomicFile& file) {
   const ArrayPart whole = ArrayPart::whole(array.shape);
   const int64_t row_bytes = whole.width() * array.element_bytes;
   if (row_bytes == 0) return;
@@ -106,7 +104,7 @@ void write_whole(const Checkpoint::Array& array, ShardWriter& writer) {
   for (int64_t first = 0; first < whole.rows(); first += most) {
     const int64_t count = std::min(most, whole.rows() - first);
     reader.read(first, count, rows.data());
-    writer.write(rows.data(), Device::cpu(), count * row_bytes, nullptr);
+    file.write(rows.data(), static_cast<size_t>(count * row_bytes));
   }
 }
 
@@ -152,20 +150,14 @@ Exported export_weights(const Checkpoint& checkpoint, const std::string& path, b
       base::safetensors_layout(path, items,
                                {{"step", std::to_string(checkpoint.step())},
                                 {"segue", checkpoint.manifest().segue_version}});
-  const std::string temporary = fmt::format("{}.tmp-{}", path, ::getpid());
-  try {
-    ShardWriter writer(temporary, layout.header);
-    for (const size_t i : layout.data_order) {
-      write_whole(*arrays[i], writer);
-    }
-    exported.bytes = writer.finish().bytes;
-    data::rename_path(temporary, path);
-  } catch (...) {
-    ::unlink(temporary.c_str());
-    throw;
+  base::AtomicFile file(path);
+  file.write(layout.header);
+  exported.bytes = static_cast<int64_t>(layout.header.size());
+  for (const size_t i : layout.data_order) {
+    write_whole(*arrays[i], file);
+    exported.bytes += arrays[i]->bytes();
   }
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  data::sync_folder(folder.empty() ? "." : folder.string());
+  file.commit();
   return exported;
 }
 

@@ -53,6 +53,18 @@ int64_t ArrayPart::whole_columns() const {
   return count;
 }
 
+bool is_storable(std::span<const int64_t> shape) {
+  constexpr int64_t kMostElements = int64_t{1} << 56;
+  int64_t elements = 1;
+  for (const int64_t size : shape) {
+    if (size < 0 || __builtin_mul_overflow(elements, std::max<int64_t>(1, size), &elements) ||
+        elements > kMostElements) {
+      return false;
+    }
+  }
+  return true;
+}
+
 std::string cover_problem(std::span<const ArrayPart> parts) {
   if (parts.empty()) return "is not there";
   const ArrayPart& first = parts.front();

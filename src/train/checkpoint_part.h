@@ -32,6 +32,10 @@ struct ArrayPart {
   int64_t whole_columns() const;
 };
 
+/// Whether an array of this shape can be stored: sizes not negative, and its bytes, those of its
+/// rows and any sums of them fit 64 bits, also where another size is 0.
+bool is_storable(std::span<const int64_t> shape);
+
 /// What is missing, twice or outside when `parts` are to make up one array; empty: nothing.
 std::string cover_problem(std::span<const ArrayPart> parts);
 

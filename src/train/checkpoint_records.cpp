@@ -75,13 +75,13 @@ class Quiet {
 }  // namespace
 
 void leave_record(const std::string& folder, const RankRecord& record) {
-  const std::string path = record_path(folder, record.rank), temporary = path + ".tmp";
-  data::OutputFile file(temporary);
+  const std::string path = record_path(folder, record.rank);
+  data::OutputFile file(base::create_temporary(path));
   const std::string text = record.text();
   file.write(text.data(), text.size());
   file.close();
   data::sync_folder(folder);
-  data::rename_path(temporary, path);
+  data::rename_path(file.path(), path);
 }
 
 std::vector<RankRecord> collect_records(const std::string& folder, int64_t step, int ranks,

@@ -81,8 +81,7 @@ CheckpointWriter::CheckpointWriter(std::string folder, const CheckpointConfig& c
   SEGUE_ASSERT(ranks_.rank >= 0 && ranks_.rank < ranks_.size, "a rank beyond the others");
   base::make_folders(folder_);
   if (ranks_.rank > 0) return;
-  const fs::path parent = fs::path(folder_).parent_path();
-  data::sync_folder(parent.empty() ? "." : parent.string());
+  data::sync_folder(base::folder_of(folder_));
   clear_temporaries(std::numeric_limits<int64_t>::max());
 }
 
@@ -92,13 +91,15 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 void CheckpointWriter::save(int64_t step, std::span<const CheckpointArray> arrays,
-                            const std::string& state_json, const Stream* stream) {
+                            const std::string& state_json, const Stream* stream,
+                            const Status& ready) {
   const base::Stopwatch stalled;
   worker_.wait();
   job_.step = step;
   ++job_.number;
   job_.state_json = state_json;
   job_.stream = stream;
+  job_.ready = ready;
   job_.parts.clear();
   job_.sources.clear();
   std::vector<CheckpointArray> mine;
@@ -184,6 +185,30 @@ std::string CheckpointWriter::temporary() const {
   return fmt::format("{}/{}{}-{}", folder_, kTemporaryStep, job_.step, job_.number);
 }
 
+/// Refuses what would not fit, with something left over for the logs of the run: a save that fills
+/// the disk and is removed again would have taken their room meanwhile.
+void CheckpointWriter::require_room() const {
+  constexpr int64_t kMostLeft = 1 << 20, kLeastShare = 64;
+  constexpr size_t kManifestBytes = 4096, kEntryBytes = 512;  // about
+  const std::optional<base::DiskSpace> disk = base::disk_space(folder_);
+  if (!disk) return;
+  int64_t needed = 0;
+  const auto add = [&](int64_t bytes) {
+    needed += (bytes + disk->block - 1) / disk->block * disk->block;
+  };
+  for (const Shard& shard : job_.shards) {
+    auto bytes = static_cast<int64_t>(base::safetensors_layout(folder_, shard.items).header.size());
+    for (const Shard::Piece& piece : shard.pieces) bytes += piece.bytes;
+    add(bytes);
+  }
+  add(static_cast<int64_t>(job_.state_json.size() + kManifestBytes +
+                           kEntryBytes * (job_.shards.size() + job_.parts.size())));
+  needed += std::min(kMostLeft, disk->total / kLeastShare);
+  if (needed <= disk->available) return;
+  fail(ErrorCode::kIo, fmt::format("{}: No space left on device: it needs {} bytes, {} are free",
+                                   folder_, needed, disk->available));
+}
+
 /// This rank's files; what goes wrong is in the record.
 RankRecord CheckpointWriter::write_part(bool wide) const {
   if (!wide) base::name_thread("checkpoint");
@@ -196,6 +221,8 @@ RankRecord CheckpointWriter::write_part(bool wide) const {
   const std::string folder = temporary();
   const auto count = static_cast<int64_t>(job_.shards.size());
   try {
+    job_.ready.throw_if_failed();
+    require_room();
     base::make_folders(folder);
     // In the background one thread is enough: the cores belong to training.
     base::parallel_for(
@@ -251,6 +278,7 @@ void CheckpointWriter::leave_part(RankRecord mine) const {
     mine.parts.clear();
     std::error_code ignored;
     for (const Shard& shard : job_.shards) fs::remove(folder + "/" + shard.file_name, ignored);
+    base::make_folders(folder);  // it may have failed before there was one
   }
   leave_record(folder, mine);
   mine.status.throw_if_failed();

@@ -49,9 +49,11 @@ class CheckpointWriter {
   /// A state larger than `copy_gib` is written before it returns, by several threads. `state_json`
   /// is an object with whatever else resuming needs; that of rank 0 counts. Arrays on a GPU are
   /// read after what `stream` was given before. Throws when there is no memory for the copy;
-  /// everything else that goes wrong is told by wait() and take_failure().
+  /// everything else that goes wrong is told by wait() and take_failure(). A save with a `ready`
+  /// that is not ok fails with it: other ranks, which do not know, get to know that way. So does
+  /// one that the disk has no room for, before anything is written.
   void save(int64_t step, std::span<const CheckpointArray> arrays, const std::string& state_json,
-            const Stream* stream = nullptr);
+            const Stream* stream = nullptr, const Status& ready = {});
 
   /// Waits; how the last save went. After a failed one the older checkpoints are what they were.
   Status wait();
@@ -75,11 +77,13 @@ class CheckpointWriter {
     std::vector<SavedPart> parts;
     std::vector<Source> sources;  // per array
     const Stream* stream = nullptr;
+    Status ready;
   };
 
   void copy_arrays(std::span<const CheckpointArray> arrays, int64_t bytes, const Stream* stream);
   bool alone() const { return ranks_.size == 1; }
   std::string temporary() const;
+  void require_room() const;
   RankRecord write_part(bool wide) const;
   data::FileRecord write_shard(const std::string& folder, const Shard& shard) const;
   void finish(RankRecord mine);

@@ -109,9 +109,9 @@ class Loop {
   void open_folder() {
     if (!folder_) return;
     if (resuming_) {
-      folder_->resume(config_toml_, state_.metrics_bytes);
+      folder_->resume(config_toml_, state_.metrics_bytes, config_.checkpoint.when_full());
     } else {
-      folder_->start(config_toml_);
+      folder_->start(config_toml_, config_.checkpoint.when_full());
     }
   }
 
@@ -127,6 +127,7 @@ class Loop {
     open_source();
     schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
     if (checkpoint_) {
+      if (!state_.finished) require_place(state_.next, *source_);
       checkpoint_->read(arrays(), trainer_->stream());
       trainer_->restore(state_.step, state_.window_labels);
       log_first(fmt::format("going on from {}: step {}, window {}, {} samples", checkpoint_->path(),
@@ -351,12 +352,25 @@ class Loop {
     if (agreed.save && agreed.verified) save();
   }
 
+  /// A checkpoint counts on the logs up to its step: nobody would write them again. While they wait
+  /// for a full disk there is none.
+  Status settle_logs() {
+    if (!folder_) return {};
+    try {
+      log_->drain();
+      state_.mllog = mlperf_->state();
+      return {};
+    } catch (const Error& error) {
+      return {error.code(), error.what()};
+    }
+  }
+
   void save() {
     update_wall_time();
+    const Status logs = settle_logs();
     if (folder_) state_.metrics_bytes = folder_->metrics_bytes();
     state_.window_labels = trainer_->window().labels_seen();
-    if (mlperf_) state_.mllog = mlperf_->state();
-    writer_->save(state_.step, arrays(), to_json(state_), trainer_->stream());
+    writer_->save(state_.step, arrays(), to_json(state_), trainer_->stream(), logs);
     save_wanted_ = false;
     since_save_.restart();
   }

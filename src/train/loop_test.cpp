@@ -302,6 +302,98 @@ TEST_F(LoopTest, HalfALineOfMetricsIsCutOff) {
   EXPECT_EQ(again.metrics_bytes(), static_cast<int64_t>(first_line));
 }
 
+TEST_F(LoopTest, MetricsAreCutWhereALineEnds) {
+  base::make_folders(folder);
+  const std::string path = folder + "/metrics.jsonl", lines = "{\"a\": 1}\n{\"a\": 2}\n";
+  base::set_log_level(base::LogLevel::kError);
+  for (const auto& [bytes, kept] : std::vector<std::pair<int64_t, size_t>>{
+           {0, 0}, {5, 0}, {9, 9}, {10, 9}, {18, 18}, {19, 18}, {int64_t{1} << 60, 18}}) {
+    base::put_file(path, lines);
+    RunFolder run(folder);
+    run.resume("", bytes);
+    EXPECT_EQ(base::read_file(path), lines.substr(0, kept)) << bytes;
+    EXPECT_EQ(run.metrics_bytes(), static_cast<int64_t>(kept));
+  }
+}
+
+// ---- links in the folder ----
+
+TEST_F(LoopTest, CheckpointsGoWhereALinkPoints) {
+  const std::string elsewhere = folder + "_elsewhere", link = folder + "/checkpoints";
+  std::filesystem::remove_all(elsewhere);
+  base::make_folders(folder);
+  base::make_folders(elsewhere + "/theirs");
+  std::filesystem::create_directory_symlink(elsewhere, link);
+  RunConfig c = tiny_config();
+  c.checkpoint.every_steps = 2;
+  train_loop(c, folder);
+  const std::string newest = elsewhere + "/step-6/dense.safetensors";
+  const auto expect_linked = [&](const char* when) {
+    EXPECT_TRUE(std::filesystem::is_symlink(link)) << when;
+    EXPECT_TRUE(base::exists(newest)) << when;
+    EXPECT_TRUE(base::exists(elsewhere + "/theirs")) << when;
+  };
+  expect_linked("a new run");
+  const std::string dense = base::read_file(newest);
+
+  // The same step again, in exchange for a damaged one.
+  base::put_file(newest, "damaged");
+  base::set_log_level(base::LogLevel::kError);
+  EXPECT_TRUE(train_loop(c, folder).resumed);
+  expect_linked("resumed");
+  EXPECT_EQ(base::read_file(newest), dense);
+
+  c.train.steps = 10;
+  LoopOptions longer;
+  longer.allow_config_changes = {"train.steps"};
+  train_loop(c, folder, longer);
+  EXPECT_TRUE(base::exists(elsewhere + "/step-10"));
+  EXPECT_FALSE(base::exists(newest)) << "older ones go";
+
+  c.train.steps = 6;
+  LoopOptions over;
+  over.overwrite = true;
+  EXPECT_FALSE(train_loop(c, folder, over).resumed);
+  expect_linked("overwritten");
+  EXPECT_FALSE(base::exists(elsewhere + "/step-10"));
+  std::filesystem::remove_all(elsewhere);
+}
+
+TEST_F(LoopTest, ALinkToNowhereIsNamedBeforeAnythingIsTouched) {
+  for (const char* name : {"checkpoints", "trace"}) {
+    std::filesystem::remove_all(folder);
+    base::make_folders(folder);
+    base::put_file(folder + "/metrics.jsonl", "");
+    const std::string link = folder + "/" + name, target = folder + "/not-mounted";
+    std::filesystem::create_directory_symlink(target, link);
+    LoopOptions over;
+    over.overwrite = true;
+    const std::string message = base::message_of(ErrorCode::kInvalidArgument,
+                                                 [&] { train_loop(tiny_config(), folder, over); });
+    EXPECT_TRUE(base::contains(message, link)) << name;
+    EXPECT_TRUE(base::contains(message, target)) << name;
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+    EXPECT_TRUE(base::exists(folder + "/metrics.jsonl"));
+    EXPECT_FALSE(base::exists(folder + "/config.toml"));
+  }
+}
+
+TEST_F(LoopTest, ANewRunWritesThroughNoLink) {
+  const std::string victim = base::temp_path("victim");
+  base::make_folders(folder);
+  base::put_file(victim, "precious");
+  for (const char* name : {"metrics.jsonl", "config.toml"}) {
+    std::filesystem::create_symlink(victim, folder + "/" + name);
+  }
+  LoopOptions over;
+  over.overwrite = true;
+  train_loop(tiny_config(), folder, over);
+  EXPECT_EQ(base::read_file(victim), "precious");
+  std::filesystem::remove(folder + "/.lock");
+  std::filesystem::create_symlink(victim, folder + "/.lock");
+  EXPECT_EQ(base::error_of([&] { train_loop(tiny_config(), folder); })->code(), ErrorCode::kIo);
+}
+
 TEST_F(LoopTest, OneProcessAtATime) {
   const RunFolder holder(folder);
   const auto error = base::error_of([&] { train_loop(tiny_config(), folder); });

@@ -91,7 +91,8 @@ MlperfLog::MlperfLog(const RunConfig& config, const RunFolder& folder, bool resu
   const bool append = resuming && has_begun(path);
   log_ = std::make_unique<report::MllogRun>(
       path, append ? Mode::kAppend : Mode::kTruncate,
-      append && !state.empty() ? report::mllog_state_from_json(state) : report::MllogState{});
+      append && !state.empty() ? report::mllog_state_from_json(state) : report::MllogState{},
+      config.checkpoint.when_full());
   log_->init_start();
 }
 

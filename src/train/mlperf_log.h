@@ -30,7 +30,7 @@ class MlperfLog {
   void evaluation_done(int64_t samples, double auc, bool goes_on);
   void stop(int64_t samples, bool target_reached);
 
-  /// For the checkpoint; the log is on the disk when it returns.
+  /// For the checkpoint; the log is on the disk when it returns. Error(kIo) when it cannot be.
   std::string state();
 
  private:

@@ -50,12 +50,35 @@ std::vector<fs::path> list(const std::string& folder, bool (*is_of_kind)(std::st
   return found;
 }
 
+/// Where the last whole line of the file ends, not behind `most`: what is added must not be glued
+/// to half a line.
+int64_t whole_lines(const std::string& path, int fd, int64_t most) {
+  char last = 0;
+  if (most == 0 || (::pread(fd, &last, 1, most - 1) == 1 && last == '\n')) return most;
+  const std::string text = base::read_file(path);
+  return static_cast<int64_t>(
+      std::string_view(text).substr(0, static_cast<size_t>(most)).rfind('\n') + 1);
+}
+
+/// Error(kInvalidArgument) when `path` is there, but cannot be written into as a folder.
+void require_folder(const std::string& path) {
+  std::error_code error;
+  const bool link = fs::is_symlink(path, error);
+  if (!link && !base::exists(path)) return;  // made when it is needed
+  if (fs::is_directory(path, error)) return;
+  fail(ErrorCode::kInvalidArgument,
+       link ? fmt::format("{} is a link to {}, which is no folder or not there; make that folder, "
+                          "or remove the link",
+                          path, fs::read_symlink(path, error).string())
+            : fmt::format("{} is no folder; move it out of the way", path));
+}
+
 }  // namespace
 
 RunFolder::RunFolder(std::string path) : path_(std::move(path)) {
   base::make_folders(path_);
   const std::string lock_path = path_ + "/.lock";
-  lock_ = ::open(lock_path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  lock_ = ::open(lock_path.c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (lock_ < 0) fail_write(lock_path);
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
     ::close(lock_);
@@ -64,10 +87,16 @@ RunFolder::RunFolder(std::string path) : path_(std::move(path)) {
                      "folder with --run",
                      path_));
   }
+  try {
+    for (const std::string& folder : {checkpoints_path(), trace_path()}) require_folder(folder);
+  } catch (...) {
+    ::close(lock_);
+    throw;
+  }
 }
 
 RunFolder::~RunFolder() {
-  if (metrics_ != nullptr) std::fclose(metrics_);
+  metrics_.reset();  // its last write belongs to the time of the lock
   if (lock_ >= 0) ::close(lock_);
 }
 
@@ -95,12 +124,7 @@ void RunFolder::require_free_or_run() const {
   }
 }
 
-void RunFolder::open_metrics(const char* mode) {
-  metrics_ = std::fopen(metrics_path().c_str(), mode);
-  if (metrics_ == nullptr) fail_write(metrics_path());
-}
-
-void RunFolder::start(const std::string& config_toml) {
+void RunFolder::start(const std::string& config_toml, base::WhenFull when_full) {
   // The config goes last: until then the folder holds what is left of the old run, or nothing.
   std::error_code error;
   for (const fs::path& path : of_a_run()) {
@@ -110,33 +134,37 @@ void RunFolder::start(const std::string& config_toml) {
     }
   }
   for (const std::string& emptied : {checkpoints_path(), trace_path()}) {
-    fs::remove(emptied, error);  // stays if something else lies in it
+    // Stays if something else lies in it. A link says where the new run's are to go.
+    if (!fs::is_symlink(emptied, error)) fs::remove(emptied, error);
   }
-  open_metrics("w");
+  metrics_ = std::make_unique<base::AppendFile>(
+      metrics_path(), base::create_file(metrics_path(), O_APPEND), when_full);
   metrics_bytes_ = 0;
   base::write_file(config_path(), config_toml);
 }
 
-void RunFolder::resume(const std::string& config_toml, int64_t metrics_bytes) {
+void RunFolder::resume(const std::string& config_toml, int64_t metrics_bytes,
+                       base::WhenFull when_full) {
   base::write_file(config_path(), config_toml);
-  open_metrics("a");
-  const auto size = static_cast<int64_t>(fs::file_size(metrics_path()));
-  if (size < metrics_bytes) {
-    base::log_warning(
-        fmt::format("{} has {} bytes, but had {} when the checkpoint was saved: lines were lost",
-                    metrics_path(), size, metrics_bytes));
-    // What follows must not be glued to half a line.
-    metrics_bytes = static_cast<int64_t>(base::read_file(metrics_path()).rfind('\n') + 1);
+  const std::string path = metrics_path();
+  // A link is followed: whoever moved the file has put it there.
+  const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (fd < 0) fail_write(path);
+  metrics_ = std::make_unique<base::AppendFile>(path, fd, when_full);
+  metrics_bytes_ = whole_lines(path, fd, metrics_bytes);
+  if (metrics_bytes_ < metrics_bytes) {
+    base::log_warning(fmt::format(
+        "{} has no line that ends at byte {}, as it had when the checkpoint was saved: lines were "
+        "lost",
+        path, metrics_bytes));
   }
-  if (::ftruncate(fileno(metrics_), metrics_bytes) != 0) fail_write(metrics_path());
-  metrics_bytes_ = metrics_bytes;
+  metrics_->cut(metrics_bytes_);
 }
 
 void RunFolder::append_metrics(const base::JsonLine& line) {
   SEGUE_ASSERT(metrics_ != nullptr, "metrics of a run that has not started");
   const std::string text = line.text() + "\n";
-  const bool written = std::fwrite(text.data(), 1, text.size(), metrics_) == text.size();
-  if (!written || std::fflush(metrics_) != 0) fail_write(metrics_path());
+  metrics_->append(text);
   metrics_bytes_ += static_cast<int64_t>(text.size());
 }
 

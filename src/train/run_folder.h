@@ -1,11 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "base/append_file.h"
 #include "base/json_line.h"
 
 namespace segue::train {
@@ -16,7 +17,8 @@ namespace segue::train {
 class RunFolder {
  public:
   /// Makes the folder and takes its lock; touches nothing else. Error(kInvalidArgument) while
-  /// another process holds it.
+  /// another process holds it, and when `checkpoints` or `trace` is something else than a folder
+  /// or a link to one.
   explicit RunFolder(std::string path);
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
@@ -34,21 +36,24 @@ class RunFolder {
   /// another program's checkpoints, or those of a run whose config.toml is gone.
   void require_free_or_run() const;
 
-  /// A new run begins: removes what an earlier one left, and nothing else.
-  void start(const std::string& config_toml);
+  /// A new run begins: removes what an earlier one left, and nothing else. Where `checkpoints` is a
+  /// link it stays, and what an earlier run left behind it goes.
+  void start(const std::string& config_toml, base::WhenFull when_full = base::WhenFull::kFail);
   /// The run goes on; metrics behind `metrics_bytes` belong to steps that will be done again.
-  void resume(const std::string& config_toml, int64_t metrics_bytes);
+  void resume(const std::string& config_toml, int64_t metrics_bytes,
+              base::WhenFull when_full = base::WhenFull::kFail);
 
-  void append_metrics(const base::JsonLine& line);  // Error(kIo) when it did not get out
-  int64_t metrics_bytes() const { return metrics_bytes_; }
+  void append_metrics(const base::JsonLine& line);  // Error(kIo), but see WhenFull
+  /// Error(kIo) while lines wait for a full disk.
+  void drain_metrics() { metrics_->drain(); }
+  int64_t metrics_bytes() const { return metrics_bytes_; }  // with those that wait
 
  private:
   std::vector<std::filesystem::path> of_a_run() const;
-  void open_metrics(const char* mode);
 
   std::string path_;
   int lock_ = -1;
-  std::FILE* metrics_ = nullptr;
+  std::unique_ptr<base::AppendFile> metrics_;
   int64_t metrics_bytes_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/stage.h"
@@ -75,7 +76,7 @@ RunLog::RunLog(const RunConfig& config, Device device, RunFolder& folder, const 
                int64_t total_samples)
     : config_(config),
       folder_(folder),
-      tensorboard_(folder.path(), state.step),
+      tensorboard_(folder.path(), state.step, config.checkpoint.when_full()),
       trace_{config.trace.steps, config.trace.active},
       progress_("train", total_samples, "samples", state.samples),
       padded_flops_(model::dense_formula_flops(config.model)),
@@ -94,9 +95,20 @@ void RunLog::before_step(int64_t step) {
 void RunLog::after_step(int64_t step) {
   if (!recording_ || !trace_.ends_after(step)) return;
   recording_ = false;
-  base::make_folders(folder_.trace_path());
-  report::write_trace(folder_.trace_path() + "/" + trace_.file_name(step),
-                      base::stop_stage_recording(), base::log_rank());
+  const base::StageRecording recording = base::stop_stage_recording();
+  try {
+    base::make_folders(folder_.trace_path());
+    report::write_trace(folder_.trace_path() + "/" + trace_.file_name(step), recording,
+                        base::log_rank());
+  } catch (const Error& error) {
+    if (config_.checkpoint.when_full() == base::WhenFull::kFail) throw;
+    base::log_warning(fmt::format("a trace is lost, training goes on: {}", error.what()));
+  }
+}
+
+void RunLog::drain() {
+  folder_.drain_metrics();
+  tensorboard_.drain();
 }
 
 void RunLog::count(const StepStats& stats, const data::Delivery& delivery,

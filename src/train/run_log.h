@@ -39,6 +39,7 @@ class RunLog {
                  double seconds, const RunState& state);
   void end_line(const RunState& state, const char* status);
   void finish();  // of the progress line
+  void drain();   // Error(kIo) while anything waits for a full disk
 
   bool has_line() const { return has_line_; }        // an interval has ended in this process
   double first_loss() const { return first_loss_; }  // mean over the first interval of this process
@@ -70,8 +71,7 @@ class RunLog {
 /// Dense bf16 rate that the maker states for a GPU, in FLOP/s; 0: not known.
 double stated_peak_flops(const std::string& gpu_name);
 
-/// Bins of the histogram of tokens per sample: bin i holds [i * width, (i + 1) * width).
-inline constexpr int64_t kLengthBins = 16;
+/// Width of the bins of Interval::lengths.
 int64_t length_bin_width(const model::ModelConfig& model);
 
 }  // namespace segue::train

@@ -22,7 +22,7 @@ void load_state(const std::string& config_toml, const LoopOptions& options, RunS
   }
   if (newest.checkpoint) {
     start.checkpoint = std::make_unique<Checkpoint>(std::move(*newest.checkpoint));
-    start.state = run_state_from_json(start.checkpoint->state_json());
+    start.state = run_state_of(*start.checkpoint);
   } else {
     start.state.config = base::read_file(start.folder->config_path());
   }
@@ -55,6 +55,16 @@ void share_state(const Ranks& ranks, RunStart& start) {
 }
 
 }  // namespace
+
+void require_place(const data::StreamPosition& next, const Source& source) {
+  const int64_t first = source.first().window, end = source.end().window;
+  if (next.window >= first && next.window <= end) return;
+  fail(
+      ErrorCode::kConfig,
+      fmt::format("the run goes on in window {}, but the windows to train on are {} to {} here; go "
+                  "on with the store and the data.stream that it was started with",
+                  next.window, first, end - 1));
+}
 
 RunStart find_run_start(const std::string& run_dir, const std::string& config_toml,
                         const LoopOptions& options, const Ranks& ranks) {

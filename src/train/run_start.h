@@ -8,6 +8,7 @@
 #include "train/ranks.h"
 #include "train/run_folder.h"
 #include "train/run_state.h"
+#include "train/source.h"
 
 namespace segue::train {
 
@@ -18,6 +19,9 @@ struct RunStart {
   RunState state;
   std::unique_ptr<Checkpoint> checkpoint;  // whose arrays are to be read; absent: from nothing
 };
+
+/// Error(kConfig) when a run that is not finished would go on where `source` has nothing.
+void require_place(const data::StreamPosition& next, const Source& source);
 
 /// From the newest good checkpoint in `run_dir`: the first rank looks, the others follow it.
 /// Nothing is written. Error(kConfig) when `config_toml` contradicts the run, or differs between

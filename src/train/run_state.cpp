@@ -11,13 +11,16 @@
 #include <toml++/toml.h>
 
 #include "base/error.h"
+#include "report/mllog_run.h"
+#include "train/checked_json.h"
 
 namespace segue::train {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// Visits every member under its name, so that writing and reading cannot disagree.
+/// Visits every member under its name, so that writing and reading cannot disagree. Counts are not
+/// negative unless a least value is given; other numbers have one where it is given.
 template <class State, class Visit>
 void members(State& s, Visit visit) {
   visit("step", s.step);
@@ -25,34 +28,71 @@ void members(State& s, Visit visit) {
   visit("next_batch", s.next.batch);
   visit("samples", s.samples);
   visit("skipped", s.skipped);
-  visit("window", s.window);
-  visit("last_eval_step", s.last_eval_step);
+  visit("window", s.window, -1);
+  visit("last_eval_step", s.last_eval_step, -1);
   visit("eval_pending", s.eval_pending);
-  visit("eval_window", s.eval_window);
+  visit("eval_window", s.eval_window, -1);
   visit("finished", s.finished);
   visit("target_reached", s.target_reached);
-  visit("last_auc", s.last_auc);
-  visit("wall_seconds", s.wall_seconds);
+  visit("last_auc", s.last_auc, 0);
+  visit("wall_seconds", s.wall_seconds, 0);
   visit("metrics_bytes", s.metrics_bytes);
   visit("window_labels", s.window_labels);
   visit("interval_steps", s.interval.steps);
   visit("interval_samples", s.interval.samples);
   visit("interval_tokens", s.interval.tokens);
   visit("interval_loss", s.interval.loss);
-  visit("interval_padded_flops", s.interval.padded_flops);
-  visit("interval_jagged_flops", s.interval.jagged_flops);
-  visit("interval_seconds", s.interval.seconds);
-  visit("interval_wait_seconds", s.interval.wait_seconds);
+  visit("interval_padded_flops", s.interval.padded_flops, 0);
+  visit("interval_jagged_flops", s.interval.jagged_flops, 0);
+  visit("interval_seconds", s.interval.seconds, 0);
+  visit("interval_wait_seconds", s.interval.wait_seconds, 0);
   visit("interval_lengths", s.interval.lengths);
   visit("loss_mean", s.loss_score.mean);
-  visit("loss_variance", s.loss_score.variance);
+  visit("loss_variance", s.loss_score.variance, 0);
   visit("loss_count", s.loss_score.count);
   visit("gradient_mean", s.gradient_score.mean);
-  visit("gradient_variance", s.gradient_score.variance);
+  visit("gradient_variance", s.gradient_score.variance, 0);
   visit("gradient_count", s.gradient_score.count);
   visit("mllog", s.mllog);
   visit("config", s.config);
 }
+
+/// Takes members out of JSON that anybody may have written.
+class Reader {
+ public:
+  explicit Reader(const nlohmann::json& json) : json_(json) {}
+
+  void operator()(const char* name, int64_t& value, int64_t least = 0) const {
+    take(name, [&](const nlohmann::json& j) { value = whole_number(j, least); });
+  }
+  void operator()(const char* name, double& value) const {
+    take(name, [&](const nlohmann::json& j) { value = real_number(j); });
+  }
+  void operator()(const char* name, double& value, double least) const {
+    take(name, [&](const nlohmann::json& j) { value = real_number(j, least); });
+  }
+  void operator()(const char* name, std::vector<int64_t>& values) const {
+    take(name, [&](const nlohmann::json& j) { values = whole_numbers(j); });
+  }
+  template <class Value>  // true or false, and text
+  void operator()(const char* name, Value& value) const {
+    take(name, [&](const nlohmann::json& j) { j.get_to(value); });
+  }
+
+ private:
+  template <class Take>
+  void take(const char* name, Take take) const {
+    try {
+      take(json_.at(name));
+    } catch (const Error& error) {
+      fail(error.code(), fmt::format("`{}`: {}", name, error.what()));
+    } catch (const nlohmann::json::exception& error) {
+      fail(ErrorCode::kCorrupt, fmt::format("`{}`: {}", name, error.what()));
+    }
+  }
+
+  const nlohmann::json& json_;
+};
 
 /// How a run goes, not what it computes: free to differ between two processes of one run.
 constexpr std::array kFreeKeys = {"train.threads",
@@ -105,8 +145,26 @@ void flatten(const toml::node& node, const std::string& key,
 
 std::map<std::string, std::string> flat(const std::string& text) {
   std::map<std::string, std::string> keys;
-  flatten(toml::parse(text), "", keys);
+  try {
+    flatten(toml::parse(text), "", keys);
+  } catch (const toml::parse_error& error) {
+    fail(ErrorCode::kCorrupt, fmt::format("the recorded config is no TOML: {}", error.what()));
+  }
   return keys;
+}
+
+/// What does not show in one member alone.
+void require_possible(const RunState& state) {
+  const size_t bins = state.interval.lengths.size();
+  if (bins != 0 && bins != static_cast<size_t>(kLengthBins)) {
+    fail(ErrorCode::kCorrupt, fmt::format("`interval_lengths` has {} bins", bins));
+  }
+  if (state.window > state.next.window || state.eval_window > state.next.window) {
+    fail(ErrorCode::kCorrupt, fmt::format("windows {} and {} were trained, but {} comes next",
+                                          state.window, state.eval_window, state.next.window));
+  }
+  if (!state.mllog.empty()) report::mllog_state_from_json(state.mllog);
+  flat(state.config);
 }
 
 std::string value_of(const std::map<std::string, std::string>& keys, const std::string& key) {
@@ -118,22 +176,38 @@ std::string value_of(const std::map<std::string, std::string>& keys, const std::
 
 std::string to_json(const RunState& state) {
   Json json;
-  members(state, [&](const char* name, const auto& value) { json[name] = value; });
+  members(state,
+          [&](const char* name, const auto& value, auto... /*least*/) { json[name] = value; });
   return json.dump();
 }
 
 RunState run_state_from_json(const std::string& text) {
   RunState state;
+  std::string what;
   try {
-    const Json json = Json::parse(text);
-    members(state, [&](const char* name, auto& value) { json.at(name).get_to(value); });
+    const nlohmann::json json = parse_checked(text);
+    members(state, Reader(json));
+    require_possible(state);
+    return state;
   } catch (const nlohmann::json::exception& error) {
-    fail(ErrorCode::kCorrupt,
-         fmt::format("the state in the checkpoint is not one that this version writes ({}); use "
-                     "the version that wrote it",
-                     error.what()));
+    what = error.what();
+  } catch (const Error& error) {
+    what = error.what();
   }
-  return state;
+  fail(ErrorCode::kCorrupt,
+       fmt::format("the state in the checkpoint is not one that this version writes ({}); use the "
+                   "version that wrote it",
+                   what));
+}
+
+RunState run_state_of(const Checkpoint& checkpoint) {
+  try {
+    RunState state = run_state_from_json(checkpoint.state_json());
+    if (state.step == checkpoint.step()) return state;
+    fail(ErrorCode::kCorrupt, fmt::format("its state is that of step {}", state.step));
+  } catch (const Error& error) {
+    fail(error.code(), fmt::format("{}: {}", checkpoint.path(), error.what()));
+  }
 }
 
 std::vector<ConfigDifference> config_differences(const std::string& before,

@@ -5,16 +5,20 @@
 #include <vector>
 
 #include "data/stream.h"
+#include "train/checkpoint.h"
 #include "train/health.h"
 
 namespace segue::train {
+
+/// Bins of the histogram of tokens per sample: bin i holds [i * width, (i + 1) * width).
+inline constexpr int64_t kLengthBins = 16;
 
 /// Sums over the steps since the last line of metrics.
 struct Interval {
   int64_t steps = 0, samples = 0, tokens = 0;
   double loss = 0, padded_flops = 0, jagged_flops = 0;
   double seconds = 0, wait_seconds = 0;
-  std::vector<int64_t> lengths;  // samples by tokens, in bins
+  std::vector<int64_t> lengths;  // samples by tokens, in kLengthBins bins; empty: none yet
 };
 
 /// Everything beside arrays that a run needs to go on as if it had never stopped. A checkpoint
@@ -40,7 +44,11 @@ struct RunState {
   std::string config;  // the resolved config, TOML
 };
 std::string to_json(const RunState& state);
-RunState run_state_from_json(const std::string& text);  // Error(kCorrupt)
+/// Error(kCorrupt) when it is not one. Its counts can then be added to and its texts be parsed;
+/// what depends on the data is for require_place.
+RunState run_state_from_json(const std::string& text);
+/// The same with the path in messages; it must be that of the checkpoint's step.
+RunState run_state_of(const Checkpoint& checkpoint);
 
 /// A key of two resolved configs with different values.
 struct ConfigDifference {

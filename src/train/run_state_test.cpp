@@ -1,9 +1,15 @@
 #include "train/run_state.h"
 
+#include <limits>
+#include <utility>
+#include <vector>
+
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/test_util.h"
+#include "report/mllog_run.h"
 #include "train/test_util.h"
 
 namespace segue::train {
@@ -13,12 +19,13 @@ TEST(RunStateTest, ComesBackWithEveryBit) {
   RunState state;
   state.step = 7;
   state.next = {3, int64_t{1} << 53};
+  state.window = 2;
   state.eval_pending = true;
   state.last_auc = 0.1 + 0.2;
   state.interval.loss = 1.0 / 3;
-  state.interval.lengths = {1, 0, 5};
+  state.interval.lengths.assign(kLengthBins, 5);
   state.loss_score.variance = 5e-324;
-  state.mllog = R"({"a": "\"quoted\""})";
+  state.mllog = to_json(report::MllogState{.samples = 5});
   state.config = "[model]\nlayers = 3\n";
   const RunState back = run_state_from_json(to_json(state));
   EXPECT_EQ(to_json(back), to_json(state));
@@ -36,6 +43,50 @@ TEST(RunStateTest, AnotherVersionsStateIsSaid) {
     ASSERT_TRUE(error) << text;
     EXPECT_EQ(error->code(), ErrorCode::kCorrupt);
   }
+}
+
+/// Each with a value that no run has ever had.
+TEST(RunStateTest, ImpossibleValuesAreRefusedByName) {
+  using Json = nlohmann::json;
+  const int64_t most = std::numeric_limits<int64_t>::max();
+  const Json whole = Json::parse(to_json(RunState{}));
+  EXPECT_NO_THROW(run_state_from_json(whole.dump()));
+  for (const auto& [name, value] : whole.items()) {
+    std::vector<Json> values = {nullptr, Json::array({-1}), Json::object(), 1e300};
+    if (value.is_number_integer()) values.insert(values.end(), {-2, most, 0.5, true, "5"});
+    if (value.is_number()) values.emplace_back(std::numeric_limits<uint64_t>::max());
+    if (value.is_boolean()) values.insert(values.end(), {0, 1, "true"});
+    for (const Json& strange : values) {
+      if (value.is_number_float() && strange.is_number()) continue;
+      Json j = whole;
+      j[name] = strange;
+      const auto error = base::error_of([&] { run_state_from_json(j.dump()); });
+      ASSERT_TRUE(error) << name << " = " << strange.dump();
+      EXPECT_EQ(error->code(), ErrorCode::kCorrupt);
+      EXPECT_TRUE(base::contains(error->what(), "`" + name + "`"));
+    }
+  }
+  for (const auto& [name, strange] : std::vector<std::pair<const char*, Json>>{
+           {"wall_seconds", -1},
+           {"loss_variance", -0.5},
+           {"interval_lengths", std::vector<int64_t>(17, 1)},
+           {"interval_lengths", std::vector<int64_t>(16, -1)},
+           {"window", 1},  // behind the one that comes next
+           {"eval_window", 1},
+           {"mllog", "{}"},
+           {"mllog", R"({"run_opened": true, "sizes_logged": true, "run_stopped": false,
+                         "in_block": true, "samples": -5, "last_eval_samples": -1,
+                         "last_eval_accuracy": 0})"},
+           {"config", "[model\nlayers = 3"}}) {
+    Json j = whole;
+    j[name] = strange;
+    EXPECT_EQ(base::error_of([&] { run_state_from_json(j.dump()); })->code(), ErrorCode::kCorrupt)
+        << name;
+  }
+}
+
+TEST(RunStateTest, AConfigThatIsNoTomlIsSaid) {
+  EXPECT_EQ(base::error_of([] { require_same_config("[a", "", {}); })->code(), ErrorCode::kCorrupt);
 }
 
 TEST(RunStateTest, DifferencesNameKeyAndBothValues) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <filesystem>
 #include <utility>
 
 #include <arrow/array/array_dict.h>
@@ -64,7 +63,7 @@ class ParquetFile {
  public:
   ParquetFile(std::string path, std::shared_ptr<arrow::Schema> schema)
       : path_(std::move(path)), schema_(std::move(schema)) {
-    base::make_folders(std::filesystem::path(path_).parent_path());
+    base::make_folders(base::folder_of(path_));
     stream_ = std::make_shared<AtomicStream>(path_);
     parquet::WriterProperties::Builder properties;
     if (arrow::util::Codec::IsAvailable(arrow::Compression::ZSTD)) {
