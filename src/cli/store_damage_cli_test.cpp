@@ -280,11 +280,11 @@ TEST_F(TrainingOnDamage, ScoresOfADamagedStoreAreNotWritten) {
 TEST_F(TrainingOnDamage, AStoreThatWasMadeAgainIsVerifiedAgain) {
   EXPECT_TRUE(contains(train("first").err, ": verified "));
   EXPECT_FALSE(contains(train("second").err, ": verified "));
-  ASSERT_EQ(run({"synth", "--out", store_, "--users", "120", "--days", "12", "--items", "1500",
-                 "--events-per-user", "90", "--history", "60", "--min-history", "20",
-                 "--overwrite"})
-                .code,
-            kExitOk);
+  ASSERT_EQ(
+      run({"synth", "--out", store_, "--users", "120", "--days", "12", "--items", "1500",
+           "--events-per-user", "90", "--history", "60", "--min-history", "20", "--overwrite"})
+          .code,
+      kExitOk);
   EXPECT_TRUE(contains(train("third").err, ": verified "));
 }
 

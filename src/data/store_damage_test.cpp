@@ -124,9 +124,16 @@ TEST_F(SlowStoreDamage, EndsInAnErrorOrNotAtAll) {
 TEST_F(StoreDamage, AUserThatDoesNotExistIsNoIndex) {
   const std::string path = good_ + "/hstu_cache_L16/flat_uid.npy";
   std::string bytes = base::read_file(path);
-  for (size_t at = 128 + 5 * 8; at + 8 < bytes.size(); at += 8 * 7) bytes[at + 6] = 0x7f;
-  base::put_file(path, bytes);
   const LogSchema schema = schema_for(good_);
+  const EventStore tables(good_, schema.samples());
+  for (const int64_t user : tables.unique_users()) {
+    const auto u = static_cast<size_t>(user);
+    // The first and the last event of a user may be looked at when the store is opened.
+    for (int64_t e = tables.user_start()[u] + 1; e < tables.user_end()[u] - 1; ++e) {
+      bytes[128 + 8 * static_cast<size_t>(e) + 6] = 0x7f;
+    }
+  }
+  base::put_file(path, bytes);
   const EventStore store(good_, schema.samples(), "", VerifyMode::kNever);
   const std::string message =
       base::message_of(ErrorCode::kCorrupt, [&] { summarize(store, schema); });
@@ -145,7 +152,11 @@ TEST_F(StoreDamage, ManifestsThatAreSealedButMakeNoSense) {
   EXPECT_TRUE(contains(with("/min_history", ManifestJson::array()), "minimum histories []"));
   EXPECT_TRUE(contains(with("/min_history", {4, 4}), "minimum histories [4, 4]"));
   EXPECT_TRUE(contains(with("/min_history", {-1}), "minimum histories [-1]"));
-  EXPECT_TRUE(contains(with("/history_length", 0), "history length"));
+  StoreManifest none = StoreManifest::from_json(good, path);
+  none.history_length = 0;
+  EXPECT_TRUE(contains(base::message_of(ErrorCode::kCorrupt,
+                                        [&] { StoreManifest::from_json(none.to_json(), path); }),
+                       "history length"));
   EXPECT_TRUE(contains(with("/num_events", -1), "events of"));
   EXPECT_TRUE(contains(with("/num_users", 1 << 30), "events of"));
   const std::string uid = "/files/hstu_cache_L16~1flat_uid.npy";

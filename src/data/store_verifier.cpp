@@ -90,7 +90,7 @@ bool StoreVerifier::finished(double seconds) {
     thread_.join();
   }
   const base::Stopwatch watch;
-  while (watch.seconds() < seconds && advance()) {
+  while (seconds > 0 && advance() && watch.seconds() < seconds) {
   }
   if (error_) std::rethrow_exception(error_);
   return done_;
