@@ -12,6 +12,7 @@
 #include "cli/output.h"
 #include "data/baselines.h"
 #include "data/event_store.h"
+#include "data/store_verify.h"
 #include "ops/metrics.h"
 
 namespace segue::cli {

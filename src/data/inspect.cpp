@@ -258,24 +258,4 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
   return s;
 }
 
-VerifyReport compare_sizes(const std::string& store) {
-  VerifyReport report;
-  if (!base::exists(store + "/" + kManifestFile)) return report;
-  report.has_manifest = true;
-  for (const FileRecord& wanted : StoreManifest::read(store).files) {
-    try {
-      const int64_t bytes = InputFile(store, wanted.name).size();
-      ++report.files;
-      report.bytes += bytes;
-      if (bytes != wanted.bytes) {
-        report.problems.push_back(
-            fmt::format("{}: {} bytes, should be {}", wanted.name, bytes, wanted.bytes));
-      }
-    } catch (const Error& error) {
-      report.problems.push_back(error.what());
-    }
-  }
-  return report;
-}
-
 }  // namespace segue::data

@@ -8,7 +8,6 @@
 #include "data/event_store.h"
 #include "data/log_schema.h"
 #include "data/store_manifest.h"
-#include "data/store_verify.h"
 
 namespace segue::data {
 
@@ -78,9 +77,5 @@ LogSchema schema_for(const std::string& store);
 /// Reads every event once; all cores work. Memory: two bits per item and 8 bytes per user.
 StoreSummary summarize(const EventStore& store, const LogSchema& schema,
                        const InspectConfig& config = {});
-
-/// Compares the sizes of all files with the manifest, if there is one; events, users and anchors
-/// stay 0. verify_store() reads everything.
-VerifyReport compare_sizes(const std::string& store);
 
 }  // namespace segue::data

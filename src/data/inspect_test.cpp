@@ -12,6 +12,7 @@
 #include "data/baselines.h"
 #include "data/prep.h"
 #include "data/store_test_util.h"
+#include "data/store_verify.h"
 #include "data/store_writer.h"
 #include "data/synth_output.h"
 
@@ -169,7 +170,7 @@ TEST(InspectTest, HistoriesAreAsLongAsGatheredOnes) {
 
 TEST(InspectTest, SizesAreComparedWithTheManifest) {
   const SynthStore synth("store");
-  const VerifyReport fine = compare_sizes(synth.open());
+  const VerifyReport fine = compare_sizes(synth.folder);
   EXPECT_TRUE(fine.has_manifest);
   EXPECT_TRUE(fine.ok());
   EXPECT_GT(fine.files, 20);
@@ -177,13 +178,18 @@ TEST(InspectTest, SizesAreComparedWithTheManifest) {
 
   std::filesystem::resize_file(synth.folder + "/split_meta.json", 10);
   std::filesystem::remove(synth.folder + "/segue/listen_probability.npy");
-  const VerifyReport bad = compare_sizes(synth.open());
-  ASSERT_EQ(bad.problems.size(), 2u);
-  EXPECT_TRUE(contains(bad.problems[0], "segue/listen_probability.npy: No such file"));
-  EXPECT_TRUE(contains(bad.problems[1], "split_meta.json: 10 bytes, should be"));
+  const std::string likes = synth.folder + "/hstu_cache_L30/flat_is_like.npy";
+  std::string bytes = base::read_file(likes);
+  bytes.replace(bytes.find("|b1"), 3, "|i1");
+  base::put_file(likes, bytes);
+  const VerifyReport bad = compare_sizes(synth.folder);
+  ASSERT_EQ(bad.problems.size(), 3u);
+  EXPECT_TRUE(contains(bad.problems[0], "flat_is_like.npy: was changed: bytes 0 to 127"));
+  EXPECT_TRUE(contains(bad.problems[1], "segue/listen_probability.npy: is missing"));
+  EXPECT_TRUE(contains(bad.problems[2], "split_meta.json: has 10 bytes, should have"));
 
   const TestStore other = make_store(base::temp_path("other"), 1);
-  EXPECT_FALSE(compare_sizes(EventStore(other.folder, other.schema)).has_manifest);
+  EXPECT_FALSE(compare_sizes(other.folder).has_manifest);
 }
 
 // ---- predictions ----

@@ -136,7 +136,6 @@ bool Loader::take_task(std::unique_lock<std::mutex>& lock, Task& task) {
 
 void Loader::work() {
   base::name_thread("loader");
-  use_device(config_.device);
   std::vector<int64_t> sample_index;
   Task task;
   std::unique_lock lock(mutex_);

@@ -30,7 +30,8 @@ double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
 }  // namespace
 
-StoreVerifier::StoreVerifier(const EventStore& store, std::span<const IndexFile* const> indices)
+StoreVerifier::StoreVerifier(const EventStore& store, std::span<const IndexFile* const> indices,
+                             int64_t at_once)
     : store_(store) {
   if (store.verify_mode() == VerifyMode::kNever) {
     done_ = true;
@@ -46,8 +47,11 @@ StoreVerifier::StoreVerifier(const EventStore& store, std::span<const IndexFile*
         base::LogLevel::kWarning, path + ": unlisted",
         fmt::format("{}: is not in the store's manifest, so it cannot be verified", path));
   }
+  int64_t bytes = 0;
   const auto add = [&](CheckedFile file) {
-    if (!store.verified().contains(file)) files_.push_back(std::move(file));
+    if (store.verified().contains(file)) return;
+    bytes += file.bytes;
+    files_.push_back(std::move(file));
   };
   for (CheckedFile& file : store.checked_files()) add(std::move(file));
   for (const IndexFile* index : indices) add(index->checked());
@@ -57,7 +61,11 @@ StoreVerifier::StoreVerifier(const EventStore& store, std::span<const IndexFile*
         fmt::format("{}: was verified before, see {}", store.folder(), store.verified().path()));
     return;
   }
-  thread_ = std::thread([this] { work_in_background(); });
+  if (bytes <= at_once) {
+    finish();
+  } else {
+    thread_ = std::thread([this] { work_in_background(); });
+  }
 }
 
 StoreVerifier::~StoreVerifier() {
@@ -82,7 +90,7 @@ bool StoreVerifier::finished(double seconds) {
     thread_.join();
   }
   const base::Stopwatch watch;
-  while (watch.seconds() < seconds && advance()) {
+  while (seconds > 0 && advance() && watch.seconds() < seconds) {
   }
   if (error_) std::rethrow_exception(error_);
   return done_;
@@ -119,9 +127,9 @@ void StoreVerifier::finish_file() {
   done_ = ++next_ == files_.size();
   if (!done_) return;
   const double seconds = watch_.seconds();
-  base::log_info(fmt::format("{}: verified {} files, {:.2f} GB in {:.1f} s ({:.2f} GB/s)",
-                             store_.folder(), files_.size(), gigabytes(bytes_), seconds,
-                             gigabytes(bytes_) / seconds));
+  base::log_info(fmt::format("{}: verified {} {}, {:.3g} GB in {:.3g} s ({:.3g} GB/s)",
+                             store_.folder(), files_.size(), files_.size() == 1 ? "file" : "files",
+                             gigabytes(bytes_), seconds, gigabytes(bytes_) / seconds));
   save();
 }
 

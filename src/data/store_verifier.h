@@ -18,9 +18,13 @@ namespace segue::data {
 /// result. What this machine has compared before, and is unchanged, is left out (VerifiedFiles).
 class StoreVerifier {
  public:
-  /// Of everything that `store`, which must live longer, has opened by now, and of `indices`.
-  /// With VerifyMode::kNever there is nothing to do.
-  StoreVerifier(const EventStore& store, std::span<const IndexFile* const> indices);
+  static constexpr int64_t kAtOnce = 16 << 20;
+
+  /// Of everything that `store`, which must live longer, has opened by now, and of `indices`. Up to
+  /// `at_once` bytes are not worth a thread: then it is done, or has failed, here. With
+  /// VerifyMode::kNever there is nothing to do.
+  StoreVerifier(const EventStore& store, std::span<const IndexFile* const> indices,
+                int64_t at_once = kAtOnce);
   ~StoreVerifier();  // stops where it is; what was compared is not compared again
   StoreVerifier(const StoreVerifier&) = delete;
   StoreVerifier& operator=(const StoreVerifier&) = delete;
@@ -40,7 +44,7 @@ class StoreVerifier {
   std::vector<CheckedFile> files_;
   size_t next_ = 0;  // of the files
   std::optional<FileCheck> current_;
-  int64_t bytes_ = 0;
+  int64_t bytes_ = 0;  // read so far
   bool done_ = false;
   std::exception_ptr error_;
   base::Stopwatch watch_;

@@ -24,4 +24,8 @@ struct VerifyReport {
 /// without manifest, written by others, is held to the rules of the Yambda benchmark.
 VerifyReport verify_store(const std::string& store);
 
+/// Compares sizes and headers of all files with the manifest, if there is one; events, users and
+/// anchors stay 0.
+VerifyReport compare_sizes(const std::string& store);
+
 }  // namespace segue::data

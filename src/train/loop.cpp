@@ -342,14 +342,17 @@ class Loop {
     report_save_failure(writer_->take_failure());
     const SaveReason reason =
         due(config_.checkpoint, delivery.position.batch + 1, state_.step, since_save_.seconds());
-    if (reason != SaveReason::kNone) save_wanted_ = true;
-    // While the last one is still being written, or the data being verified, this one waits;
-    // training does not.
-    const Ranks::Wish agreed = ranks_.agree({.stop = StopSignals::requested(),
-                                             .save = save_wanted_ && !writer_->busy(),
-                                             .verified = source_->verified(0)});
+    if (reason != SaveReason::kNone && !std::exchange(save_wanted_, true)) since_due_.restart();
+    // While the last one is still being written this one waits, training does not. So it is while
+    // the store is verified, but not for ever: there may be no time left over for that.
+    constexpr double kPatience = 60;  // seconds
+    const bool verified = source_->verified(0) || since_due_.seconds() > kPatience;
+    const Ranks::Wish agreed = ranks_.agree(
+        {.stop = StopSignals::requested(), .save = save_wanted_ && verified && !writer_->busy()});
     stop_ = agreed.stop;
-    if (agreed.save && agreed.verified) save();
+    if (!agreed.save) return;
+    wait_for_verification();
+    save();
   }
 
   /// A checkpoint counts on the logs up to its step: nobody would write them again. While they wait
@@ -463,7 +466,7 @@ class Loop {
   std::unique_ptr<CheckpointWriter> writer_;
   std::unique_ptr<BatchPipeline> pipeline_;  // while train() runs
   Watchdog* watchdog_ = nullptr;             // likewise
-  base::Stopwatch wall_, since_save_;
+  base::Stopwatch wall_, since_save_, since_due_;
   double wall_before_ = 0;
   bool save_wanted_ = false;
   bool stop_ = false;  // asked to, by a signal to any rank

@@ -110,5 +110,15 @@ TEST(RunStateTest, DifferencesNameKeyAndBothValues) {
                                       {"optimizer", "sparse.tables"}));
 }
 
+TEST(RunStateTest, RunsOfAVersionThatDidNotVerifyGoOn) {
+  RunConfig config = tiny_config();
+  std::string before = base::to_toml(config);
+  const size_t at = before.find("verify = \"auto\"");
+  ASSERT_NE(at, std::string::npos);
+  before.erase(at, before.find('\n', at) - at);
+  config.data.verify = data::VerifyMode::kAlways;
+  EXPECT_TRUE(config_differences(before, base::to_toml(config)).empty());
+}
+
 }  // namespace
 }  // namespace segue::train

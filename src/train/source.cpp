@@ -61,7 +61,6 @@ class RandomSource final : public Source {
     return true;
   }
 
-  bool verified(double) override { return true; }
   int64_t train_samples() const override { return 0; }
   int64_t eval_samples() const override { return eval_batches_ * batch_size_; }
   std::optional<double> oracle_auc() override {
