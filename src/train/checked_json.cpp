@@ -10,23 +10,34 @@
 namespace segue::train {
 namespace {
 
-using Json = nlohmann::json;
+using Json = CheckedJson;
+
+constexpr int kMostDeep = 16;         // writing it again recurses as deep
+constexpr size_t kMostMembers = 256;  // looking one up goes through all before it
 
 [[noreturn]] void refuse(const std::string& what) { fail(ErrorCode::kCorrupt, what); }
 
-/// Enough of a value to recognise it.
-std::string shown(const Json& value) {
-  constexpr size_t kMostShown = 40;
-  if (value.is_structured()) return value.is_array() ? "a list" : "an object";
-  std::string text = value.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > kMostShown) text = text.substr(0, kMostShown) + "...";
-  return text;
+[[noreturn]] void refuse(const char* name, const Json& value, const std::string& wanted) {
+  constexpr size_t kMostShown = 40;  // enough to recognise it
+  std::string shown = value.is_array() ? "a list" : "an object";
+  if (!value.is_structured()) shown = value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  if (shown.size() > kMostShown) shown = shown.substr(0, kMostShown) + "...";
+  refuse(fmt::format("`{}`: {} is not {}", name, shown, wanted));
+}
+
+int64_t whole(const char* name, const Json& value, int64_t least, int64_t most) {
+  const bool fits = value.is_number_unsigned() ? std::in_range<int64_t>(value.get<uint64_t>())
+                                               : value.is_number_integer();
+  if (fits) {
+    const auto number = value.get<int64_t>();
+    if (number >= least && number <= most) return number;
+  }
+  refuse(name, value, fmt::format("a whole number from {} to {}", least, most));
 }
 
 }  // namespace
 
 Json parse_checked(std::string_view text) {
-  constexpr int kMostDeep = 16;  // writing it again recurses as deep
   std::vector<std::set<std::string>> open_objects;
   const auto check = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kMostDeep) refuse("nested too deeply");
@@ -34,41 +45,58 @@ Json parse_checked(std::string_view text) {
     if (event == Json::parse_event_t::object_end) open_objects.pop_back();
     if (event == Json::parse_event_t::key) {
       const auto& key = parsed.get_ref<const std::string&>();
-      if (!open_objects.back().insert(key).second) {
-        refuse(fmt::format("`{}` is there twice", key));
-      }
+      if (!open_objects.back().insert(key).second) refuse(fmt::format("`{}` is there twice", key));
+      if (open_objects.back().size() > kMostMembers) refuse("an object has too many members");
     }
     return true;
   };
-  return Json::parse(text.begin(), text.end(), check);
-}
-
-int64_t whole_number(const Json& value, int64_t least, int64_t most) {
-  const bool fits = value.is_number_unsigned() ? std::in_range<int64_t>(value.get<uint64_t>())
-                                               : value.is_number_integer();
-  if (fits) {
-    const auto number = value.get<int64_t>();
-    if (number >= least && number <= most) return number;
+  try {
+    return Json::parse(text.begin(), text.end(), check);
+  } catch (const Json::exception& error) {
+    refuse(error.what());
   }
-  refuse(fmt::format("{} is not a whole number from {} to {}", shown(value), least, most));
 }
 
-std::vector<int64_t> whole_numbers(const Json& list) {
-  if (!list.is_array()) refuse(shown(list) + " is not a list of whole numbers");
+const Json& member(const Json& object, const char* name) {
+  const auto found = object.find(name);  // of what is no object, none is
+  if (found == object.end()) refuse(fmt::format("`{}` is not there", name));
+  return *found;
+}
+
+const Json& list(const Json& object, const char* name) {
+  const Json& value = member(object, name);
+  if (!value.is_array()) refuse(name, value, "a list");
+  return value;
+}
+
+std::string text(const Json& object, const char* name) {
+  const Json& value = member(object, name);
+  if (!value.is_string()) refuse(name, value, "text");
+  return value.get<std::string>();
+}
+
+bool flag(const Json& object, const char* name) {
+  const Json& value = member(object, name);
+  if (!value.is_boolean()) refuse(name, value, "true or false");
+  return value.get<bool>();
+}
+
+int64_t whole_number(const Json& object, const char* name, int64_t least, int64_t most) {
+  return whole(name, member(object, name), least, most);
+}
+
+std::vector<int64_t> whole_numbers(const Json& object, const char* name) {
   std::vector<int64_t> numbers;
-  for (const Json& value : list) numbers.push_back(whole_number(value));
+  for (const Json& value : list(object, name)) {
+    numbers.push_back(whole(name, value, 0, kMostCounted));
+  }
   return numbers;
 }
 
-double real_number(const Json& value, double least) {
+double real_number(const Json& object, const char* name, double least) {
+  const Json& value = member(object, name);
   if (value.is_number() && value.get<double>() >= least) return value.get<double>();
-  refuse(fmt::format("{} is not a number from {} on", shown(value), least));
-}
-
-const Json& list_in(const Json& object, const char* name) {
-  const Json& list = object.at(name);
-  if (!list.is_array()) refuse(fmt::format("`{}` is not a list", name));
-  return list;
+  refuse(name, value, fmt::format("a number from {} on", least));
 }
 
 }  // namespace segue::train

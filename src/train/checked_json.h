@@ -11,22 +11,25 @@
 namespace segue::train {
 
 // JSON that anybody may have written: a checksum in it says that it is as it was written, not by
-// whom. Objects are looked up by name, so their order does not matter. Everything here throws
-// Error(kCorrupt), without a path, or what nlohmann throws.
+// whom. Everything here throws Error(kCorrupt), without a path, but with the name of the member.
 
 /// The largest count that anything is ever asked to hold: sums of a few of them fit 64 bits.
 inline constexpr int64_t kMostCounted = int64_t{1} << 60;
 
-/// Nested no deeper than our own files, every key once.
-nlohmann::json parse_checked(std::string_view text);
+using CheckedJson = nlohmann::ordered_json;
 
-/// A whole number of this range. nlohmann's own conversions take true, 1e300 and -1 as well.
-int64_t whole_number(const nlohmann::json& value, int64_t least = 0, int64_t most = kMostCounted);
-std::vector<int64_t> whole_numbers(const nlohmann::json& list);
-double real_number(const nlohmann::json& value,
+/// Nested no deeper than our own files, no more members in an object, every one of them once.
+CheckedJson parse_checked(std::string_view text);
+
+const CheckedJson& member(const CheckedJson& object, const char* name);
+const CheckedJson& list(const CheckedJson& object, const char* name);
+std::string text(const CheckedJson& object, const char* name);
+bool flag(const CheckedJson& object, const char* name);
+/// Of this range. nlohmann's own conversions take true, 1e300 and -1 as well.
+int64_t whole_number(const CheckedJson& object, const char* name, int64_t least = 0,
+                     int64_t most = kMostCounted);
+std::vector<int64_t> whole_numbers(const CheckedJson& object, const char* name);
+double real_number(const CheckedJson& object, const char* name,
                    double least = std::numeric_limits<double>::lowest());
-
-/// `object[name]`, which must be a list.
-const nlohmann::json& list_in(const nlohmann::json& object, const char* name);
 
 }  // namespace segue::train

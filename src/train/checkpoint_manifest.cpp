@@ -19,8 +19,7 @@
 namespace segue::train {
 namespace {
 
-using Json = nlohmann::ordered_json;  // to write: members in the order that people expect
-using ReadJson = nlohmann::json;
+using Json = CheckedJson;
 
 constexpr int64_t kMostRanks = 1 << 20;
 /// A few hundred thousand parts. What is read takes about ten times as much.
@@ -67,15 +66,15 @@ Json to_json(std::span<const data::FileRecord> files) {
   return list;
 }
 
-std::vector<data::FileRecord> files_from(const ReadJson& j) {
+std::vector<data::FileRecord> files_from(const Json& j) {
   std::vector<data::FileRecord> files;
   std::set<std::string> names;
   int64_t total = 0;
-  for (const ReadJson& file : list_in(j, "files")) {
+  for (const Json& file : list(j, "files")) {
     data::FileRecord record;
-    record.name = file.at("name").get<std::string>();
-    record.bytes = whole_number(file.at("bytes"), 0, kMostCounted - total);
-    record.xxh64 = from_hex(file.at("xxh64").get<std::string>());
+    record.name = train::text(file, "name");
+    record.bytes = whole_number(file, "bytes", 0, kMostCounted - total);
+    record.xxh64 = from_hex(train::text(file, "xxh64"));
     total += record.bytes;
     if (!names.insert(record.name).second) {
       fail(ErrorCode::kCorrupt, fmt::format("file `{}` is there twice", record.name));
@@ -105,12 +104,16 @@ Json to_json(std::span<const SavedPart> parts) {
 }
 
 /// False: no part of any matrix. Afterwards its numbers can be multiplied and added.
-bool part_from(const ReadJson& j, ArrayPart& part) {
-  part.shape = whole_numbers(j.at("shape"));
+bool part_from(const Json& j, ArrayPart& part) {
+  part.shape = whole_numbers(j, "shape");
   if (part.shape.empty() || !is_storable(part.shape)) return false;
-  part.deal = {part.shape[0], whole_number(j.at("rows_parts"), 1, kMostRanks)};
-  part.part = whole_number(j.at("rows_part"), 0, part.deal.parts - 1);
-  const std::vector<int64_t> columns = whole_numbers(j.at("columns"));
+  part.deal = {part.shape[0], whole_number(j, "rows_parts", -1)};
+  part.part = whole_number(j, "rows_part", -1);
+  if (part.deal.parts < 1 || part.deal.parts > kMostRanks || part.part < 0 ||
+      part.part >= part.deal.parts) {
+    return false;
+  }
+  const std::vector<int64_t> columns = whole_numbers(j, "columns");
   int64_t left = part.whole_columns();  // a part has none of them twice
   for (size_t i = 0; i + 1 < columns.size(); i += 2) {
     const ColumnRange range{columns[i], columns[i + 1]};
@@ -121,21 +124,20 @@ bool part_from(const ReadJson& j, ArrayPart& part) {
   return columns.size() % 2 == 0;
 }
 
-std::vector<SavedPart> parts_from(const ReadJson& j, int64_t ranks) {
+std::vector<SavedPart> parts_from(const Json& j, int64_t ranks) {
   std::vector<SavedPart> parts;
   std::set<std::tuple<std::string, std::string, int>> known;
-  for (const ReadJson& entry : list_in(j, "parts")) {
-    SavedPart saved{static_cast<int>(whole_number(entry.at("rank"), 0, ranks - 1)),
-                    entry.at("file").get<std::string>(),
-                    entry.at("name").get<std::string>(),
+  for (const Json& entry : list(j, "parts")) {
+    SavedPart saved{static_cast<int>(whole_number(entry, "rank", 0, ranks - 1)),
+                    train::text(entry, "file"),
+                    train::text(entry, "name"),
                     {}};
-    if (!part_from(entry, saved.part) ||
-        !known.insert({saved.file, saved.name, saved.rank}).second) {
-      fail(ErrorCode::kCorrupt,
-           fmt::format("the part of {} `{}` that rank {} saved is no part of a matrix, or is there "
-                       "twice",
-                       saved.file, saved.name, saved.rank));
-    }
+    const auto refuse = [&](const char* what) {
+      fail(ErrorCode::kCorrupt, fmt::format("the part of {} `{}` that rank {} saved {}", saved.file,
+                                            saved.name, saved.rank, what));
+    };
+    if (!part_from(entry, saved.part)) refuse("is no part of a matrix");
+    if (!known.insert({saved.file, saved.name, saved.rank}).second) refuse("is there twice");
     parts.push_back(std::move(saved));
   }
   return parts;
@@ -158,43 +160,39 @@ auto unseal(const std::string& text, const std::string& path, Use use) {
     fail(ErrorCode::kCorrupt,
          fmt::format("{}: checksum is wrong; the file was changed or cut", path));
   }
-  std::string what;
   try {
     return use(parse_checked(text));
-  } catch (const ReadJson::exception& error) {
-    what = error.what();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCorrupt) throw;
-    what = error.what();
+    fail(ErrorCode::kCorrupt, fmt::format("{}: broken manifest: {}", path, error.what()));
   }
-  fail(ErrorCode::kCorrupt, fmt::format("{}: broken manifest: {}", path, what));
 }
 
-[[noreturn]] void fail_version(const ReadJson& j, const std::string& path,
-                               const std::string& what) {
+[[noreturn]] void fail_version(const Json& j, const std::string& path, const std::string& what) {
   fail(ErrorCode::kUnsupported,
        fmt::format("{}: {}, written by segue {}; this program knows versions {} and {}", path, what,
-                   j.value("segue", "?"), kAlone, kSeveralRanks));
+                   train::text(j, "segue"), kAlone, kSeveralRanks));
 }
 
-CheckpointManifest from_json(const ReadJson& j, const std::string& path) {
-  if (j.at("format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a checkpoint");
-  const int64_t version = whole_number(j.at("version"));
+CheckpointManifest from_json(const Json& j, const std::string& path) {
+  if (train::text(j, "format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a checkpoint");
+  const int64_t version = whole_number(j, "version");
   if (version != kAlone && version != kSeveralRanks) {
     fail_version(j, path, fmt::format("format version {}", version));
   }
   CheckpointManifest m;
-  m.step = whole_number(j.at("step"));
-  m.segue_version = j.at("segue").get<std::string>();
+  m.step = whole_number(j, "step");
+  m.segue_version = train::text(j, "segue");
   m.files = files_from(j);
   if (version == kSeveralRanks) {
-    m.ranks = static_cast<int>(whole_number(j.at("ranks"), 1, kMostRanks));
-    const auto deal = j.at("deal").get<std::string>();
+    m.ranks = static_cast<int>(whole_number(j, "ranks", 1, kMostRanks));
+    const std::string deal = train::text(j, "deal");
     if (deal != kDeal) fail_version(j, path, "rows dealt by " + deal);
     m.parts = parts_from(j, m.ranks);
   }
-  if (!j.at("state").is_object()) fail(ErrorCode::kCorrupt, "`state` is not an object");
-  m.state_json = j.at("state").dump();
+  const Json& state = member(j, "state");
+  if (!state.is_object()) fail(ErrorCode::kCorrupt, "`state` is not an object");
+  m.state_json = state.dump();
   return m;
 }
 
@@ -240,7 +238,7 @@ std::string CheckpointManifest::text() const {
 }
 
 CheckpointManifest CheckpointManifest::parse(const std::string& text, const std::string& path) {
-  return unseal(text, path, [&](const ReadJson& j) { return from_json(j, path); });
+  return unseal(text, path, [&](const Json& j) { return from_json(j, path); });
 }
 
 std::string RankRecord::text() const {
@@ -255,11 +253,11 @@ std::string RankRecord::text() const {
 }
 
 RankRecord RankRecord::parse(const std::string& text, const std::string& path) {
-  return unseal(text, path, [&](const ReadJson& j) {
-    if (j.at("format") != kRecordFormat) fail(ErrorCode::kCorrupt, "not a rank's record");
-    const auto error = j.at("error").get<std::string>();
-    return RankRecord{whole_number(j.at("step")),
-                      static_cast<int>(whole_number(j.at("rank"), 0, kMostRanks - 1)),
+  return unseal(text, path, [&](const Json& j) {
+    if (train::text(j, "format") != kRecordFormat) fail(ErrorCode::kCorrupt, "not a rank's record");
+    const std::string error = train::text(j, "error");
+    return RankRecord{whole_number(j, "step"),
+                      static_cast<int>(whole_number(j, "rank", 0, kMostRanks - 1)),
                       error.empty() ? Status() : Status(ErrorCode::kIo, error), files_from(j),
                       parts_from(j, kMostRanks)};
   });

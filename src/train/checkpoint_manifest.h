@@ -25,7 +25,7 @@ struct CheckpointManifest {
   int64_t step = 0;
   int ranks = 1;  // that saved it; format version 1 when alone, 2 otherwise
   std::string segue_version;
-  std::string state_json;               // an object; compact, by name, once it was read back
+  std::string state_json;               // an object; compact once it was read back
   std::vector<data::FileRecord> files;  // name, bytes, xxh64 of the whole file
   std::vector<SavedPart> parts;         // of arrays that are spread over ranks
 

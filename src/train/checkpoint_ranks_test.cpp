@@ -272,7 +272,7 @@ TEST(CheckpointRanksTest, DamageOfOneRanksFileIsNamed) {
     return message();
   };
   EXPECT_TRUE(contains(with([](auto& m) { m.parts.pop_back(); }), "tables `"));
-  EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].rank = 7; }), "lacks the part of tables `"));
+  EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].rank = 7; }), "`rank`: 7"));
   EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].part.shape = {41, 8}; }), "weight/item"));
   EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].part.part = -1; }), "weight/item"));
   EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].part.deal.parts = 0; }), "weight/item"));

@@ -17,8 +17,6 @@
 namespace segue::train {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 /// Visits every member under its name, so that writing and reading cannot disagree. Counts are not
 /// negative unless a least value is given; other numbers have one where it is given.
 template <class State, class Visit>
@@ -60,38 +58,23 @@ void members(State& s, Visit visit) {
 /// Takes members out of JSON that anybody may have written.
 class Reader {
  public:
-  explicit Reader(const nlohmann::json& json) : json_(json) {}
+  explicit Reader(const CheckedJson& json) : json_(json) {}
 
   void operator()(const char* name, int64_t& value, int64_t least = 0) const {
-    take(name, [&](const nlohmann::json& j) { value = whole_number(j, least); });
+    value = whole_number(json_, name, least);
   }
-  void operator()(const char* name, double& value) const {
-    take(name, [&](const nlohmann::json& j) { value = real_number(j); });
-  }
+  void operator()(const char* name, double& value) const { value = real_number(json_, name); }
   void operator()(const char* name, double& value, double least) const {
-    take(name, [&](const nlohmann::json& j) { value = real_number(j, least); });
+    value = real_number(json_, name, least);
   }
+  void operator()(const char* name, bool& value) const { value = flag(json_, name); }
+  void operator()(const char* name, std::string& value) const { value = text(json_, name); }
   void operator()(const char* name, std::vector<int64_t>& values) const {
-    take(name, [&](const nlohmann::json& j) { values = whole_numbers(j); });
-  }
-  template <class Value>  // true or false, and text
-  void operator()(const char* name, Value& value) const {
-    take(name, [&](const nlohmann::json& j) { j.get_to(value); });
+    values = whole_numbers(json_, name);
   }
 
  private:
-  template <class Take>
-  void take(const char* name, Take take) const {
-    try {
-      take(json_.at(name));
-    } catch (const Error& error) {
-      fail(error.code(), fmt::format("`{}`: {}", name, error.what()));
-    } catch (const nlohmann::json::exception& error) {
-      fail(ErrorCode::kCorrupt, fmt::format("`{}`: {}", name, error.what()));
-    }
-  }
-
-  const nlohmann::json& json_;
+  const CheckedJson& json_;
 };
 
 /// How a run goes, not what it computes: free to differ between two processes of one run.
@@ -175,29 +158,25 @@ std::string value_of(const std::map<std::string, std::string>& keys, const std::
 }  // namespace
 
 std::string to_json(const RunState& state) {
-  Json json;
+  nlohmann::ordered_json json;
   members(state,
           [&](const char* name, const auto& value, auto... /*least*/) { json[name] = value; });
   return json.dump();
 }
 
 RunState run_state_from_json(const std::string& text) {
-  RunState state;
-  std::string what;
   try {
-    const nlohmann::json json = parse_checked(text);
+    RunState state;
+    const CheckedJson json = parse_checked(text);
     members(state, Reader(json));
     require_possible(state);
     return state;
-  } catch (const nlohmann::json::exception& error) {
-    what = error.what();
   } catch (const Error& error) {
-    what = error.what();
+    fail(ErrorCode::kCorrupt,
+         fmt::format("the state in the checkpoint is not one that this version writes ({}); use "
+                     "the version that wrote it",
+                     error.what()));
   }
-  fail(ErrorCode::kCorrupt,
-       fmt::format("the state in the checkpoint is not one that this version writes ({}); use the "
-                   "version that wrote it",
-                   what));
 }
 
 RunState run_state_of(const Checkpoint& checkpoint) {
