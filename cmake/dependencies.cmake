@@ -21,9 +21,17 @@ target_compile_definitions(segue_tomlplusplus INTERFACE TOML_HEADER_ONLY=1)
 
 if(SEGUE_PORTABLE)
   set(segue_fmt fmt::fmt-header-only)
+  set(segue_sodium_library libsodium.a)
 else()
   set(segue_fmt fmt::fmt)
+  set(segue_sodium_library sodium)
 endif()
+
+# libsodium: how ranks that meet over TCP know each other. It has no CMake configuration of its own.
+segue_find_header(segue_sodium sodium.h)
+find_library(SEGUE_SODIUM_LIBRARY ${segue_sodium_library} REQUIRED)
+mark_as_advanced(SEGUE_SODIUM_LIBRARY)
+target_link_libraries(segue_sodium INTERFACE ${SEGUE_SODIUM_LIBRARY})
 
 # oneDNN by library and header: Debian's CMake configuration of it asks for OpenCL.
 add_library(segue_onednn INTERFACE)
@@ -113,7 +121,7 @@ set(SEGUE_PUBLIC_base ${segue_fmt} Threads::Threads ${CMAKE_DL_LIBS})
 set(SEGUE_PRIVATE_base segue_tomlplusplus nlohmann_json::nlohmann_json segue_xxhash)
 set(SEGUE_PUBLIC_tensor ${segue_cudart})
 set(SEGUE_PRIVATE_ops segue_onednn)
-set(SEGUE_PRIVATE_comm segue_mpi segue_nccl)
+set(SEGUE_PRIVATE_comm segue_mpi segue_nccl segue_sodium)
 set(SEGUE_PRIVATE_data nlohmann_json::nlohmann_json)
 set(SEGUE_PRIVATE_report segue_tomlplusplus nlohmann_json::nlohmann_json segue_boost_math)
 set(SEGUE_PUBLIC_cli CLI11::CLI11)

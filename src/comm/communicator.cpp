@@ -8,6 +8,7 @@
 
 #include "base/stage.h"
 #include "base/time.h"
+#include "comm/deadline.h"
 #include "comm/sum_parts.h"
 
 namespace segue::comm {
@@ -15,6 +16,9 @@ namespace {
 
 // Up to here, sending everything to everybody costs less than a second exchange.
 constexpr int64_t kSmallReduceBytes = 16 * 1024;
+
+// What one rank may have all others take memory for on its word alone.
+constexpr int64_t kMaxGathered = int64_t{4} << 30;
 
 int64_t row_bytes(const Tensor& t) {
   int64_t bytes = size_of(t.dtype);
@@ -111,10 +115,7 @@ void Communicator::listen() {
 }
 
 Call Communicator::next_call(Op op) {
-  const auto timeout = std::chrono::duration<double>(group_.timeout_seconds);
-  return {op, step_, ++sequence_,
-          Clock::now() + std::chrono::duration_cast<Clock::duration>(timeout),
-          group_.timeout_seconds};
+  return {op, step_, ++sequence_, after(group_.timeout_seconds), group_.timeout_seconds};
 }
 
 Status Communicator::failed(const Call& call, const Status& status) {
@@ -246,6 +247,11 @@ Status Communicator::all_gather(ConstBytes mine, std::vector<std::vector<std::by
   all.resize(n);
   std::vector<Bytes> pieces(n);
   for (size_t q = 0; q < n; ++q) {
+    if (lengths[q] < 0 || lengths[q] > kMaxGathered) {
+      return failed(next_call(Op::kAllGather),
+                    {ErrorCode::kPeer, fmt::format("{} announces {} bytes",
+                                                   group_.peer(static_cast<int>(q)), lengths[q])});
+    }
     all[q].resize(static_cast<size_t>(lengths[q]));
     pieces[q] = all[q];
   }

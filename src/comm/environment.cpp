@@ -34,6 +34,8 @@ int64_t number(const char* name, int64_t fallback) {
 Launch with_ranks(Launch::By by, const char* rank, const char* ranks) {
   Launch launch;
   launch.by = by;
+  launch.secret = text("SEGUE_SECRET");
+  launch.secret_file = text("SEGUE_SECRET_FILE");
   launch.rank = static_cast<int>(number(rank, 0));
   launch.ranks = static_cast<int>(number(ranks, 1));
   if (launch.rank >= launch.ranks) {
@@ -69,6 +71,7 @@ Launch read_launch() {
     Launch launch = with_ranks(Launch::By::kSegue, "SEGUE_RANK", "SEGUE_RANKS");
     launch.rendezvous = text("SEGUE_RENDEZVOUS");
     launch.all_local = number("SEGUE_LOCAL_RANKS", 0) == launch.ranks;
+    launch.listener = static_cast<int>(number("SEGUE_LISTENER", -1));
     return launch;
   }
   if (has("OMPI_COMM_WORLD_SIZE")) {

@@ -53,6 +53,11 @@ Status check_header(const FrameHeader& header, uint64_t group, const std::string
   if (header.group != group) {
     return {ErrorCode::kPeer, fmt::format("{} sent a message of another group", peer)};
   }
+  if (header.kind > FrameHeader::kAbort) {
+    return {ErrorCode::kPeer, fmt::format("{} sent a message of unknown kind {}; do all ranks run "
+                                          "the same version?",
+                                          peer, header.kind)};
+  }
   if (header.kind == FrameHeader::kAbort && header.length > kMaxReason) {
     return {ErrorCode::kPeer, fmt::format("{} gave up, and its reason is unreadable", peer)};
   }

@@ -5,9 +5,7 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -18,6 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "comm/handshake.h"
 #include "comm/socket.h"
 
 namespace segue::comm {
@@ -37,26 +36,6 @@ void write_all(int fd, std::string_view text) {
     text.remove_prefix(static_cast<size_t>(n));
   }
 }
-
-/// A folder of its own, removed at the end.
-class Folder {
- public:
-  Folder() {
-    std::error_code ignored;
-    path_ = (std::filesystem::temp_directory_path(ignored) / "segue-ranks-XXXXXX").string();
-    if (::mkdtemp(path_.data()) == nullptr) io_error(path_.c_str());
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 /// Signals arrive as readable bytes instead of handlers, for the time of a launch.
 class Signals {
@@ -98,9 +77,11 @@ struct Process {
 
 class Job {
  public:
-  explicit Job(const LaunchOptions& options) : options_(options) {
+  explicit Job(const LaunchOptions& options)
+      : options_(options), door_(std::move(listen_on(resolve("127.0.0.1", 0)).front())) {
     processes_.resize(static_cast<size_t>(options.ranks));
     for (int r = 0; r < options.ranks; ++r) start(r);
+    door_.close();
   }
   ~Job() {  // only when something was thrown are there any left
     for (Process& p : processes_) {
@@ -153,11 +134,11 @@ class Job {
     for (char** e = environ; *e != nullptr; ++e) {
       // Of a launcher that this one runs under.
       const std::string_view setting(*e);
-      if (setting.starts_with("SEGUE_RANK") || setting.starts_with("SEGUE_LOCAL_RANKS") ||
-          setting.starts_with("SEGUE_RENDEZVOUS")) {
-        continue;
-      }
-      env.push_back(*e);
+      const bool theirs =
+          std::ranges::any_of(std::array{"SEGUE_RANK", "SEGUE_LOCAL_RANKS", "SEGUE_RENDEZVOUS",
+                                         "SEGUE_SECRET", "SEGUE_LISTENER"},
+                              [&](const char* name) { return setting.starts_with(name); });
+      if (!theirs) env.push_back(*e);
     }
     for (std::string& s : settings) env.push_back(s.data());
     env.push_back(nullptr);
@@ -170,10 +151,12 @@ class Job {
   }
 
   std::vector<std::string> environment(int rank) const {
-    std::vector<std::string> settings{fmt::format("SEGUE_RANK={}", rank),
-                                      fmt::format("SEGUE_RANKS={}", options_.ranks),
-                                      fmt::format("SEGUE_LOCAL_RANKS={}", options_.ranks),
-                                      fmt::format("SEGUE_RENDEZVOUS=file:{}", folder_.path())};
+    std::vector<std::string> settings{
+        fmt::format("SEGUE_RANK={}", rank), fmt::format("SEGUE_RANKS={}", options_.ranks),
+        fmt::format("SEGUE_LOCAL_RANKS={}", options_.ranks),
+        fmt::format("SEGUE_RENDEZVOUS=tcp:127.0.0.1:{}", local_endpoint(door_).port()),
+        "SEGUE_SECRET=" + secret_};
+    if (rank == 0) settings.push_back(fmt::format("SEGUE_LISTENER={}", door_.fd()));
     for (const auto& [name, value] : options_.environment) settings.push_back(name + "=" + value);
     return settings;
   }
@@ -186,6 +169,7 @@ class Job {
     pthread_sigmask(SIG_SETMASK, &signals_.before(), nullptr);
     ::dup2(rank == 0 ? options_.out_fd : lines, STDOUT_FILENO);
     ::dup2(lines, STDERR_FILENO);
+    if (rank == 0) ::fcntl(door_.fd(), F_SETFD, 0);  // stays open there
     ::execve(argv[0], argv.data(), env.data());
     ::_exit(127);
   }
@@ -289,7 +273,8 @@ class Job {
   }
 
   const LaunchOptions& options_;
-  Folder folder_;
+  Socket door_;  // where ranks meet: listening before the first one starts, and rank 0 goes on
+  std::string secret_ = random_digits(32);
   Signals signals_;
   std::vector<Process> processes_;
   int culprit_ = -1;

@@ -275,6 +275,11 @@ Status MpiLink::listen(bool) {
   }
   int bytes = 0;
   MPI_Get_count(&status, MPI_BYTE, &bytes);
+  if (bytes < 0 || static_cast<size_t>(bytes) > kMaxReason) {
+    fate_->seal(
+        fmt::format("{} gave up, and its reason is unreadable", group_.peer(status.MPI_SOURCE)));
+    return fate_->status();
+  }
   std::string reason(static_cast<size_t>(bytes), ' ');
   MPI_Recv(reason.data(), bytes, MPI_BYTE, status.MPI_SOURCE, kReasonTag, comm_, MPI_STATUS_IGNORE);
   fate_->seal(reason);

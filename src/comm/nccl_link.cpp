@@ -11,6 +11,7 @@
 #include <cuda_runtime.h>
 #include <fmt/format.h>
 
+#include "comm/deadline.h"
 #include "comm/environment.h"
 #include "comm/nccl_api.h"
 
@@ -19,9 +20,10 @@ namespace {
 
 constexpr auto kPoll = std::chrono::microseconds(20);
 
-Clock::time_point after(double seconds) {
-  return Clock::now() +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+/// Trouble of this rank's own: card or driver.
+Status cuda_status(cudaError_t rc, const char* what) {
+  if (rc == cudaSuccess) return {};
+  return {ErrorCode::kUnsupported, fmt::format("CUDA: {}: {}", what, cudaGetErrorString(rc))};
 }
 
 /// An exchange that is queued does not end when a peer is lost, and whatever this rank does on the
@@ -47,6 +49,9 @@ class NcclLink final : public Link {
     for (const Queued& q : queue_) cudaEventDestroy(q.done);
     for (const cudaEvent_t event : events_) cudaEventDestroy(event);
     if (comm_ == nullptr) return;
+    const CallDeadline watched(fmt::format("leaving group `{}` with NCCL", group_.name),
+                               group_.members[static_cast<size_t>(group_.rank)],
+                               group_.timeout_seconds);
     constexpr double kPatience = 2;  // for peers that are still busy with the last exchange
     if (queued(api_.finalize(comm_)) && finished(after(kPatience)).ok()) {
       api_.destroy(comm_);
@@ -74,12 +79,13 @@ class NcclLink final : public Link {
       const Status status = host_->exchange(call, send, receive);
       if (!status.ok()) return status;
     }
-    cudaSetDevice(device_.index);
+    Status status = cuda_status(cudaSetDevice(device_.index), "cudaSetDevice");
+    if (!status.ok()) return status;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     const ncclResult_t rc = api_.init_rank(&comm_, group_.size(), id, group_.rank, &config);
     if (!queued(rc)) return trouble(rc);
-    const Status status = finished(call.deadline);
+    status = finished(call.deadline);
     if (status.ok()) watch_ = std::thread([this] { watch(); });
     return status;
   }
@@ -95,7 +101,8 @@ class NcclLink final : public Link {
 
   Status exchange_on_device(const Call& call, std::span<const ConstBytes> send,
                             std::span<const Bytes> receive, const Stream& stream) override {
-    cudaSetDevice(device_.index);
+    Status status = cuda_status(cudaSetDevice(device_.index), "cudaSetDevice");
+    if (!status.ok()) return status;
     const auto handle = static_cast<cudaStream_t>(stream.handle());
     std::unique_lock lock(mutex_);
     if (comm_ == nullptr) return fate_->status();
@@ -114,11 +121,16 @@ class NcclLink final : public Link {
     if (queued(rc)) rc = end;
     lock.unlock();
     if (!queued(rc)) return trouble(rc);
-    const Status status = finished(call.deadline);
+    status = finished(call.deadline);
     if (!status.ok()) return status;
     lock.lock();
-    queue_.push_back({call, Clock::now(), event()});
-    cudaEventRecord(queue_.back().done, handle);
+    // Without an event nobody would watch over what is queued: then it does not stay.
+    if (events_.empty()) status = add_event();
+    if (!status.ok()) return status;
+    status = cuda_status(cudaEventRecord(events_.back(), handle), "cudaEventRecord");
+    if (!status.ok()) return status;
+    queue_.push_back({call, Clock::now(), events_.back()});
+    events_.pop_back();
     return {};
   }
 
@@ -164,19 +176,21 @@ class NcclLink final : public Link {
   };
 
   /// With the lock held.
-  cudaEvent_t event() {
-    cudaEvent_t e = nullptr;
-    if (events_.empty()) {
-      cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
-    } else {
-      e = events_.back();
-      events_.pop_back();
-    }
-    return e;
+  Status add_event() {
+    cudaEvent_t event = nullptr;
+    Status status = cuda_status(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                                "cudaEventCreateWithFlags");
+    if (status.ok()) events_.push_back(event);
+    return status;
   }
 
   void watch() {
-    cudaSetDevice(device_.index);
+    const Status device = cuda_status(cudaSetDevice(device_.index), "cudaSetDevice");
+    if (!device.ok()) {
+      fate_->seal(fmt::format("{} gave up (group `{}`): {}", group_.peer(group_.rank), group_.name,
+                              device.message()));
+      return break_off(fate_->reason());
+    }
     constexpr auto kPause = std::chrono::milliseconds(20);
     std::unique_lock lock(mutex_);
     while (!stopped_.wait_for(lock, kPause, [this] { return stop_; })) {
@@ -283,6 +297,11 @@ std::string gpu_identity(Device device) {
 
 std::unique_ptr<Link> nccl_link(std::unique_ptr<Link> host, const Group& group, Device device,
                                 std::shared_ptr<Fate> fate) {
+  // What NCCL does while it connects is watched by itself; starting it, and the driver, are not.
+  constexpr double kSlack = 5;
+  const CallDeadline watched(fmt::format("opening group `{}` with NCCL", group.name),
+                             group.members[static_cast<size_t>(group.rank)],
+                             group.timeout_seconds + kSlack);
   auto link = std::make_unique<NcclLink>(std::move(host), group, device, fate);
   const Call call{Op::kOpen, 0, 0, after(group.timeout_seconds), group.timeout_seconds};
   const Status status = link->join(call);

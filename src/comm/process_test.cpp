@@ -1,6 +1,8 @@
 // Ranks as processes: over TCP by our own launcher, and under mpirun.
 
 #include <csignal>
+#include <filesystem>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -34,6 +36,12 @@ const std::vector<std::string> kProgram = testing::rank_program("DISABLED_RankPr
 
 Outcome launch(int ranks, Settings settings, double grace = 10) {
   return testing::launch_and_wait({ranks, kProgram, std::move(settings), grace, kPeerExitCode});
+}
+
+int count(const std::string& text, const std::string& part) {
+  int n = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
+  return n;
 }
 
 /// What is noticed at once, with the long timeout of rank_program_test.cpp.
@@ -110,6 +118,19 @@ TEST(SlowTcpProcesses, AStoppedRankIsNamedByAllOthersAfterTheTimeout) {
   EXPECT_LT(outcome.seconds, kTimeout + 12);
 }
 
+TEST(SlowTcpProcesses, ARankThatIsStoppedWhileTheyStartEndsAllOthers) {
+  for (const int ms : {0, 20, 60, 150}) {
+    Settings settings = timed("random");
+    settings.emplace_back("SEGUE_TEST_STOP_AFTER_MS", std::to_string(ms));
+    const Outcome outcome = launch(kRanks, settings, 2);
+    EXPECT_EQ(outcome.code, kPeerExitCode) << outcome.text;
+    for (const char* start : {"failed: ", "rank 1: failed: ", "rank 3: failed: "}) {
+      EXPECT_TRUE(contains(outcome.lines(start), "rank 2")) << ms << " ms\n" << outcome.text;
+    }
+    EXPECT_LT(outcome.seconds, kTimeout + 12);
+  }
+}
+
 TEST(SlowTcpProcesses, MoreRandomSequences) {
   for (int seed = 10; seed < 16; ++seed) {
     const Outcome outcome = launch(1 + seed % 5, {{"SEGUE_TEST_SEED", std::to_string(seed)}});
@@ -174,6 +195,32 @@ TEST(Launch, SignalsReachEveryRank) {
   EXPECT_TRUE(has_twice("caught")) << base::read_file(path);
 }
 
+TEST(Launch, ALauncherThatIsKilledLeavesNothingBehind) {
+  const std::string folder = base::temp_path("tmp");
+  base::make_folders(folder);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("TMPDIR", folder.c_str(), 1);
+    LaunchOptions options{
+        2, {"/bin/sh", "-c", "echo $$ >>$PIDS; sleep 60"}, {{"PIDS", folder + "/pids"}}};
+    ::_exit(launch_ranks(options));
+  }
+  const base::Stopwatch watch;
+  const auto started = [&] {
+    return base::exists(folder + "/pids") && count(base::read_file(folder + "/pids"), "\n") == 2;
+  };
+  while (!started() && watch.seconds() < 10) ::usleep(10'000);
+  ::kill(child, SIGKILL);
+  ASSERT_EQ(::waitpid(child, nullptr, 0), child);
+  std::istringstream pids(base::read_file(folder + "/pids"));
+  for (pid_t pid = 0; pids >> pid;) {
+    while (::kill(pid, 0) == 0 && watch.seconds() < 10) ::usleep(10'000);
+    EXPECT_NE(::kill(pid, 0), 0) << pid;
+  }
+  const std::filesystem::directory_iterator left(folder);
+  EXPECT_EQ(std::distance(begin(left), end(left)), 1);  // the pids
+}
+
 TEST(Launch, AProgramThatIsNotThereFails) {
   LaunchOptions options{2, {"/nowhere/segue"}};
   const int null = ::open("/dev/null", O_WRONLY);
@@ -210,12 +257,6 @@ TEST(SlowMpiProcesses, ADamagedMessageIsFound) {
   EXPECT_LT(outcome.seconds, kPromptly);
 }
 
-int count(const std::string& text, const std::string& part) {
-  int n = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++n;
-  return n;
-}
-
 TEST(SlowMpiProcesses, AKilledRankIsNamedByAllOthers) {
   SKIP_WITHOUT_MPIRUN();
   const Outcome outcome = mpirun(kRanks, timed("kill"), true);
@@ -239,6 +280,21 @@ TEST(SlowMpiProcesses, AStoppedRankIsNamedByAllOthers) {
   EXPECT_NE(outcome.code, 0);
   EXPECT_GE(count(outcome.text, "rank 2 did not answer within 3 s"), 3) << outcome.text;
   EXPECT_LT(outcome.seconds, kTimeout + 15);
+}
+
+TEST(SlowMpiProcesses, ARankThatIsStoppedWhileTheyStartEndsAllOthers) {
+  SKIP_WITHOUT_MPIRUN();
+  for (const int ms : {0, 50, 100, 150, 200, 300}) {
+    Settings settings = timed("random");
+    settings.emplace_back("SEGUE_TEST_STOP_AFTER_MS", std::to_string(ms));
+    const Outcome outcome = mpirun(kRanks, settings);
+    EXPECT_EQ(outcome.code, kPeerExitCode) << ms << " ms\n" << outcome.text;
+    // Those that wait in MPI name the call; those that wait in an exchange of ours, the culprit.
+    const int in_mpi = count(outcome.text, " waited 3.") + count(outcome.text, " waited 4.");
+    EXPECT_GE(in_mpi + count(outcome.text, "rank 2 did not answer"), 3) << outcome.text;
+    EXPECT_EQ(count(outcome.text, "s in MPI_"), in_mpi) << outcome.text;
+    EXPECT_LT(outcome.seconds, kTimeout + 12);
+  }
 }
 
 TEST(SlowMpiProcesses, ARankThatThrowsBreaksTheOthersAtOnce) {

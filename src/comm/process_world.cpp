@@ -4,6 +4,7 @@
 #include <cstring>
 #include <numeric>
 #include <set>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -59,21 +60,25 @@ Device ProcessWorld::agree(const std::string& name, Device device, std::span<con
                                            (transport_ == Transport::kAuto && members.size() > 1));
   const std::string gpu = wanted && nccl_trouble().empty() ? gpu_identity(device) : "none";
   const std::string what = fmt::format("`{}` of ranks {}", name, fmt::join(members, " "));
-  const std::string text = gpu + "\n" + what;
+  const std::string text = gpu + "\n" + invite(members) + "\n" + what;
   std::vector<std::vector<std::byte>> all;
   control_->all_gather(std::as_bytes(std::span(text)), all).throw_if_failed();
 
-  std::vector<std::string> gpus;
+  std::vector<std::string> gpus, invitations;
   for (size_t r = 0; r < all.size(); ++r) {
-    const std::string theirs(reinterpret_cast<const char*>(all[r].data()), all[r].size());
-    const size_t line = theirs.find('\n');
-    if (theirs.substr(line + 1) != what) {
+    std::istringstream theirs(
+        std::string(reinterpret_cast<const char*>(all[r].data()), all[r].size()));
+    std::string their_group;
+    std::getline(theirs, gpus.emplace_back());
+    std::getline(theirs, invitations.emplace_back());
+    std::getline(theirs, their_group);
+    if (their_group != what) {
       fail(ErrorCode::kPeer, fmt::format("ranks disagree about the group they open next: {} here, "
                                          "{} on rank {}",
-                                         what, theirs.substr(line + 1), r));
+                                         what, their_group, r));
     }
-    gpus.push_back(theirs.substr(0, line));
   }
+  accept(invitations);
   if (!wanted || members.empty()) return Device::cpu();
   std::set<std::string> distinct;
   for (const int member : members) distinct.insert(gpus[static_cast<size_t>(member)]);

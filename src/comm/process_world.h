@@ -25,6 +25,10 @@ class ProcessWorld : public World {
 
   /// Opens the group over which ranks agree about all others; before anything else.
   void start();
+  /// Before a group other than the first one opens: what this rank tells all others, and what they
+  /// all told, by rank. Error(kPeer), Error(kIo).
+  virtual std::string invite(std::span<const int>) { return ""; }
+  virtual void accept(std::span<const std::string>) {}
   /// Collective over the members. Ids count up and are equal on all ranks. Error(kPeer).
   virtual std::unique_ptr<Link> connect(uint64_t id, const Group& group) = 0;
   /// Null before start().
@@ -35,7 +39,8 @@ class ProcessWorld : public World {
  private:
   std::unique_ptr<Communicator> open_group(uint64_t id, const std::string& name,
                                            std::span<const int> members, Device nccl_device);
-  /// All ranks open the same group; the device to use NCCL on, or the CPU.
+  /// All ranks open the same group, and know what they need to; the device to use NCCL on, or the
+  /// CPU.
   Device agree(const std::string& name, Device device, std::span<const int> members);
 
   Transport transport_;
@@ -48,7 +53,7 @@ class ProcessWorld : public World {
 std::unique_ptr<World> lone_world(const CommConfig& config);
 std::unique_ptr<World> join_tcp(const CommConfig& config, const Launch& launch);
 /// Error(kUnsupported) in a build without MPI.
-std::unique_ptr<World> join_mpi(const CommConfig& config);
+std::unique_ptr<World> join_mpi(const CommConfig& config, const Launch& launch);
 bool has_mpi();
 
 }  // namespace segue::comm

@@ -7,8 +7,10 @@
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "comm/collectives_test_util.h"
+#include "comm/environment.h"
 #include "comm/frame.h"
 #include "comm/world.h"
 
@@ -34,6 +36,14 @@ void make_trouble(const std::string& scenario, World& world) {
     world.give_up("the disk is full");
     fail(ErrorCode::kIo, "the disk is full");
   }
+}
+
+/// Stops this process so many milliseconds from now, wherever it is then.
+void stop_after(int ms) {
+  std::thread([ms] {
+    ::usleep(static_cast<useconds_t>(ms) * 1000);
+    ::raise(SIGSTOP);
+  }).detach();
 }
 
 /// Ranks share the GPUs there are. `nccl`: each says that it is a machine of its own, so that NCCL
@@ -89,6 +99,8 @@ TEST(DISABLED_RankProgram, Run) {
   config.rendezvous = setting("SEGUE_TEST_RENDEZVOUS", "");
   const std::string scenario = setting("SEGUE_TEST_SCENARIO", "random");
   int code = 0;
+  const std::string stop = setting("SEGUE_TEST_STOP_AFTER_MS", "");
+  if (!stop.empty() && read_launch().rank == kCulprit) stop_after(std::stoi(stop));
   try {
     const auto world = join_world(config);
     std::cerr << "here is " + std::to_string(world->rank()) + " of " +

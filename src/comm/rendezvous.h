@@ -3,45 +3,39 @@
 #include <string>
 #include <vector>
 
+#include "comm/door.h"
+#include "comm/handshake.h"
 #include "comm/link.h"
-#include "comm/socket.h"
 
 namespace segue::comm {
-
-/// Where a rank can be reached.
-struct Address {
-  std::string host;
-  int port = 0;
-  std::string machine;  // equal for ranks of one machine
-  std::string nonce;    // proof that a caller means this very process
-
-  std::string to_text() const;
-  static bool parse(const std::string& text, Address& address);
-};
 
 /// How ranks find each other.
 struct Meeting {
   std::string place;  // "file:PATH" or "tcp:HOST:PORT"
   int rank = 0, ranks = 1;
-  bool loopback = false;
+  bool all_local = false;  // every rank is on this machine
+  std::string secret;      // empty by file: rank 0 leaves one for the others
   double timeout_seconds = 300;
-  Clock::time_point deadline;
+};
+
+/// What a rank knows of the others when all have come.
+struct Met {
+  Key key;
+  std::string run;                 // name of this run, for those who were there
+  std::vector<Address> addresses;  // of all ranks
+  Door door;                       // where this rank can be reached
 };
 
 /// Error(kConfig) unless it is "file:PATH" or "tcp:HOST:PORT".
 void check_rendezvous(const std::string& place);
-bool is_loopback(const std::string& place);
 
-/// The address of this process, reached through `listener`.
-Address own_address(const Socket& listener, bool loopback);
-
-/// Publishes this rank's address and returns those of all. With a file it may be what an earlier
-/// run has left behind: read it again when nobody answers there. Error(kPeer) naming the ranks that
-/// did not come.
-std::vector<Address> meet(const Meeting& meeting, const Address& own);
-/// By file: the address as it is published now. By TCP: false.
-bool look_again(const Meeting& meeting, int rank, Address& address);
-/// Everybody has met: removes what this rank published.
-void leave(const Meeting& meeting);
+/// All ranks come to rank 0, which listens at the place (or behind `inherited`, where a launcher
+/// listens for it), tell it where they can be reached, and get the addresses of all. By file rank 0
+/// says in a file where that is; what an earlier run has left behind does not matter. Each listens
+/// only at the address by which it reached rank 0. Error(kPeer) naming the ranks that did not come;
+/// Error(kConfig), Error(kIo).
+Met meet(const Meeting& meeting, Socket inherited = {});
+/// Everybody knows everybody: rank 0 takes its file away.
+void leave(const Meeting& meeting, const std::string& run);
 
 }  // namespace segue::comm

@@ -1,7 +1,12 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
+
+#include <sys/socket.h>
 
 #include "comm/link.h"
 
@@ -32,20 +37,47 @@ class Socket {
   int fd_ = -1;
 };
 
-/// Listens on loopback or on all addresses; port 0: any free one. Error(kIo).
-Socket listen_on(bool loopback, int port);
-int port_of(const Socket& listener);
+/// One address, IPv4 or IPv6, and a port.
+struct Endpoint {
+  sockaddr_storage address{};
+  socklen_t length = 0;
+
+  std::string host() const;  // as digits
+  int port() const;
+  void set_port(int port);
+  bool is_loopback() const;
+  bool is_any() const;  // all addresses of a machine
+};
+
+/// What a name, or an address in digits, stands for; empty when nobody knows. The name of this
+/// machine itself means the address by which others reach it, also where its own hosts file (as
+/// Debian's) gives it a loopback address.
+std::vector<Endpoint> resolve(const std::string& host, int port);
+/// The address of this machine that leads to others; the loopback address when none does.
+std::string outward_address();
+std::string host_name();
+
+/// An address of this machine.
+bool is_ours(const Endpoint& place);
+/// Listens there, on one port at all of them; port 0: any free one. Error(kIo).
+std::vector<Socket> listen_on(std::vector<Endpoint> places);
+/// Of a socket: its own side, and the other one.
+Endpoint local_endpoint(const Socket& socket);
+Endpoint peer_endpoint(const Socket& socket);
+bool is_listening(const Socket& socket);
 
 /// An empty socket when the other side is not (yet) there, or on the deadline.
-Socket try_connect(const std::string& host, int port, Clock::time_point deadline);
-/// An empty socket on the deadline.
-Socket accept_from(const Socket& listener, Clock::time_point deadline);
-/// Numeric address of the other side.
-std::string peer_address(const Socket& socket);
+Socket try_connect(const Endpoint& to, Clock::time_point deadline);
+/// One that waits at a listener; an empty socket when there is none.
+Socket try_accept(const Socket& listener);
 
-/// Short texts for finding each other; false when the other side is gone, the deadline has passed
-/// or (receiving) what came is no such text.
-bool send_text(const Socket& socket, const std::string& text, Clock::time_point deadline);
-bool receive_text(const Socket& socket, std::string& text, Clock::time_point deadline);
+/// Waits until the socket can be read or written; false on the deadline.
+bool wait_for(const Socket& socket, short events, Clock::time_point deadline);
+
+/// A message (see handshake.h). False, or nothing, when the other side is gone, the deadline has
+/// passed, or what comes is no message of at most `longest` bytes.
+bool send_message(const Socket& socket, std::string_view message, Clock::time_point deadline);
+std::optional<std::string> receive_message(const Socket& socket, size_t longest,
+                                           Clock::time_point deadline);
 
 }  // namespace segue::comm

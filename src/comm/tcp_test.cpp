@@ -8,44 +8,22 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/file.h"
+#include "base/hash.h"
 #include "base/test_util.h"
 #include "base/time.h"
 #include "comm/collectives_test_util.h"
 #include "comm/frame.h"
-#include "comm/process_test_util.h"
 #include "comm/process_world.h"
-#include "comm/rendezvous.h"
 #include "comm/tcp_link.h"
+#include "comm/tcp_test_util.h"
 
 namespace segue::comm {
 namespace {
 
 using base::contains;
+using testing::run_tcp;
 
 constexpr double kTimeout = 20;
-
-/// Messages of what each rank threw; empty where it threw nothing.
-std::vector<std::string> run_tcp(int ranks, const std::string& place, double timeout,
-                                 const std::function<void(World&)>& body) {
-  std::vector<std::string> errors(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int r = 0; r < ranks; ++r) {
-    threads.emplace_back([&, r] {
-      try {
-        CommConfig config;
-        config.timeout_seconds = timeout;
-        config.rendezvous = place;
-        const auto world = join_tcp(config, {Launch::By::kSegue, r, ranks, true, ""});
-        body(*world);
-      } catch (const Error& error) {
-        errors[static_cast<size_t>(r)] = error.what();
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return errors;
-}
 
 std::string folder() { return "file:" + base::temp_path("meet"); }
 
@@ -65,41 +43,21 @@ TEST_P(TcpWorlds, RandomSequences) {
   for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
-TEST(TcpWorld, AddressesThatAnEarlierRunLeftBehindDoNotMatter) {
-  const std::string path = base::temp_path("meet");
-  base::make_folders(path);
-  // Ports where nobody listens.
-  base::write_file(path + "/rank-0-of-2", "127.0.0.1 1 machine nonce");
-  base::write_file(path + "/rank-1-of-2", "127.0.0.1 1 machine nonce");
-  std::atomic<int> late{0};
-  const auto errors = run_tcp(2, "file:" + path, kTimeout, [&](World& world) {
-    world.open("dense")->barrier().throw_if_failed();
-    ++late;
-  });
-  EXPECT_EQ(errors[0] + errors[1], "");
-  EXPECT_EQ(late, 2);
-  EXPECT_FALSE(base::exists(path + "/rank-0-of-2"));
-}
-
 TEST(TcpWorld, ARankThatDoesNotComeIsNamed) {
   CommConfig config;
   config.timeout_seconds = 0.2;
   config.rendezvous = folder();
-  const auto error = base::error_of([&] {
-    join_tcp(config, {Launch::By::kSegue, 0, 3, true, ""});
-  });
+  const auto error = base::error_of([&] { join_tcp(config, testing::launch_of(0, 3)); });
   ASSERT_TRUE(error.has_value());
   EXPECT_EQ(error->code(), ErrorCode::kPeer);
   EXPECT_TRUE(contains(error->what(), "rank 1, 2 did not come to file:"));
   config.rendezvous = "tcp:127.0.0.1:1";
-  const auto by_tcp = base::error_of([&] {
-    join_tcp(config, {Launch::By::kSegue, 1, 2, true, ""});
-  });
+  const auto by_tcp = base::error_of([&] { join_tcp(config, testing::launch_of(1, 2)); });
   EXPECT_TRUE(contains(by_tcp->what(), "rank 0 did not come to tcp:127.0.0.1:1"));
 }
 
 TEST(TcpWorld, NoPlaceToMeetIsAConfigError) {
-  const auto error = base::error_of([] { join_tcp({}, {Launch::By::kMpirun, 0, 2, true, ""}); });
+  const auto error = base::error_of([] { join_tcp({}, testing::launch_of(0, 2)); });
   EXPECT_EQ(error->code(), ErrorCode::kConfig);
   EXPECT_TRUE(contains(error->what(), "file:PATH"));
 }
@@ -289,6 +247,41 @@ TEST(TcpLink, GarbageIsNoMessage) {
   EXPECT_TRUE(contains(said_after(std::string(200, 'x')), "damaged"));
 }
 
+/// Headers that are whole in themselves, with lengths that nobody has memory for.
+TEST(TcpLink, LengthsThatACallDoesNotExpectTakeNoMemory) {
+  const auto with = [](uint16_t kind, uint64_t length) {
+    FrameHeader header = data_frame(7, call_of(), {});
+    header.kind = kind;
+    header.length = length;
+    header.header_hash = base::xxh64(&header, offsetof(FrameHeader, header_hash));
+    return std::string(reinterpret_cast<const char*>(&header), sizeof header);
+  };
+  for (const uint64_t length : {uint64_t{0}, uint64_t{9}, uint64_t{1} << 60, ~uint64_t{0}}) {
+    EXPECT_TRUE(contains(said_after(with(FrameHeader::kData, length)), "where all_to_all"))
+        << length;
+  }
+  for (const uint64_t length : {uint64_t{kMaxReason} + 1, uint64_t{1} << 60, ~uint64_t{0}}) {
+    EXPECT_TRUE(contains(said_after(with(FrameHeader::kAbort, length)), "unreadable")) << length;
+  }
+  EXPECT_TRUE(contains(said_after(with(2, 8)), "unknown kind 2"));
+}
+
+TEST(TcpLink, LengthsThatAPeerAnnouncesAreChecked) {
+  for (const int64_t length : {int64_t{-1}, int64_t{1} << 60, INT64_MIN}) {
+    Pair pair = make_pair();
+    Call call = call_of();
+    call.op = Op::kAllGather;
+    const auto payload = std::as_bytes(std::span(&length, 1));
+    const FrameHeader header = data_frame(7, call, payload);
+    ::send(pair.peer.fd(), &header, sizeof header, 0);
+    ::send(pair.peer.fd(), payload.data(), payload.size(), 0);
+    Communicator comm(Group{"g", 0, {0, 5}, 1}, std::move(pair.link), pair.fate);
+    std::vector<std::vector<std::byte>> all;
+    const Status status = comm.all_gather(payload, all);
+    EXPECT_TRUE(contains(status.message(), "rank 5 announces")) << status.message();
+  }
+}
+
 TEST(TcpLink, ListenHearsAReasonAndAGap) {
   Pair pair = make_pair();
   EXPECT_TRUE(pair.link->listen(true).ok());
@@ -310,37 +303,6 @@ TEST(TcpLink, AnotherGroupOfTheRankThatBreaksEndsTheWait) {
   EXPECT_EQ(pair.link->exchange(call_of(), send, receive).message(), "rank 1 gave up: reasons");
   EXPECT_LT(watch.seconds(), 3);
   breaker.join();
-}
-
-// ---- places ----
-
-TEST(Rendezvous, PlacesThatCannotBeMeant) {
-  for (const char* place : {"", "file:", "tcp:", "tcp:host", "tcp:host:0", "tcp:host:70000",
-                            "tcp::80", "tcp:host:8o", "/shared/folder"}) {
-    const auto error = base::error_of([&] { check_rendezvous(place); });
-    EXPECT_EQ(error->code(), ErrorCode::kConfig) << place;
-  }
-  check_rendezvous("file:/shared/folder");
-  check_rendezvous("tcp:node1.cluster:4711");
-  EXPECT_TRUE(is_loopback("tcp:127.0.0.1:80"));
-  EXPECT_FALSE(is_loopback("tcp:node1:80"));
-}
-
-TEST(Rendezvous, StrangersAtTheDoorAreIgnored) {
-  const int port = testing::meeting_port();
-  std::atomic<bool> over{false};
-  std::thread stranger([&] {
-    while (!over) {
-      const Socket s = try_connect("127.0.0.1", port, Clock::now() + std::chrono::seconds(1));
-      if (s) ::send(s.fd(), "GET / HTTP/1.1\r\n\r\n", 18, MSG_NOSIGNAL);
-      ::usleep(2000);
-    }
-  });
-  const auto errors = run_tcp(3, "tcp:127.0.0.1:" + std::to_string(port), kTimeout,
-                              [](World& world) { world.open("a")->barrier().throw_if_failed(); });
-  over = true;
-  stranger.join();
-  for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
 }  // namespace

@@ -1,111 +1,149 @@
-#include <map>
-#include <sstream>
+#include <algorithm>
+#include <charconv>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 
+#include "comm/deadline.h"
 #include "comm/process_world.h"
 #include "comm/rendezvous.h"
+#include "comm/secret.h"
 #include "comm/tcp_link.h"
 
 namespace segue::comm {
 namespace {
 
-Clock::time_point after(double seconds) {
-  return Clock::now() +
-         std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
 class TcpWorld final : public ProcessWorld {
  public:
-  TcpWorld(const Seat& seat, const CommConfig& config, Meeting meeting, Socket listener,
-           std::vector<Address> addresses)
+  TcpWorld(const Seat& seat, const CommConfig& config, Met met)
       : ProcessWorld(seat, config),
-        meeting_(std::move(meeting)),
-        listener_(std::move(listener)),
-        addresses_(std::move(addresses)) {}
+        key_(met.key),
+        run_(std::move(met.run)),
+        addresses_(std::move(met.addresses)),
+        door_(std::move(met.door)),
+        own_(addresses_.size()) {}
 
   void begin() {
     start();
-    // Nobody looks for this rank any more.
+    door_.reset();  // a world of one has not used it
     control()->barrier().throw_if_failed();
-    leave(meeting_);
   }
+  const std::string& run() const { return run_; }
 
  private:
+  /// Listens for the members that will call, at the addresses by which they know this rank; says
+  /// the port. In between no rank listens anywhere.
+  std::string invite(std::span<const int> members) override {
+    std::vector<Endpoint> places;
+    const auto me = std::ranges::find(members, rank());
+    for (auto member = me; member != members.end(); ++member) {
+      if (member == me) continue;
+      Endpoint own = own_[static_cast<size_t>(*member)];
+      own.set_port(0);
+      const bool known =
+          std::ranges::any_of(places, [&](const Endpoint& p) { return p.host() == own.host(); });
+      if (!known) places.push_back(own);
+    }
+    if (places.empty()) return "0";
+    door_.emplace(listen_on(std::move(places)), key_, size());
+    return std::to_string(door_->port());
+  }
+
+  void accept(std::span<const std::string> invitations) override {
+    for (size_t r = 0; r < invitations.size(); ++r) {
+      const std::string& text = invitations[r];
+      const auto [end, error] =
+          std::from_chars(text.data(), text.data() + text.size(), addresses_[r].port);
+      if (error != std::errc() || end != text.data() + text.size()) {
+        fail(ErrorCode::kPeer, fmt::format("rank {} says that it listens on port `{}`", r, text));
+      }
+    }
+  }
+
   std::unique_ptr<Link> connect(uint64_t id, const Group& group) override {
     const auto deadline = after(timeout_seconds());
     std::vector<Socket> sockets(group.members.size());
-    for (int q = 0; q < group.size(); ++q) {
+    for (int q = 0; q < group.rank; ++q) {
       const int peer = group.members[static_cast<size_t>(q)];
-      if (q < group.rank) sockets[static_cast<size_t>(q)] = call_on(id, peer, deadline);
-      if (q > group.rank) sockets[static_cast<size_t>(q)] = wait_for(id, peer, deadline);
-      if (q != group.rank && !sockets[static_cast<size_t>(q)]) {
-        fail(ErrorCode::kPeer, fmt::format("opening group `{}`: rank {} did not answer within {} s",
-                                           group.name, peer, timeout_seconds()));
-      }
+      Socket& socket = sockets[static_cast<size_t>(q)];
+      socket = call_on(id, peer, deadline);
+      if (!socket) did_not_answer(group, peer);
+    }
+    wait_for_callers(id, group, sockets, deadline);
+    door_.reset();
+    for (size_t q = 0; q < sockets.size(); ++q) {
+      if (control() != nullptr || !sockets[q]) continue;
+      const auto peer = static_cast<size_t>(group.members[q]);
+      own_[peer] = local_endpoint(sockets[q]);
+      addresses_[peer].host = peer_endpoint(sockets[q]).host();
     }
     return std::make_unique<TcpLink>(id, group, std::move(sockets), fate());
   }
 
+  [[noreturn]] void did_not_answer(const Group& group, int peer) const {
+    fail(ErrorCode::kPeer, fmt::format("opening group `{}`: rank {} did not answer within {} s",
+                                       group.name, peer, timeout_seconds()));
+  }
+
   /// Connects to a rank that waits, or will; an empty socket on the deadline.
-  Socket call_on(uint64_t id, int peer, Clock::time_point deadline) {
+  Socket call_on(uint64_t id, int peer, Clock::time_point deadline) const {
     constexpr auto kRetry = std::chrono::milliseconds(20);
-    Address& address = addresses_[static_cast<size_t>(peer)];
+    const Address& address = addresses_[static_cast<size_t>(peer)];
+    const std::string words = format(Introduction{run_, id, rank(), peer});
     // Once the world stands, a rank that cannot be reached is gone.
-    if (control() != nullptr) deadline = std::min(deadline, after(5));
-    while (Clock::now() < deadline) {
-      Socket socket = try_connect(address.host, address.port, deadline);
-      std::string answer;
-      if (socket &&
-          send_text(socket, fmt::format("{} {} {}", id, rank(), address.nonce), deadline) &&
-          receive_text(socket, answer, after(timeout_seconds())) && answer == address.nonce) {
-        return socket;
+    const auto reach = control() != nullptr ? std::min(deadline, after(5)) : deadline;
+    while (Clock::now() < reach) {
+      for (const Endpoint& endpoint : resolve(address.host, address.port)) {
+        Socket socket = try_connect(endpoint, reach);
+        if (!socket) continue;
+        auto line = introduce(std::move(socket), key_, words, deadline);
+        if (line && line->hear(kMaxStrangeMessage, deadline) == kWelcome) {
+          return std::move(line->socket);
+        }
       }
       std::this_thread::sleep_for(kRetry);
-      if (control() == nullptr) look_again(meeting_, peer, address);
     }
     return {};
   }
 
-  /// Waits for a rank to connect; others may come first, also for groups that open later.
-  Socket wait_for(uint64_t id, int peer, Clock::time_point deadline) {
-    const std::string& nonce = addresses_[static_cast<size_t>(rank())].nonce;
-    for (;;) {
-      if (auto it = callers_.find({id, peer}); it != callers_.end()) {
-        Socket socket = std::move(it->second);
-        callers_.erase(it);
-        return send_text(socket, nonce, deadline) ? std::move(socket) : Socket();
-      }
-      Socket caller = accept_from(listener_, deadline);
-      if (!caller) return {};
-      std::string text, meant;
-      uint64_t group = 0;
-      int from = -1;
-      const auto patience = std::min(deadline, after(2));
-      if (!receive_text(caller, text, patience)) continue;
-      std::istringstream in(text);
-      if (in >> group >> from >> meant && meant == nonce) {
-        callers_[{group, from}] = std::move(caller);
-      }
+  /// Until all members behind this one have called, in whatever order.
+  void wait_for_callers(uint64_t id, const Group& group, std::vector<Socket>& sockets,
+                        Clock::time_point deadline) {
+    const auto missing = [&] {
+      return std::ranges::find_if(sockets.begin() + group.rank + 1, sockets.end(),
+                                  [](const Socket& s) { return !s; });
+    };
+    for (auto first = missing(); first != sockets.end(); first = missing()) {
+      auto guest = door_->next(deadline);
+      if (!guest)
+        did_not_answer(group, group.members[static_cast<size_t>(first - sockets.begin())]);
+      const auto caller = parse_introduction(guest->words);
+      if (!caller || caller->run != run_ || caller->group != id || caller->to != rank()) continue;
+      const auto q = std::ranges::find(group.members, caller->from) - group.members.begin();
+      if (q <= group.rank || q == group.size()) continue;
+      if (!guest->line.say(kWelcome, deadline)) continue;
+      sockets[static_cast<size_t>(q)] = std::move(guest->line.socket);
     }
   }
 
-  Meeting meeting_;
-  Socket listener_;
-  std::vector<Address> addresses_;
-  std::map<std::pair<uint64_t, int>, Socket> callers_;  // by group and rank, not yet answered
+  Key key_;
+  std::string run_;
+  std::vector<Address> addresses_;  // by rank; ports are those of the group that opens
+  std::optional<Door> door_;        // while one does
+  std::vector<Endpoint> own_;       // by rank: how it knows this one
 };
 
 }  // namespace
 
 std::unique_ptr<World> join_tcp(const CommConfig& config, const Launch& launch) {
-  Meeting meeting{config.rendezvous.empty() ? launch.rendezvous : config.rendezvous,
-                  launch.rank,
-                  launch.ranks,
-                  launch.all_local,
-                  config.timeout_seconds,
-                  after(config.timeout_seconds)};
+  Socket inherited(launch.listener);
+  const Meeting meeting{config.rendezvous.empty() ? launch.rendezvous : config.rendezvous,
+                        launch.rank,
+                        launch.ranks,
+                        launch.all_local,
+                        given_secret(launch.secret, launch.secret_file),
+                        config.timeout_seconds};
   if (meeting.place.empty()) {
     fail(
         ErrorCode::kConfig,
@@ -113,20 +151,18 @@ std::unique_ptr<World> join_tcp(const CommConfig& config, const Launch& launch) 
                     "that all ranks see) or tcp:HOST:PORT",
                     launch.ranks));
   }
-  meeting.loopback = meeting.loopback || is_loopback(meeting.place);
-  Socket listener = listen_on(meeting.loopback, 0);
-  std::vector<Address> addresses = meet(meeting, own_address(listener, meeting.loopback));
-  const std::string& machine = addresses[static_cast<size_t>(launch.rank)].machine;
+  Met met = meet(meeting, std::move(inherited));
+  const std::string& machine = met.addresses[static_cast<size_t>(launch.rank)].machine;
   int local_rank = 0, local_size = 0;
   for (int r = 0; r < launch.ranks; ++r) {
-    if (addresses[static_cast<size_t>(r)].machine != machine) continue;
+    if (met.addresses[static_cast<size_t>(r)].machine != machine) continue;
     if (r < launch.rank) ++local_rank;
     ++local_size;
   }
-  auto world =
-      std::make_unique<TcpWorld>(TcpWorld::Seat{launch.rank, launch.ranks, local_rank, local_size},
-                                 config, meeting, std::move(listener), std::move(addresses));
+  auto world = std::make_unique<TcpWorld>(
+      TcpWorld::Seat{launch.rank, launch.ranks, local_rank, local_size}, config, std::move(met));
   world->begin();
+  leave(meeting, world->run());
   return world;
 }
 

@@ -71,13 +71,13 @@ std::unique_ptr<World> join_world(const CommConfig& config) {
            "comm.transport = \"mpi\", but this process was not started by mpirun (there is no "
            "OMPI_COMM_WORLD_SIZE); start it with mpirun, or use tcp");
     }
-    return join_mpi(config);
+    return join_mpi(config, launch);
   }
   // NCCL serves a world of one as well: that is how it is tested where there is one GPU.
   if (launch.ranks == 1 && config.transport != Transport::kNccl) return self_world();
   if (launch.ranks == 1 && !by_mpirun) return lone_world(config);
   const bool prefers_tcp = config.transport == Transport::kTcp || !config.rendezvous.empty();
-  if (by_mpirun && !prefers_tcp) return join_mpi(config);
+  if (by_mpirun && !prefers_tcp) return join_mpi(config, launch);
   return join_tcp(config, launch);
 }
 

@@ -19,10 +19,10 @@ class Environment {
  public:
   explicit Environment(const std::map<std::string, std::string>& values) {
     for (const char* name :
-         {"SEGUE_RANK", "SEGUE_RANKS", "SEGUE_RENDEZVOUS", "SEGUE_LOCAL_RANKS",
-          "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE",
-          "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_TASKS",
-          "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
+         {"SEGUE_RANK", "SEGUE_RANKS", "SEGUE_RENDEZVOUS", "SEGUE_LOCAL_RANKS", "SEGUE_SECRET",
+          "SEGUE_SECRET_FILE", "SEGUE_LISTENER", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+          "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NODELIST",
+          "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID", "SLURM_STEP_ID"}) {
       if (const char* old = std::getenv(name)) before_[name] = old;
       ::unsetenv(name);
       names_.push_back(name);
@@ -54,6 +54,8 @@ TEST(LaunchEnvironment, OurOwnLauncherComesFirst) {
                                  {"SEGUE_RANKS", "3"},
                                  {"SEGUE_LOCAL_RANKS", "3"},
                                  {"SEGUE_RENDEZVOUS", "file:/somewhere"},
+                                 {"SEGUE_SECRET", "of this run"},
+                                 {"SEGUE_LISTENER", "5"},
                                  {"SLURM_PROCID", "0"},
                                  {"SLURM_STEP_NODELIST", "node1"},
                                  {"OMPI_COMM_WORLD_SIZE", "8"}});
@@ -63,14 +65,19 @@ TEST(LaunchEnvironment, OurOwnLauncherComesFirst) {
   EXPECT_EQ(launch.ranks, 3);
   EXPECT_TRUE(launch.all_local);
   EXPECT_EQ(launch.rendezvous, "file:/somewhere");
+  EXPECT_EQ(launch.secret, "of this run");
+  EXPECT_EQ(launch.listener, 5);
 }
 
 TEST(LaunchEnvironment, Mpirun) {
-  const Environment environment({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}});
+  const Environment environment({{"OMPI_COMM_WORLD_RANK", "1"},
+                                 {"OMPI_COMM_WORLD_SIZE", "4"},
+                                 {"SEGUE_SECRET_FILE", "/somewhere"}});
   const Launch launch = read_launch();
   EXPECT_EQ(launch.by, Launch::By::kMpirun);
   EXPECT_EQ(launch.rank, 1);
   EXPECT_EQ(launch.ranks, 4);
+  EXPECT_EQ(launch.secret_file, "/somewhere");
 }
 
 TEST(LaunchEnvironment, StepsOfSlurmMeetOnTheFirstHost) {

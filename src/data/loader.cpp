@@ -9,7 +9,6 @@
 #include "base/error.h"
 #include "base/stage.h"
 #include "base/time.h"
-#include "tensor/device_memory.h"
 
 namespace segue::data {
 
