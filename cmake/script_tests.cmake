@@ -13,12 +13,12 @@ if(TARGET segue_train_test)
   set_tests_properties(scripts.checkpoint PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
 endif()
 
-# TensorBoard, when python3 has it, reads what our writer wrote.
+# TensorBoard, where python has it, reads what our writer and a run that was killed wrote.
 if(TARGET segue_report)
   add_executable(segue_tensorboard_sample ${CMAKE_SOURCE_DIR}/tests/scripts/tensorboard_sample.cpp)
   target_link_libraries(segue_tensorboard_sample PRIVATE segue_report)
   add_test(NAME scripts.tensorboard COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/tensorboard_test.sh
-    $<TARGET_FILE:segue_tensorboard_sample>)
+    $<TARGET_FILE:segue_tensorboard_sample> $<$<TARGET_EXISTS:segue>:$<TARGET_FILE:segue>>)
   set_tests_properties(scripts.tensorboard PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77 LABELS slow)
 endif()
 

@@ -186,8 +186,47 @@ TEST(MllogLint, LinesThatAreNoEventsFailWithTheirPlace) {
   Lines broken = good;
   broken[12].pop_back();
   EXPECT_TRUE(contains(lint_text(lint_lines(broken)), "line 13 (event 12): what follows"));
+  Lines zeros = good;
+  zeros[12] += std::string(3, '\0');
+  EXPECT_TRUE(contains(lint_text(lint_lines(zeros)), "line 13 (event 12): what follows"));
   EXPECT_TRUE(contains(lint_text(lint_text_of("")), "no events"));
   EXPECT_EQ(lint_text_of("").verdict, LintVerdict::kFailed);
+}
+
+TEST(MllogLint, EventsWhoseKeyIsNoTextAreNotLookedAt) {
+  const Lines good = good_log(8192);
+  for (const char* key :
+       {"null", "{}", "[]", "[\"run_stop\"]", "7", "-1.5", "true", "NaN", "\"\""}) {
+    Lines lines = good;
+    lines.insert(lines.begin() + 9, ":::MLLOG {\"time_ms\": 1, \"key\": " + std::string(key) +
+                                        ", \"value\": 1, \"metadata\": {}}");
+    EXPECT_TRUE(passes(lines)) << key;
+    Lines missing = good;  // a key that is needed is still missed
+    const size_t stop = line_of(missing, "run_stop");
+    missing[stop] = replaced(missing[stop], "\"run_stop\"", key);
+    expect_finding(missing, "run_stop", "does not occur");
+  }
+}
+
+TEST(MllogLint, TimesAreWhatPythonTakesForNumbers) {
+  const std::string before = ":::MLLOG {\"time_ms\": ";
+  const std::string after = ", \"key\": \"train_loss\", \"value\": 1, \"metadata\": {}}";
+  const Lines good = good_log(8192);
+  const auto with_time = [&](const std::string& time) {
+    Lines lines = good;
+    lines.insert(lines.end() - 1, before + time + after);
+    return lines;
+  };
+  for (const char* time :
+       {"1", "1.5", "\"1.5\"", "true", "NaN", "-Infinity", "1e999", "-0.1E+400", "0.001e310"}) {
+    EXPECT_TRUE(passes(with_time(time))) << time;
+  }
+  for (const char* time : {"null", "\"\"", "\"\\u0000\"", "\"1.2.3\"", "{}", "[1]"}) {
+    EXPECT_TRUE(contains(lint_text(lint_lines(with_time(time))), "`time_ms` is no number")) << time;
+  }
+  for (const char* time : {"01e999", "+1e999", "1e+", "1e9-9", ".1e999", "1.e999", "1e999e", "-"}) {
+    EXPECT_TRUE(contains(lint_text(lint_lines(with_time(time))), "is no JSON")) << time;
+  }
 }
 
 TEST(MllogLint, Latin1PrefixesAndOtherTextAreFine) {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <cstdlib>
 #include <limits>
 
 #include <fmt/format.h>
@@ -29,35 +31,52 @@ std::string utf8_of_latin1(std::string_view text) {
   return out;
 }
 
+/// A number of JSON whose exponent takes it beyond all doubles; Python reads it as infinity.
+bool is_too_large(const std::string& number) {
+  const size_t exponent = number.find_first_of("eE");
+  if (exponent == number.npos || !Json::accept(number.substr(0, exponent))) return false;
+  const size_t sign = number[exponent + 1] == '-' || number[exponent + 1] == '+' ? 1 : 0;
+  const std::string digits = number.substr(exponent + 1 + sign);
+  return !digits.empty() && digits.find_first_not_of("0123456789") == digits.npos &&
+         std::isinf(std::strtod(number.c_str(), nullptr));
+}
+
 /// Python writes and reads NaN and Infinity, which JSON does not have. They become texts that begin
 /// with a zero byte, and value_of() makes numbers of them.
 std::string with_marked_nan(const std::string& json) {
   std::string out;
   bool in_text = false;
-  for (size_t i = 0; i < json.size(); ++i) {
+  for (size_t i = 0; i < json.size();) {
     if (json[i] == '"') in_text = !in_text;
-    if (in_text && json[i] == '\\' && i + 1 < json.size()) out += json[i++];
-    size_t skip = 0;
-    if (!in_text) {
-      for (const std::string_view word : {"NaN", "-Infinity", "Infinity"}) {
-        if (json.compare(i, word.size(), word) == 0) skip = word.size();
-      }
+    if (in_text) {
+      if (json[i] == '\\' && i + 1 < json.size()) out += json[i++];
+      out += json[i++];
+      continue;
     }
-    if (skip == 0) {
-      out += json[i];
-    } else {
-      out += "\"\\u0000" + json.substr(i, skip) + "\"";
-      i += skip - 1;
+    std::string_view marked;
+    for (const std::string_view word : {"NaN", "-Infinity", "Infinity"}) {
+      if (json.compare(i, word.size(), word) == 0) marked = word;
     }
+    size_t size = marked.size();
+    if (marked.empty()) {
+      size = std::min(json.find_first_not_of("0123456789+-.eE", i), json.size()) - i;
+      if (is_too_large(json.substr(i, size))) marked = json[i] == '-' ? "-Infinity" : "Infinity";
+    }
+    size = std::max<size_t>(size, 1);
+    out += marked.empty() ? json.substr(i, size) : fmt::format("\"\\u0000{}\"", marked);
+    i += size;
   }
   return out;
 }
 
 MllogValue text_or_nan(std::string text) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
   if (!text.starts_with('\0')) return text;
-  if (text.ends_with("NaN")) return std::numeric_limits<double>::quiet_NaN();
-  const double infinity = std::numeric_limits<double>::infinity();
-  return text[1] == '-' ? -infinity : infinity;
+  const std::string_view word = std::string_view(text).substr(1);
+  if (word == "NaN") return std::numeric_limits<double>::quiet_NaN();
+  if (word == "Infinity") return kInfinity;
+  if (word == "-Infinity") return -kInfinity;
+  return text;
 }
 
 MllogValue value_of(const Json& json) {
@@ -70,10 +89,12 @@ MllogValue value_of(const Json& json) {
   return MllogRaw{json.dump()};
 }
 
+/// What Python's float() makes of it.
 std::optional<double> time_of(const Json& json) {
-  if (json.is_number()) return json.get<double>();
+  const MllogValue read = value_of(json);
+  if (const std::optional<double> number = as_number(read)) return number;
   if (!json.is_string()) return std::nullopt;
-  const std::string text = json.get<std::string>();
+  const std::string& text = std::get<std::string>(read);
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
@@ -86,7 +107,6 @@ std::string missing_in(const Json& json) {
   for (const char* field : {"time_ms", "key", "value", "metadata"}) {
     if (!json.contains(field)) return fmt::format("the event has no `{}`", field);
   }
-  if (!json["key"].is_string()) return "`key` is no text";
   if (!time_of(json["time_ms"])) return "`time_ms` is no number";
   return "";
 }
@@ -127,7 +147,10 @@ std::vector<MllogLine> split_mllog(std::string_view text) {
 }
 
 void parse_mllog_line(const MllogLine& line, MllogFile& file) {
-  const Json json = Json::parse(with_marked_nan(line.json), nullptr, false);
+  // A zero byte, of which a crash may leave many, would end the text for this parser.
+  const bool cut = line.json.find('\0') != line.json.npos;
+  const Json json = cut ? Json(Json::value_t::discarded)
+                        : Json::parse(with_marked_nan(line.json), nullptr, false);
   const std::string trouble = json.is_discarded()
                                   ? "what follows the token is no JSON, "
                                     "perhaps a line that was cut or mixed with another"
@@ -139,7 +162,7 @@ void parse_mllog_line(const MllogLine& line, MllogFile& file) {
   MllogEvent event;
   event.place = line.place;
   event.time_ms = *time_of(json["time_ms"]);
-  event.key = json["key"].get<std::string>();
+  if (json["key"].is_string()) event.key = json["key"].get<std::string>();
   event.value = value_of(json["value"]);
   if (json["metadata"].is_object()) {
     event.metadata.emplace();

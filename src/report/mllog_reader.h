@@ -32,7 +32,7 @@ struct MllogLine {
 struct MllogEvent {
   MllogPlace place;
   double time_ms = 0;
-  std::string key;
+  std::string key;  // empty: something that is no text, which no rule looks at
   MllogValue value;
   std::optional<MllogMetadata> metadata;  // nullopt: something that is no object
 

@@ -1,8 +1,10 @@
 #include "report/tensorboard.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <utility>
 
@@ -13,6 +15,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/time.h"
+#include "report/tensorboard_format.h"
+#include "report/tensorboard_reader.h"
 
 namespace segue::report {
 namespace {
@@ -33,43 +37,30 @@ void put_little_endian(std::string& out, Unsigned value) {
   for (size_t i = 0; i < sizeof value; ++i) out += static_cast<char>((value >> (8 * i)) & 0xffu);
 }
 
-uint32_t masked_crc(std::string_view bytes) {
-  return std::rotr(detail::crc32c(bytes), 15) + 0xa282ead8u;
-}
-
-// Protobuf wire format: a field is (number << 3 | wire type) and then its value.
-enum WireType : uint64_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
-
 void put_varint(std::string& out, uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7f) | 0x80);
   out += static_cast<char>(value);
 }
-void put_key(std::string& out, uint64_t field, WireType type) {
+void put_key(std::string& out, uint64_t field, detail::WireType type) {
   put_varint(out, field << 3 | type);
 }
 void put_double(std::string& out, uint64_t field, double value) {
-  put_key(out, field, kFixed64);
+  put_key(out, field, detail::kFixed64);
   put_little_endian(out, std::bit_cast<uint64_t>(value));
 }
 void put_float(std::string& out, uint64_t field, float value) {
-  put_key(out, field, kFixed32);
+  put_key(out, field, detail::kFixed32);
   put_little_endian(out, std::bit_cast<uint32_t>(value));
 }
 void put_integer(std::string& out, uint64_t field, int64_t value) {
-  put_key(out, field, kVarint);
+  put_key(out, field, detail::kVarint);
   put_varint(out, static_cast<uint64_t>(value));
 }
 void put_bytes(std::string& out, uint64_t field, std::string_view bytes) {
-  put_key(out, field, kBytes);
+  put_key(out, field, detail::kBytes);
   put_varint(out, bytes.size());
   out += bytes;
 }
-
-// Field numbers of tensorflow.Event, Summary, Summary.Value and SessionLog.
-constexpr uint64_t kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5,
-                   kEventSessionLog = 7, kSummaryValue = 1, kValueTag = 1, kValueSimple = 2,
-                   kSessionStatus = 1;
-constexpr int64_t kSessionStart = 1;
 
 double wall_time_now() { return static_cast<double>(base::unix_time_ms()) / 1000.0; }
 
@@ -78,18 +69,28 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 && name[0] != 0 ? name : "localhost";
 }
 
-/// Several writers of one process in the same second get different <n>.
+/// Of the name; 0: not one of ours.
+int64_t seconds_of(std::string_view name) {
+  constexpr size_t kDigits = 10;
+  const std::string_view digits = name.substr(detail::kEventFilePrefix.size()).substr(0, kDigits);
+  int64_t seconds = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), seconds);
+  return error == std::errc() && end == digits.data() + kDigits ? seconds : 0;
+}
+
+/// Readers take files in the order of their names. So the seconds of a new one are later than those
+/// of all before, also after a restart within a second, on another host, or of the clock.
 int open_new(const std::string& folder, std::string& path) {
-  const std::string stem = fmt::format("{}/events.out.tfevents.{}.{}.{}", folder,
-                                       base::unix_time_ms() / 1000, host_name(), ::getpid());
-  for (int n = 0;; ++n) {
-    path = fmt::format("{}.{}", stem, n);
-    const int descriptor =
-        ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
-    if (descriptor >= 0) return descriptor;
-    if (errno == EEXIST) continue;
-    fail(ErrorCode::kIo, fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
+  int64_t seconds = base::unix_time_ms() / 1000;
+  for (const std::string& name : detail::event_files(folder)) {
+    seconds = std::max(seconds, seconds_of(name) + 1);
   }
+  path = fmt::format("{}/{}{}.{}.{}", folder, detail::kEventFilePrefix, seconds, host_name(),
+                     ::getpid());
+  const int descriptor =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor >= 0) return descriptor;
+  fail(ErrorCode::kIo, fmt::format("{}: cannot create: {}", path, std::strerror(errno)));
 }
 
 }  // namespace
@@ -103,6 +104,8 @@ uint32_t crc32c(std::string_view bytes) {
   }
   return ~crc;
 }
+
+uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8u; }
 
 std::string tf_record(std::string_view bytes) {
   std::string out;
@@ -142,13 +145,17 @@ std::string scalar_event(double wall_time, int64_t step, std::string_view tag, f
 
 }  // namespace detail
 
-TensorboardWriter::TensorboardWriter(const std::string& folder, int64_t resumed_step,
-                                     base::WhenFull when_full) {
+TensorboardWriter::TensorboardWriter(const std::string& folder, int64_t last_step,
+                                     base::WhenFull when_full)
+    : last_step_(last_step) {
   base::make_folders(folder);
+  for (const ScalarPoint& point : read_tensorboard(folder, last_step)) {
+    if (point.step == last_step) kept_.insert(point.tag);
+  }
   const int descriptor = open_new(folder, path_);
   file_ = std::make_unique<base::AppendFile>(path_, descriptor, when_full);
   append(detail::version_event(wall_time_now()));
-  if (resumed_step > 0) append(detail::restart_event(wall_time_now(), resumed_step));
+  append(detail::restart_event(wall_time_now(), last_step + 1));
   flush();
 }
 
@@ -161,6 +168,7 @@ TensorboardWriter::~TensorboardWriter() {
 }
 
 void TensorboardWriter::scalar(std::string_view tag, int64_t step, double value) {
+  if (step == last_step_ && kept_.contains(tag)) return;
   append(detail::scalar_event(wall_time_now(), step, tag, static_cast<float>(value)));
 }
 

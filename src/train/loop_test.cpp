@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/test_util.h"
+#include "report/tensorboard_reader.h"
 #include "train/run_folder.h"
 #include "train/test_util.h"
 
@@ -69,6 +70,15 @@ class LoopTest : public testing::Test {
     }
     EXPECT_FALSE(files.empty());
     return files;
+  }
+
+  /// What TensorBoard shows of a run, apart from rates: values by tag and step.
+  static std::multimap<std::pair<std::string, int64_t>, float> scalars_of(const std::string& run) {
+    std::multimap<std::pair<std::string, int64_t>, float> scalars;
+    for (const report::ScalarPoint& p : report::read_tensorboard(run)) {
+      if (!p.tag.starts_with("speed/")) scalars.insert({{p.tag, p.step}, p.value});
+    }
+    return scalars;
   }
 
   std::string folder;
@@ -231,9 +241,41 @@ TEST_F(LoopTest, ASignalDuringTheLastEvaluationLeavesItToTheNextStart) {
   EXPECT_EQ(summary.steps, 6);
   EXPECT_FALSE(summary.finished);
   EXPECT_FALSE(summary.held_out);
+  // Killed once more, after that evaluation and before the next checkpoint.
+  const std::string saved = folder + "_saved", checkpoints = folder + "/checkpoints";
+  std::filesystem::copy(checkpoints, saved, std::filesystem::copy_options::recursive);
+  EXPECT_TRUE(train_loop(c, folder).finished);
+  std::filesystem::remove_all(checkpoints);
+  std::filesystem::rename(saved, checkpoints);
   summary = train_loop(c, folder);
   EXPECT_TRUE(summary.finished);
   EXPECT_TRUE(summary.held_out);
+  const auto scalars = scalars_of(folder);
+  EXPECT_EQ(scalars.count({"eval/auc", 6}), 1u);
+  for (const int64_t step : {2, 4, 6}) EXPECT_EQ(scalars.count({"train/loss", step}), 1u) << step;
+}
+
+TEST_F(LoopTest, TensorboardShowsEveryPointOfAResumedRunOnce) {
+  RunConfig c = tiny_config();
+  c.train.log_every = 1;
+  c.eval.every_steps = 2;
+  c.checkpoint.every_steps = 2;
+  c.checkpoint.keep_last = 10;
+  train_loop(c, folder);
+  const auto expected = scalars_of(folder);
+  EXPECT_EQ(expected.size(), 6u * 5 + 3 * 4);
+  const auto killed_at =
+      [&](const std::vector<int>& lost) {  // the checkpoints that did not get out
+        for (const int step : lost) {
+          std::filesystem::remove_all(folder + "/checkpoints/step-" + std::to_string(step));
+        }
+        EXPECT_TRUE(train_loop(c, folder).finished);
+        EXPECT_EQ(scalars_of(folder), expected);
+      };
+  killed_at({6});
+  killed_at({4, 6});
+  killed_at({2, 4, 6});
+  killed_at({4, 6});
 }
 
 TEST_F(LoopTest, DamagedCheckpointsAreReportedAndThePreviousOneIsUsed) {
