@@ -2,7 +2,7 @@
 # `SEGUE_CUDA=OFF make test` configures again when that differs from last time.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all asan tsan format check-format tidy clean
+.PHONY: help setup build demo test test-all asan tsan fuzz format check-format tidy clean
 
 JOBS ?= $(shell nproc)
 OPTIONS := SEGUE_CUDA SEGUE_ONEDNN SEGUE_ARROW SEGUE_SANITIZE SEGUE_CUDA_ARCHITECTURES SEGUE_MARCH \
@@ -52,6 +52,9 @@ asan: setup  ## tests under the address and undefined-behaviour sanitizers
 tsan: setup  ## tests under the thread sanitizer
 	$(call build_preset,tsan,build/tsan)
 	@ctest --test-dir build/tsan --output-on-failure -LE slow -j $(JOBS)
+
+fuzz:  ## fuzz every format, 20 CPU minutes each; FUZZ="--minutes 1 npy csv" for less
+	@scripts/fuzz.sh $(FUZZ)
 
 format:  ## rewrite the sources in the house format
 	@scripts/check_format.sh --fix

@@ -70,6 +70,8 @@ set(segue_warnings -Wall -Wextra -Wshadow -Wno-missing-field-initializers)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # -Wrestrict: g++ 12 reports plain `std::string s = "x"` (GCC bug 105651).
   list(APPEND segue_warnings -Wno-restrict)
+else()
+  list(APPEND segue_warnings -Wno-unknown-pragmas)  # of g++, which hurries loops by them
 endif()
 if(SEGUE_WERROR)
   list(APPEND segue_warnings -Werror)
@@ -98,9 +100,23 @@ if(SEGUE_SANITIZE)
     message(FATAL_ERROR "SEGUE_SANITIZE needs SEGUE_CUDA=OFF or AUTO")
   endif()
   add_compile_options(${segue_sanitize} -fno-omit-frame-pointer)
-  # Instrumented code confuses g++'s flow analysis into warnings about uninitialised values.
-  add_compile_options(-Wno-maybe-uninitialized)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # Instrumented code confuses g++'s flow analysis into warnings about uninitialised values.
+    add_compile_options(-Wno-maybe-uninitialized)
+  endif()
   add_link_options(${segue_sanitize})
+endif()
+
+# ---- fuzzing ----
+if(SEGUE_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "SEGUE_FUZZ needs clang, whose libFuzzer drives the targets: use `cmake --preset fuzz`")
+  endif()
+  # Counts which branches an input takes; the targets alone link libFuzzer itself (cmake/fuzz.cmake).
+  add_compile_options(-fsanitize=fuzzer-no-link)
+  if(CMAKE_CXX_COMPILER_VERSION VERSION_LESS 16)
+    include_directories(SYSTEM ${CMAKE_SOURCE_DIR}/scripts/tidy)  # a std::source_location
+  endif()
 endif()
 
 # ---- portable binaries ----

@@ -18,6 +18,14 @@ segue_find_header(segue_xxhash xxhash.h)  # the code defines XXH_INLINE_ALL: no 
 segue_find_header(segue_boost_math boost/math/distributions/students_t.hpp)
 segue_find_header(segue_tomlplusplus toml++/toml.h)
 target_compile_definitions(segue_tomlplusplus INTERFACE TOML_HEADER_ONLY=1)
+# toml++ 3.3 asserts what its parser checks one line later (`[=]`): the mistake is the user's, and a
+# build with assertions must say so as well. An option, because CMake knows no macros with arguments.
+target_compile_options(segue_tomlplusplus INTERFACE
+  "$<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<CONFIG:Release>>>:-DTOML_ASSERT(...)=static_assert(true)>")
+if(SEGUE_FUZZ)
+  target_compile_options(segue_tomlplusplus INTERFACE
+    -fsanitize-ignorelist=${CMAKE_SOURCE_DIR}/tests/fuzz/sanitizer_ignore.txt)
+endif()
 
 if(SEGUE_PORTABLE)
   set(segue_fmt fmt::fmt-header-only)
@@ -124,4 +132,5 @@ set(SEGUE_PRIVATE_ops segue_onednn)
 set(SEGUE_PRIVATE_comm segue_mpi segue_nccl segue_sodium)
 set(SEGUE_PRIVATE_data nlohmann_json::nlohmann_json)
 set(SEGUE_PRIVATE_report segue_tomlplusplus nlohmann_json::nlohmann_json segue_boost_math)
+set(SEGUE_PRIVATE_train segue_tomlplusplus)
 set(SEGUE_PUBLIC_cli CLI11::CLI11)

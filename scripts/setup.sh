@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian/Ubuntu packages that the build needs, and fetches the libraries that Debian does
 # not have (scripts/fetch_wheels.sh). Silent when nothing is missing.
-# With --tidy also clang-tidy, which only `make tidy` needs.
+# With --tidy also clang-tidy, which only `make tidy` needs; with --fuzz clang, which only `make fuzz` needs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,10 @@ required=(make cmake ninja-build g++ libfmt-dev libtomlplusplus-dev libcli11-dev
 # The build does without these: slower CPU matrix products, no mpirun (ranks then talk over TCP), slower
 # rebuilds, no format check, and (pip, which fetches Arrow) no Parquet files.
 optional=(libdnnl-dev libopenmpi-dev openmpi-bin ccache clang-format-14)
-[[ ${1:-} == --tidy ]] && required+=(clang-tidy-14)
+case ${1:-} in
+  --tidy) required+=(clang-tidy-14) ;;
+  --fuzz) required+=(clang-14 libclang-rt-14-dev) ;;
+esac
 if [[ ! -e .deps/arrow ]] && ! python3 -m pip --version >/dev/null 2>&1; then optional+=(python3-pip); fi
 
 # Optional packages that could not be installed before; delete the file to try again.

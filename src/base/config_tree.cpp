@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/toml_depth.h"
 
 namespace segue::base::detail {
 namespace {
@@ -90,6 +91,10 @@ ConfigNode read_tree(const std::string& path, const std::string& given_text) {
   if (given_text.empty() && !exists(path)) fail_missing(path);
   const std::string text = given_text.empty() ? read_file(path) : given_text;
   const ConfigPlace base{Source::kFile, path, 0, 0};
+  if (const int64_t line = line_of_deep_key(text); line > 0) {
+    fail(ErrorCode::kConfig,
+         fmt::format("{}:{}: a key of more than {} parts", path, line, kMostKeyParts));
+  }
   try {
     return convert(toml::parse(std::string_view(text), std::string_view(path)), base);
   } catch (const toml::parse_error& error) {
@@ -105,7 +110,8 @@ ConfigNode parse_override(const std::string& raw, const ConfigPlace& place) {
   node.text = raw;
   node.place = node.key_place = place;
   try {
-    const toml::table table = toml::parse("value = " + raw);
+    const toml::table table =
+        line_of_deep_key(raw) > 0 ? toml::table() : toml::parse("value = " + raw);
     // A line break in the text could smuggle in a second key: then it is not one value.
     if (table.size() == 1) node = convert(*table.get("value"), place);
   } catch (const toml::parse_error&) {
@@ -276,7 +282,9 @@ ConfigNode read_config_tree(const ConfigSources& sources, std::vector<ConfigProb
     }
   }
   for (const Override& from : overrides) {
-    if (is_utf8(from.raw)) {
+    if (from.path.size() > kMostKeyParts) {
+      problems.push_back({from.place, fmt::format("a key of more than {} parts", kMostKeyParts)});
+    } else if (is_utf8(from.raw)) {
       apply(root, from, problems);
     } else {
       problems.push_back({from.place, fmt::format("value of `{}` is not UTF-8 text",

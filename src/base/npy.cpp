@@ -216,13 +216,20 @@ Layout find_header(const std::string& path, std::string_view file) {
 
 }  // namespace
 
-NpyFile::NpyFile(const std::string& path) : path_(path), file_(std::make_unique<MappedFile>(path)) {
-  const std::span<const std::byte> all = file_->bytes();
-  const Layout layout = find_header(path, {reinterpret_cast<const char*>(all.data()), all.size()});
+NpyFile::NpyFile(const std::string& path) : NpyFile(std::make_unique<MappedFile>(path), path) {}
+
+NpyFile::NpyFile(std::unique_ptr<MappedFile> file, const std::string& path)
+    : NpyFile(file->bytes(), path) {
+  file_ = std::move(file);
+}
+
+NpyFile::NpyFile(std::span<const std::byte> file, const std::string& path) : path_(path) {
+  const Layout layout =
+      find_header(path, {reinterpret_cast<const char*>(file.data()), file.size()});
   Header header = HeaderParser(path, layout.header).parse();
   descr_ = std::move(header.descr);
   shape_ = std::move(header.shape);
-  data_ = all.subspan(layout.data_begin);
+  data_ = file.subspan(layout.data_begin);
 
   const std::optional<size_t> element = element_size(descr_);
   if (!element) {

@@ -18,6 +18,8 @@ struct FileIdentity;
 class NpyFile {
  public:
   explicit NpyFile(const std::string& path);
+  /// Of the bytes of a file, which must outlive this; `path` is for messages.
+  NpyFile(std::span<const std::byte> file, const std::string& path);
   ~NpyFile();
   NpyFile(NpyFile&&) noexcept;
 
@@ -35,6 +37,7 @@ class NpyFile {
   }
 
  private:
+  NpyFile(std::unique_ptr<MappedFile> file, const std::string& path);
   const void* checked_data(std::string_view expected_descr, size_t element_bytes) const;
 
   std::string path_;

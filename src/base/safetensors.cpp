@@ -229,8 +229,15 @@ std::vector<int64_t> SafetensorsEntry::to_ints() const {
 }
 
 SafetensorsFile::SafetensorsFile(const std::string& path)
-    : path_(path), file_(std::make_unique<MappedFile>(path)) {
-  const std::span<const std::byte> all = file_->bytes();
+    : SafetensorsFile(std::make_unique<MappedFile>(path), path) {}
+
+SafetensorsFile::SafetensorsFile(std::unique_ptr<MappedFile> file, const std::string& path)
+    : SafetensorsFile(file->bytes(), path) {
+  file_ = std::move(file);
+}
+
+SafetensorsFile::SafetensorsFile(std::span<const std::byte> all, const std::string& path)
+    : path_(path) {
   if (all.size() < 8) corrupt(path, "shorter than its header length field");
   const auto header_bytes = load<uint64_t>(all.data());
   if (header_bytes > kMaxHeaderBytes) {

@@ -44,6 +44,8 @@ struct SafetensorsEntry {
 class SafetensorsFile {
  public:
   explicit SafetensorsFile(const std::string& path);
+  /// Of the bytes of a file, which must outlive this; `path` is for messages.
+  SafetensorsFile(std::span<const std::byte> file, const std::string& path);
   ~SafetensorsFile();
   SafetensorsFile(SafetensorsFile&&) noexcept;
 
@@ -54,6 +56,8 @@ class SafetensorsFile {
   const SafetensorsEntry& get(std::string_view name) const;   // Error(kNotFound) with nearest name
 
  private:
+  SafetensorsFile(std::unique_ptr<MappedFile> file, const std::string& path);
+
   std::string path_;
   std::unique_ptr<MappedFile> file_;
   std::map<std::string, SafetensorsEntry, std::less<>> tensors_;

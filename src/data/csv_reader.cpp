@@ -2,6 +2,7 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -21,15 +22,40 @@ bool is_missing(std::string_view field) {
          field == "NaN" || field == "nan";
 }
 
+/// Where the bytes of a table come from, and how many are held at a time.
+struct Source {
+  std::string path;  // for messages
+  /// Fills as much of `data` as there is from `offset` on.
+  std::function<size_t(int64_t offset, void* data, size_t bytes)> read_at;
+  size_t buffer_bytes = 0;
+};
+
+Source file_source(const std::string& path) {
+  const auto file = std::make_shared<const InputFile>(path);
+  return {path,
+          [file](int64_t offset, void* data, size_t bytes) {
+            return file->read_at(offset, data, bytes);
+          },
+          std::min<size_t>(kBuffer, static_cast<size_t>(file->size()) + 1)};
+}
+
+Source text_source(std::string_view text, const std::string& path, size_t buffer_bytes) {
+  return {path,
+          [text](int64_t offset, void* data, size_t bytes) {
+            return text.copy(static_cast<char*>(data), bytes, static_cast<size_t>(offset));
+          },
+          buffer_bytes};
+}
+
 /// Hands out lines without their ends. A line stays valid until the next call.
 class LineReader {
  public:
   /// Without a separator of one character quotes have no meaning.
-  LineReader(const std::string& path, std::string_view separator)
-      : file_(path),
+  LineReader(Source source, std::string_view separator)
+      : source_(std::move(source)),
         quotes_(separator.size() == 1),
         separator_(separator.empty() ? '\0' : separator.front()) {
-    buffer_.resize(std::min<size_t>(kBuffer, static_cast<size_t>(file_.size()) + 1));
+    buffer_.resize(source_.buffer_bytes);
     fill();
     if (text().starts_with("\xef\xbb\xbf")) begin_ += 3;  // byte order mark
   }
@@ -61,7 +87,7 @@ class LineReader {
     }
   }
 
-  const std::string& path() const { return file_.path(); }
+  const std::string& path() const { return source_.path; }
   int64_t bytes_read() const { return offset_; }
 
  private:
@@ -99,13 +125,13 @@ class LineReader {
     }
   }
   void fill() {
-    const size_t n = file_.read_at(offset_, buffer_.data() + end_, buffer_.size() - end_);
+    const size_t n = source_.read_at(offset_, buffer_.data() + end_, buffer_.size() - end_);
     at_end_ = n < buffer_.size() - end_;
     offset_ += static_cast<int64_t>(n);
     end_ += n;
   }
 
-  InputFile file_;
+  Source source_;
   bool quotes_;
   char separator_;
   std::string buffer_;
@@ -116,22 +142,26 @@ class LineReader {
 
 class CsvReader final : public TableReader {
  public:
-  CsvReader(const std::string& path, const std::vector<ColumnRequest>& requests,
-            const CsvFormat& format, size_t block_rows)
+  CsvReader(Source source, const std::vector<ColumnRequest>& requests, const CsvFormat& format,
+            size_t block_rows)
       : separator_(format.separator),
         quotes_(format.separator.size() == 1),
-        lines_(path, separator_),
+        lines_(std::move(source), separator_),
         requests_(requests),
         block_rows_(block_rows) {
     std::vector<std::string> names = format.columns;
     if (names.empty()) {
       std::string_view line;
-      if (!lines_.next(line)) fail(ErrorCode::kCorrupt, fmt::format("{}: is empty", path));
+      if (!lines_.next(line)) {
+        fail(ErrorCode::kCorrupt, fmt::format("{}: is empty", lines_.path()));
+      }
       split(line);
       for (const std::string_view field : fields_) names.emplace_back(field);
     }
     num_columns_ = names.size();
-    for (const ColumnRequest& r : requests) places_.push_back(find_column(path, names, r.name));
+    for (const ColumnRequest& r : requests) {
+      places_.push_back(find_column(lines_.path(), names, r.name));
+    }
   }
 
   bool read(RawBlock& block) override {
@@ -285,7 +315,15 @@ class CsvReader final : public TableReader {
 std::unique_ptr<TableReader> open_csv(const std::string& path,
                                       const std::vector<ColumnRequest>& columns,
                                       const CsvFormat& format, size_t block_rows) {
-  return std::make_unique<CsvReader>(path, columns, format, block_rows);
+  return std::make_unique<CsvReader>(file_source(path), columns, format, block_rows);
+}
+
+std::unique_ptr<TableReader> open_csv_text(std::string_view text, const std::string& path,
+                                           const std::vector<ColumnRequest>& columns,
+                                           const CsvFormat& format, size_t block_rows,
+                                           size_t buffer_bytes) {
+  return std::make_unique<CsvReader>(text_source(text, path, buffer_bytes), columns, format,
+                                     block_rows);
 }
 
 }  // namespace segue::data

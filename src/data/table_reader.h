@@ -142,6 +142,13 @@ std::unique_ptr<TableReader> open_csv(const std::string& path,
                                       const std::vector<ColumnRequest>& columns,
                                       const CsvFormat& format, size_t block_rows);
 
+/// The same of the text of a file, which must outlive the reader; `path` is for messages. Of it
+/// `buffer_bytes` (4 or more) are copied at a time, as of a file the megabyte that fits in memory.
+std::unique_ptr<TableReader> open_csv_text(std::string_view text, const std::string& path,
+                                           const std::vector<ColumnRequest>& columns,
+                                           const CsvFormat& format, size_t block_rows,
+                                           size_t buffer_bytes);
+
 /// Place of `name` in `names`. Error(kConfig) that lists what `path` has instead.
 size_t find_column(const std::string& path, const std::vector<std::string>& names,
                    const std::string& name);

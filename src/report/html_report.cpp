@@ -34,7 +34,8 @@ std::string with_unit(double value) {
 }
 
 std::string duration(double seconds) {
-  if (!std::isfinite(seconds)) return kNone;
+  constexpr double kLongest = 1e15;  // more is no duration, nor does it fit below
+  if (!(std::abs(seconds) < kLongest)) return kNone;
   if (seconds < 60) return fmt::format("{:.{}f} s", seconds, seconds < 10 ? 2 : 1);
   const auto whole = static_cast<int64_t>(seconds);
   if (seconds < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);

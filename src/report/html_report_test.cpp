@@ -156,6 +156,14 @@ TEST(HtmlReport, HeadlineAndSettings) {
   }
 }
 
+TEST(HtmlReport, ATimeBeyondAllMeasureIsNone) {
+  for (const double seconds : {1e300, 9.3e18, -1e300}) {
+    report::Run run = small_run("a");
+    run.train.back().at.wall_s = run.eval.back().at.wall_s = seconds;
+    EXPECT_TRUE(base::contains(html_report({run}, "", ""), "<dt>Time</dt><dd><b>–</b>")) << seconds;
+  }
+}
+
 TEST(HtmlReport, OneClassHasNoEntropy) {
   report::Run run = small_run("a");
   run.eval.back().tasks = {{"listen", 0.7, 0.9}, {"never", 0.5}};

@@ -101,6 +101,23 @@ std::optional<double> time_of(const Json& json) {
   return value;
 }
 
+/// MLPerf's reader, in Python, gives up at about a thousand levels; here the text of a value is
+/// made by a call per level.
+bool is_too_deep(std::string_view json) {
+  constexpr int kMostLevels = 500;
+  int level = 0;
+  bool in_text = false;
+  for (size_t i = 0; i < json.size(); ++i) {
+    const char c = json[i];
+    if (in_text && c == '\\') ++i;
+    if (c == '"') in_text = !in_text;
+    if (in_text) continue;
+    if ((c == '[' || c == '{') && ++level > kMostLevels) return true;
+    if (c == ']' || c == '}') --level;
+  }
+  return false;
+}
+
 /// What is wrong with the object; empty: nothing.
 std::string missing_in(const Json& json) {
   if (!json.is_object()) return "the event is no JSON object";
@@ -147,6 +164,10 @@ std::vector<MllogLine> split_mllog(std::string_view text) {
 }
 
 void parse_mllog_line(const MllogLine& line, MllogFile& file) {
+  if (is_too_deep(line.json)) {
+    file.problems.push_back({line.place, "the JSON is nested too deeply"});
+    return;
+  }
   // A zero byte, of which a crash may leave many, would end the text for this parser.
   const bool cut = line.json.find('\0') != line.json.npos;
   const Json json = cut ? Json(Json::value_t::discarded)

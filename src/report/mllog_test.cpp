@@ -122,5 +122,21 @@ TEST(MllogReader, KnowsWhereEventsStand) {
   EXPECT_EQ(file.problems[0].place.number, 1);
 }
 
+// The stack is not long enough for a call per level, which ended the process.
+TEST(MllogReader, AValueNestedTooDeeplyIsAProblem) {
+  const auto line = [](size_t levels) {
+    return MllogLine{{},
+                     R"({"time_ms": 1, "key": "[[\"[", "metadata": {}, "value": )" +
+                         std::string(levels, '[') + std::string(levels, ']') + "}"};
+  };
+  MllogFile file;
+  parse_mllog_line(line(400), file);
+  ASSERT_EQ(file.events.size(), 1u);
+  EXPECT_EQ(std::get<MllogRaw>(file.events[0].value).text.size(), 800u);
+  for (const size_t levels : {600u, 300'000u}) parse_mllog_line(line(levels), file);
+  ASSERT_EQ(file.problems.size(), 2u);
+  EXPECT_EQ(file.problems[1].text, "the JSON is nested too deeply");
+}
+
 }  // namespace
 }  // namespace segue::report

@@ -15,6 +15,9 @@
 namespace segue::report {
 namespace {
 
+/// Largest batch size: a double still names each below it, and differences do not overflow.
+constexpr int64_t kLargestBatch = int64_t{1} << 53;
+
 /// Every record must leave something when its extremes are dropped.
 constexpr size_t kFewestPoints = 3;
 
@@ -59,7 +62,9 @@ struct RunReader {
     const MllogEvent& event = parsed.events[0];
     if (has("global_batch_size")) {
       const std::optional<double> value = as_number(event.value);
-      if (!value) refuse(line, "the batch size is no number");
+      if (!value || !(std::abs(*value) <= static_cast<double>(kLargestBatch))) {
+        refuse(line, "the batch size is no number of samples");
+      }
       batch = static_cast<int64_t>(*value);
     }
     if (has("submission_benchmark")) {
@@ -89,10 +94,10 @@ struct RunReader {
   }
 };
 
-RunReader read_run(const std::string& path) {
+RunReader read_run(const std::string& log, const std::string& path) {
   RunReader run;
   run.file = path;
-  for (const MllogLine& line : split_mllog(base::read_file(path))) run.read(line);
+  for (const MllogLine& line : split_mllog(log)) run.read(line);
   for (const auto& [found, what] : {std::pair(run.batch.has_value(), "global_batch_size"),
                                     std::pair(!run.benchmark.empty(), "submission_benchmark")}) {
     if (!found) fail(ErrorCode::kCorrupt, fmt::format("{}: the log has no `{}`", path, what));
@@ -149,9 +154,11 @@ RcpReference builtin_rcp(const std::string& benchmark) {
   return reference;
 }
 
-RcpReference read_rcp(const std::string& path) {
+RcpReference read_rcp(const std::string& path) { return parse_rcp(base::read_file(path), path); }
+
+RcpReference parse_rcp(const std::string& text, const std::string& path) {
   try {
-    const auto json = nlohmann::json::parse(base::read_file(path));
+    const auto json = nlohmann::json::parse(text);
     RcpReference reference;
     for (const auto& [name, record] : json.items()) {
       const auto benchmark = record.at("Benchmark").get<std::string>();
@@ -168,7 +175,12 @@ RcpReference read_rcp(const std::string& path) {
              fmt::format("{}: `{}` has {} convergence points, needs at least {}", path, name,
                          points.size(), kFewestPoints));
       }
-      reference.records.push_back(make_rcp_record(name, record.at("BS").get<int64_t>(), points));
+      const nlohmann::json& batch = record.at("BS");
+      if (!batch.is_number_integer() || batch > kLargestBatch || batch < -kLargestBatch) {
+        fail(ErrorCode::kCorrupt,
+             fmt::format("{}: `BS` of `{}` is no number of samples", path, name));
+      }
+      reference.records.push_back(make_rcp_record(name, batch.get<int64_t>(), points));
     }
     if (reference.records.empty()) fail(ErrorCode::kCorrupt, path + ": no records");
     sort_records(reference);
@@ -208,22 +220,24 @@ RcpSubmission read_submission(const std::string& folder) {
   }
   std::ranges::sort(files);
   RcpSubmission submission;
-  for (const std::string& file : files) {
-    const RunReader run = read_run(file);
-    if (submission.runs.empty()) {
-      submission.benchmark = run.benchmark;
-      submission.batch = *run.batch;
-    }
-    if (run.benchmark != submission.benchmark || *run.batch != submission.batch) {
-      fail(ErrorCode::kCorrupt,
-           fmt::format("{}: {} with batch size {}, but {} is {} with batch size {}; the runs of a "
-                       "submission must agree",
-                       file, run.benchmark, *run.batch, files[0], submission.benchmark,
-                       submission.batch));
-    }
-    submission.runs.push_back({file, run.converged_at});
-  }
+  for (const std::string& file : files) add_run(submission, base::read_file(file), file);
   return submission;
+}
+
+void add_run(RcpSubmission& submission, const std::string& log, const std::string& file) {
+  const RunReader run = read_run(log, file);
+  if (submission.runs.empty()) {
+    submission.benchmark = run.benchmark;
+    submission.batch = *run.batch;
+  }
+  if (run.benchmark != submission.benchmark || *run.batch != submission.batch) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{}: {} with batch size {}, but {} is {} with batch size {}; the runs of a "
+                     "submission must agree",
+                     file, run.benchmark, *run.batch, submission.runs[0].file, submission.benchmark,
+                     submission.batch));
+  }
+  submission.runs.push_back({file, run.converged_at});
 }
 
 RcpVerdict judge_convergence(const RcpSubmission& submission, const RcpReference& reference) {

@@ -41,6 +41,7 @@ RcpRecord interpolated(int64_t batch, const RcpRecord& low, const RcpRecord& hig
 RcpReference builtin_rcp(const std::string& benchmark);
 /// In MLPerf's JSON layout. Error(kCorrupt) says what is missing.
 RcpReference read_rcp(const std::string& path);
+RcpReference parse_rcp(const std::string& text, const std::string& path);
 /// Drops records of smaller batches than the fastest, and inner ones slower than the line between
 /// their neighbours.
 RcpReference pruned(RcpReference reference);
@@ -57,6 +58,8 @@ struct RcpSubmission {
 /// The result_*.txt of a folder, read as MLPerf's tool does: by words in lines. Error(kNotFound) if
 /// there are none, Error(kCorrupt) if one cannot be understood or they disagree.
 RcpSubmission read_submission(const std::string& folder);
+/// Adds a run by the text of its log.
+void add_run(RcpSubmission& submission, const std::string& log, const std::string& file);
 
 struct RcpVerdict {
   bool passed = false;

@@ -144,6 +144,28 @@ TEST(Rcp, ReadsOtherReferences) {
   }
 }
 
+TEST(Rcp, BatchSizesThatAreNone) {
+  const auto reference = [](const std::string& batch) {
+    return R"({"a": {"Benchmark": "x", "BS": )" + batch + R"(, "samples to converge": [1, 2, 3]}})";
+  };
+  for (const char* batch : {"1e300", "8192.5", "9223372036854775807", "-9223372036854775808",
+                            "18446744073709551615", "\"8192\"", "null"}) {
+    EXPECT_TRUE(contains(
+        base::message_of(ErrorCode::kCorrupt, [&] { parse_rcp(reference(batch), "rcp.json"); }),
+        "rcp.json: `BS` of `a` is no number of samples"));
+  }
+  EXPECT_EQ(parse_rcp(reference("8192"), "rcp.json").records[0].batch, 8192);
+  for (const char* batch : {"1e300", "NaN", "-Infinity", "9223372036854775807", "\"8192\""}) {
+    RcpSubmission submission;
+    const std::string log =
+        std::string(":::MLLOG {\"time_ms\": 1, \"key\": \"global_batch_size\", ") +
+        "\"value\": " + batch + ", \"metadata\": {}}\n";
+    EXPECT_TRUE(contains(
+        base::message_of(ErrorCode::kCorrupt, [&] { add_run(submission, log, "result_0.txt"); }),
+        "result_0.txt, line 1: the batch size is no number of samples"));
+  }
+}
+
 TEST(Rcp, SaysWhatIsWrongWithTheRuns) {
   EXPECT_EQ(base::error_of([] { read_submission(folder_of(1, {})); })->code(),
             ErrorCode::kNotFound);

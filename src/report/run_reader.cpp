@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/toml_depth.h"
 
 namespace segue::report {
 namespace {
@@ -133,6 +134,10 @@ namespace detail {
 
 Settings flatten_toml(const std::string& text) {
   Settings settings;
+  if (const int64_t line = base::line_of_deep_key(text); line > 0) {
+    fail(ErrorCode::kConfig,
+         fmt::format("line {}: a key of more than {} parts", line, base::kMostKeyParts));
+  }
   try {
     flatten(toml::parse(text), "", settings);
   } catch (const toml::parse_error& error) {

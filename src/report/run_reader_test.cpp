@@ -140,6 +140,17 @@ TEST(RunReader, BrokenConfigIsAWarning) {
   EXPECT_TRUE(run.config.empty());
 }
 
+// The stack is not long enough for a call per part, which ended the process.
+TEST(RunReader, AKeyOfManyPartsIsAWarning) {
+  const std::string folder = folder_with(train_line(1, 0.5));
+  std::string key = "a";
+  for (int i = 0; i < 200'000; ++i) key += ".a";
+  base::put_file(folder + "/config.toml", "b = 1\n[" + key + "]\n");
+  const report::Run run = read_run(folder);
+  ASSERT_EQ(run.warnings.size(), 1u);
+  EXPECT_TRUE(base::contains(run.warnings[0], "config.toml: line 2: a key of more than 16 parts"));
+}
+
 std::string event(int64_t ms, const std::string& key, const std::string& value,
                   const std::string& metadata = "") {
   return R"(:::MLLOG {"namespace": "", "time_ms": )" + std::to_string(ms) +
