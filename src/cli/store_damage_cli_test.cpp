@@ -35,6 +35,7 @@ class DamagedStore : public testing::Test {
              "--events-per-user", "60", "--history", "16", "--min-history", "4"});
     ASSERT_EQ(o.code, kExitOk) << o.err;
   }
+  void TearDown() override { fs::remove_all(good_); }
 
   std::string copy() const {
     std::string folder = base::temp_path("store");
@@ -166,6 +167,7 @@ TEST_F(SlowDamagedStore, EveryCommandRefusesItOrGoesOn) {
 class TrainingOnDamage : public testing::Test {
  protected:
   void SetUp() override { make_store("90"); }
+  void TearDown() override { fs::remove_all(folder_); }
 
   void make_store(const std::string& events_per_user) {
     folder_ = base::temp_path("train");

@@ -11,6 +11,7 @@ namespace segue::data {
 namespace {
 
 constexpr int64_t kBuffer = 256 << 10;  // what is read is hashed before it leaves the cache
+constexpr int64_t kAhead = 8 << 20;     // what the disk has to do meanwhile
 
 }  // namespace
 
@@ -28,7 +29,6 @@ FileCheck::FileCheck(InputFile file, int64_t bytes, std::vector<Checksum> checks
     problem_ = fmt::format("has {} bytes, should have {}", file_.size(), bytes);
     return;
   }
-  file_.read_in_order();
   buffer_.resize(static_cast<size_t>(std::min(kBuffer, bytes)));
   if (!checksums_.empty()) at_ = checksums_.front().begin;
 }
@@ -43,6 +43,10 @@ FileCheck::FileCheck(const CheckedFile& file)
 bool FileCheck::advance() {
   if (!problem_.empty() || current_ == checksums_.size()) return false;
   const Checksum& wanted = checksums_[current_];
+  if (at_ >= asked_ahead_) {
+    file_.read_ahead(at_ + kAhead, kAhead);
+    asked_ahead_ = at_ + kAhead;
+  }
   const auto most = std::min(static_cast<int64_t>(buffer_.size()), wanted.end - at_);
   const size_t n = file_.read_at(at_, buffer_.data(), static_cast<size_t>(most));
   hash_.update(buffer_.data(), n);

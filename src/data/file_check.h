@@ -47,7 +47,7 @@ class FileCheck {
   InputFile file_;
   std::vector<Checksum> checksums_;
   size_t current_ = 0;  // of the checksums
-  int64_t at_ = 0;
+  int64_t at_ = 0, asked_ahead_ = 0;
   base::Xxh64Stream hash_;
   std::vector<char> buffer_;
   int64_t bytes_read_ = 0;

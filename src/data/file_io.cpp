@@ -92,13 +92,8 @@ size_t InputFile::read_at(int64_t offset, void* data, size_t bytes) const {
   return done;
 }
 
-void InputFile::read_in_order() const { ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL); }
-
-int64_t element_bytes(std::string_view dtype) {
-  for (const std::string_view known : {"|b1", "|i1", "<u4", "<f4", "<i8"}) {
-    if (dtype == known) return known[2] - '0';
-  }
-  return 0;
+void InputFile::read_ahead(int64_t offset, int64_t bytes) const {
+  ::posix_fadvise(file_.get(), offset, bytes, POSIX_FADV_WILLNEED);
 }
 
 ColumnFile::ColumnFile(const std::string& path, std::string dtype)

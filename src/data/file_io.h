@@ -48,8 +48,8 @@ class InputFile {
   const base::FileIdentity& identity() const { return identity_; }  // when it was opened
   /// Fills as much of `data` as the file has from `offset` on. Safe from several threads.
   size_t read_at(int64_t offset, void* data, size_t bytes) const;
-  /// Advice to the system: all of it will be read, from front to back.
-  void read_in_order() const;
+  /// Advice to the system: these bytes will be wanted soon.
+  void read_ahead(int64_t offset, int64_t bytes) const;
 
  private:
   std::string path_;

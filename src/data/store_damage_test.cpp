@@ -63,7 +63,10 @@ class StoreDamage : public testing::Test {
     write_synth_store(log, {.folder = good_, .history_length = 16, .min_history = {4, 16}});
     read_all(good_, VerifyMode::kNever);  // makes the index files
   }
-  void TearDown() override { base::set_log_level(base::LogLevel::kInfo); }
+  void TearDown() override {
+    fs::remove_all(good_);
+    base::set_log_level(base::LogLevel::kInfo);
+  }
 
   void survive(int damages, uint64_t seed) {
     const std::string folder = base::temp_path("bad");
