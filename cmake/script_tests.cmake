@@ -28,3 +28,10 @@ if(TARGET segue AND TARGET segue_report)
     $<TARGET_FILE:segue>)
   set_tests_properties(scripts.report PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS slow)
 endif()
+
+# One try of every scenario. Alone, because its deadlines are those of a machine that is not crowded.
+if(TARGET segue)
+  add_test(NAME scripts.chaos COMMAND ${CMAKE_SOURCE_DIR}/scripts/chaos.sh --minutes 0 --seed 1
+    --segue $<TARGET_FILE:segue>)
+  set_tests_properties(scripts.chaos PROPERTIES TIMEOUT 900 LABELS slow RUN_SERIAL TRUE)
+endif()
