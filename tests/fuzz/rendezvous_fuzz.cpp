@@ -1,13 +1,9 @@
-// Texts by which ranks find each other: places, addresses, and the frame that they travel in.
-// Input: whether the text is framed already, then it.
+// What ranks say to each other before they trust each other: messages on the wire, sealed words,
+// visits, tables, introductions, notices in files, and the places that users name.
+// Input: which of them, then it.
 
-#include <array>
-
-#include <sys/socket.h>
-#include <unistd.h>
-
+#include "comm/handshake.h"
 #include "comm/rendezvous.h"
-#include "comm/socket.h"
 #include "fuzz.h"
 
 namespace {
@@ -15,46 +11,53 @@ namespace {
 using namespace segue;
 
 constexpr size_t kMost = 4096;
+constexpr int kRanks = 3;
 
-/// What comes out of a socket into which `bytes` went.
-std::optional<std::string> received(std::string_view bytes, bool framed) {
-  std::array<int, 2> ends{};
-  fuzz::require(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends.data()) == 0,
-                "there is a socket");
-  const auto deadline = comm::Clock::now() + std::chrono::seconds(5);
-  const comm::Socket to(ends[0]);
-  {
-    const comm::Socket from(ends[1]);
-    const bool sent = framed ? ::send(from.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
-                                   static_cast<ssize_t>(bytes.size())
-                             : comm::send_text(from, std::string(bytes), deadline);
-    fuzz::require(sent, "a short text fits");
+/// What is understood means the same when it is said again.
+template <class Parse>
+void comes_back(std::string_view words, Parse parse) {
+  const auto parsed = parse(words);
+  if (!parsed) return;
+  const std::string said = comm::format(*parsed);
+  const auto again = parse(std::string_view(said));
+  fuzz::require(again.has_value() && comm::format(*again) == said, "words come back");
+}
+
+void use_wire(std::string_view bytes) {
+  size_t need = 0;
+  const comm::Arrived arrived = comm::look_at_wire(bytes, comm::kMaxStrangeMessage, need);
+  fuzz::require(need <= comm::kWireHead + comm::kMaxStrangeMessage, "a stranger takes no memory");
+  if (arrived == comm::Arrived::kMore) fuzz::require(need > bytes.size(), "more is needed");
+  if (arrived == comm::Arrived::kWhole) {
+    const std::string_view message = bytes.substr(comm::kWireHead);
+    fuzz::require(comm::to_wire(message) == bytes, "a message goes out as it came in");
   }
-  std::string text;
-  if (!comm::receive_text(to, text, deadline)) return std::nullopt;
-  return text;
+}
+
+void use_seal(std::string_view message) {
+  const comm::Session session{comm::Key("a secret"), std::string(comm::kNonceBytes, 'c'),
+                              std::string(comm::kNonceBytes, 'h')};
+  fuzz::require(!session.open(comm::Side::kCaller, message), "without the secret nothing opens");
+  const std::string sealed = session.seal(comm::Side::kHost, message);
+  fuzz::require(session.open(comm::Side::kHost, sealed) == message, "sealed words open");
+  fuzz::require(!session.open(comm::Side::kCaller, sealed), "the other side's words do not");
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   fuzz::Input input(data, size);
-  const bool framed = input.byte() % 2 != 0;
-  if (input.rest().size() > kMost) return 0;
-  const std::optional<std::string> text = received(input.rest(), framed);
-  fuzz::require(framed || text == input.rest(), "a text arrives as it was sent");
-  if (!text) return 0;
-
-  comm::Address address;
-  if (comm::Address::parse(*text, address)) {
-    comm::Address again;
-    fuzz::require(comm::Address::parse(address.to_text(), again) && again.host == address.host &&
-                      again.port == address.port && again.machine == address.machine &&
-                      again.nonce == address.nonce,
-                  "an address comes back");
+  const uint8_t what = input.byte() % 7;
+  const std::string_view words = input.rest();
+  if (words.size() > kMost) return 0;
+  if (what == 0) use_wire(words);
+  if (what == 1) use_seal(words);
+  if (what == 2) comes_back(words, comm::parse_visit);
+  if (what == 3) {
+    comes_back(words, [](std::string_view text) { return comm::parse_table(text, kRanks); });
   }
-  if (fuzz::accepted_all([&] { comm::check_rendezvous(*text); })) {
-    fuzz::touch(comm::is_loopback(*text));
-  }
+  if (what == 4) comes_back(words, comm::parse_introduction);
+  if (what == 5) comes_back(words, comm::parse_notice);
+  if (what == 6) fuzz::accepted_all([&] { comm::check_rendezvous(std::string(words)); });
   return 0;
 }
