@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/disk_test_util.h"
 #include "base/file.h"
 #include "base/test_util.h"
 #include "report/mllog_reader.h"
@@ -100,9 +101,22 @@ TEST(MllogWriter, SaysWhichFileCannotBeWritten) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kIo);
   EXPECT_TRUE(contains(error->what(), "/log"));
-  const auto full = base::error_of([] { MllogWriter("/dev/full", Mode::kTruncate).event("seed"); });
-  ASSERT_TRUE(full);
-  EXPECT_EQ(full->code(), ErrorCode::kIo);
+}
+
+TEST(MllogWriter, AFullDiskLeavesWholeLines) {
+  const std::string disk = base::temp_path("disk"), path = disk + "/log";
+  base::make_folders(disk);
+  const int code = base::on_small_disk(disk, "64k", [&] {
+    MllogWriter writer(path, Mode::kTruncate);
+    const auto full = base::error_of([&] {
+      for (int64_t i = 0; i < 2000; ++i) writer.event("seed", i);
+    });
+    if (!full || full->code() != ErrorCode::kIo || !contains(full->what(), path)) return 1;
+    const MllogFile file = read_mllog(path);
+    return file.problems.empty() && file.events.size() > 100 ? 0 : 2;
+  });
+  if (code == base::kNoMount) GTEST_SKIP() << "no right to mount";
+  EXPECT_EQ(code, 0);
 }
 
 TEST(MllogReader, KnowsWhereEventsStand) {

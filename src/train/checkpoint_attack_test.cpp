@@ -217,7 +217,7 @@ TEST_P(CheckpointAttackTest, OnlyErrorsComeOfThem) {
   EXPECT_EQ(use(run_with(manifest_), "nothing"), 4);
   const int64_t before = peak_kib();
   int refused = 0;
-  for (int i = 0; i < (tries != nullptr ? std::atoi(tries) : 60); ++i) {
+  for (int i = 0; i < (tries != nullptr ? std::atoi(tries) : 40); ++i) {
     std::string manifest = manifest_;
     const std::string what =
         fmt::format("seed {}, attack {}: {}", seed, i, attack(random, manifest));

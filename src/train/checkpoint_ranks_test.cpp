@@ -72,9 +72,10 @@ struct Writers {
     }
   }
 
-  void save(int rank, int64_t step) {
+  void save(int rank, int64_t step, const Status& ready = {}) {
     fill(rank, step);
-    all[static_cast<size_t>(rank)]->save(step, arrays(rank), rank == 0 ? test_json(step) : "{}");
+    all[static_cast<size_t>(rank)]->save(step, arrays(rank), rank == 0 ? test_json(step) : "{}",
+                                         nullptr, ready);
   }
   void save(int64_t step) {
     for (int r = static_cast<int>(all.size()) - 1; r >= 0; --r) save(r, step);
@@ -138,6 +139,22 @@ TEST(CheckpointRanksTest, ARankThatCannotWriteFailsTheSaveAlone) {
   EXPECT_TRUE(contains(writers.wait(0).message(), "dense-rank0000.safetensors"));
   EXPECT_TRUE(writers.wait(1).ok());
   EXPECT_EQ(steps_in(writers.folder), (std::vector<int64_t>{5, 7}));
+}
+
+/// Refused before there is a folder to leave a record in; the others cannot know.
+TEST(CheckpointRanksTest, ARankThatRefusesASaveFailsItAndTheNextOneWorks) {
+  Writers writers(temp_path("run"), 3);
+  for (const int refusing : {0, 1}) {
+    const int64_t step = 1 + refusing;
+    for (const int r : {1, 2, 0}) {
+      writers.save(r, step, r == refusing ? Status(ErrorCode::kIo, "no room") : Status());
+    }
+    EXPECT_TRUE(contains(writers.wait(0).message(), "no room")) << refusing;
+    EXPECT_TRUE(files_in(writers.folder).empty());
+  }
+  writers.save(3);
+  EXPECT_TRUE(writers.wait(0).ok());
+  EXPECT_TRUE(is_whole(Checkpoint(checkpoint_path(writers.folder, 3))));
 }
 
 TEST(CheckpointRanksTest, ARankThatDoesNotComeIsNamed) {

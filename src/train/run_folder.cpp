@@ -125,7 +125,8 @@ void RunFolder::require_free_or_run() const {
 }
 
 void RunFolder::start(const std::string& config_toml, base::WhenFull when_full) {
-  // The config goes last: until then the folder holds what is left of the old run, or nothing.
+  // The config comes when all else is gone: until then the folder holds what is left of the old
+  // run, or nothing.
   std::error_code error;
   for (const fs::path& path : of_a_run()) {
     fs::remove_all(path, error);
@@ -137,10 +138,10 @@ void RunFolder::start(const std::string& config_toml, base::WhenFull when_full) 
     // Stays if something else lies in it. A link says where the new run's are to go.
     if (!fs::is_symlink(emptied, error)) fs::remove(emptied, error);
   }
+  base::write_file(config_path(), config_toml);
   metrics_ = std::make_unique<base::AppendFile>(
       metrics_path(), base::create_file(metrics_path(), O_APPEND), when_full);
   metrics_bytes_ = 0;
-  base::write_file(config_path(), config_toml);
 }
 
 void RunFolder::resume(const std::string& config_toml, int64_t metrics_bytes,
