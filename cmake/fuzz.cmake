@@ -2,6 +2,10 @@
 # SEGUE_FUZZ libFuzzer drives them, in `make fuzz`; in any other build a plain main replays what
 # tests/fuzz/corpus/<name> holds, as the test fuzz.<name>.
 
+if(SEGUE_PORTABLE)
+  return()  # small binaries for another machine, where there is nothing to read
+endif()
+
 # "name: the highest room it needs"
 set(SEGUE_FUZZ_TARGETS
   "npy: base"

@@ -176,7 +176,9 @@ RcpReference parse_rcp(const std::string& text, const std::string& path) {
                          points.size(), kFewestPoints));
       }
       const nlohmann::json& batch = record.at("BS");
-      if (!batch.is_number_integer() || batch > kLargestBatch || batch < -kLargestBatch) {
+      // As a double: a comparison of 64 bits would take one of 2^63 and more for a negative number.
+      if (!batch.is_number_integer() ||
+          std::abs(batch.get<double>()) > static_cast<double>(kLargestBatch)) {
         fail(ErrorCode::kCorrupt,
              fmt::format("{}: `BS` of `{}` is no number of samples", path, name));
       }
