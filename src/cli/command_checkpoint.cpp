@@ -17,7 +17,6 @@
 #include "cli/output.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_model.h"
-#include "train/run_state.h"
 
 namespace segue::cli {
 namespace {
@@ -95,7 +94,6 @@ void verify(const CheckpointArguments& arguments) {
   for (const std::string& path : checkpoints_at(arguments.path)) {
     try {
       const train::Checkpoint checkpoint(path);
-      train::run_state_of(checkpoint);  // as resuming reads it
       print(fmt::format("{}: ok, {} arrays, {} bytes\n", path, checkpoint.arrays().size(),
                         checkpoint.manifest().bytes()));
     } catch (const Error& error) {

@@ -118,7 +118,7 @@ TEST_F(PrepCommand, MakesAndVerifiesAStore) {
   bytes[200] = static_cast<char>(bytes[200] ^ 4);
   base::put_file(file, bytes);
   expect_error(run({"prep", "--out", log_.folder + "/store", "--verify"}), 4,
-               "flat_uid.npy: wrong checksum");
+               "flat_uid.npy: was changed");
 }
 
 TEST_F(PrepCommand, OverwritingIsKilledAtAnyMomentAndAStoreIsThere) {

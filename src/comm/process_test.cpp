@@ -202,7 +202,7 @@ TEST(Launch, ALauncherThatIsKilledLeavesNothingBehind) {
   if (child == 0) {
     ::setenv("TMPDIR", folder.c_str(), 1);
     LaunchOptions options{
-        2, {"/bin/sh", "-c", "echo $$ >>$PIDS; sleep 60"}, {{"PIDS", folder + "/pids"}}};
+        2, {"/bin/sh", "-c", "echo $$ >>$PIDS; exec sleep 60"}, {{"PIDS", folder + "/pids"}}};
     ::_exit(launch_ranks(options));
   }
   const base::Stopwatch watch;
