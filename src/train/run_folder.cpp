@@ -40,6 +40,9 @@ bool is_file_of_run(std::string_view name) {
          name.starts_with("events.out.tfevents.");
 }
 
+/// A process was killed while it wrote the config.
+bool is_half_config(std::string_view name) { return name.starts_with("config.toml.tmp-"); }
+
 /// Paths in `folder` whose names are of a kind; none where there is no such folder.
 std::vector<fs::path> list(const std::string& folder, bool (*is_of_kind)(std::string_view)) {
   std::error_code error;
@@ -100,6 +103,12 @@ void RunFolder::open_metrics(const char* mode) {
   if (metrics_ == nullptr) fail_write(metrics_path());
 }
 
+void RunFolder::write_config(const std::string& config_toml) {
+  std::error_code ignored;
+  for (const fs::path& path : list(path_, is_half_config)) fs::remove(path, ignored);
+  base::write_file(config_path(), config_toml);
+}
+
 void RunFolder::start(const std::string& config_toml) {
   // The config goes last: until then the folder holds what is left of the old run, or nothing.
   std::error_code error;
@@ -114,11 +123,11 @@ void RunFolder::start(const std::string& config_toml) {
   }
   open_metrics("w");
   metrics_bytes_ = 0;
-  base::write_file(config_path(), config_toml);
+  write_config(config_toml);
 }
 
 void RunFolder::resume(const std::string& config_toml, int64_t metrics_bytes) {
-  base::write_file(config_path(), config_toml);
+  write_config(config_toml);
   open_metrics("a");
   const auto size = static_cast<int64_t>(fs::file_size(metrics_path()));
   if (size < metrics_bytes) {

@@ -45,6 +45,7 @@ class RunFolder {
  private:
   std::vector<std::filesystem::path> of_a_run() const;
   void open_metrics(const char* mode);
+  void write_config(const std::string& config_toml);
 
   std::string path_;
   int lock_ = -1;
