@@ -16,7 +16,7 @@ kinds=(kill kill-ranks kill-mpi stop-ranks stop-mpi other-ranks disk disk-prep d
 
 usage() {
   echo "chaos: $1" >&2
-  sed -n '5,6p' "$0" | sed 's/^# *//' >&2
+  sed -n '6p' "$0" | sed 's/^# *//' >&2
   echo "scenarios: ${kinds[*]}" >&2
   exit 2
 }
@@ -50,7 +50,7 @@ for part in lib kills stops disk damage prep strangers soak; do
   source "$here/chaos/$part.sh"
 done
 
-declare -A tries failures worst_ms why_not first_reason
+declare -A tries missed failures worst_ms why_not first_reason
 any_failed=no
 
 # one_try KIND ROUND: in a subshell of its own, so that nothing of it is left to the next.
@@ -62,8 +62,10 @@ one_try() {
   now && began=$REPLY
   (
     RANDOM=$((try_seed * 7919 + $(cksum <<<"$kind" | cut -d ' ' -f 1) % 30011))
+    hit=no
     "try_${kind//-/_}"
     require_nothing_left
+    [[ $hit == yes ]] || exit 3
   ) 2>"$try/shell.log"
   local failed=$?
   end_marked
@@ -71,7 +73,8 @@ one_try() {
   now && ended=$((REPLY - began))
   tries[$kind]=$((${tries[$kind]:-0} + 1))
   ((ended <= ${worst_ms[$kind]:-0})) || worst_ms[$kind]=$ended
-  if ((failed == 0)); then
+  if ((failed == 3)); then missed[$kind]=$((${missed[$kind]:-0} + 1)); fi
+  if ((failed == 0 || failed == 3)); then
     [[ $keep == yes ]] || rm -rf "$try"
     return
   fi
@@ -86,14 +89,14 @@ one_try() {
 
 print_table() {
   local kind
-  printf '\n%-15s %6s %9s %8s\n' scenario tries failures 'worst s'
+  printf '\n%-15s %6s %7s %9s %8s\n' scenario tries missed failures 'worst s'
   for kind in "${only[@]}"; do
     if [[ -n ${why_not[$kind]:-} ]]; then
       printf '%-15s not run: %s\n' "$kind" "${why_not[$kind]}"
       continue
     fi
-    printf '%-15s %6d %9d %6d.%d' "$kind" "${tries[$kind]:-0}" "${failures[$kind]:-0}" \
-      $((${worst_ms[$kind]:-0} / 1000)) $((${worst_ms[$kind]:-0} / 100 % 10))
+    printf '%-15s %6d %7d %9d %6d.%d' "$kind" "${tries[$kind]:-0}" "${missed[$kind]:-0}" \
+      "${failures[$kind]:-0}" $((${worst_ms[$kind]:-0} / 1000)) $((${worst_ms[$kind]:-0} / 100 % 10))
     printf '%s\n' "${first_reason[$kind]:+  first: ${first_reason[$kind]}}"
   done
 }
@@ -112,11 +115,11 @@ trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
 echo "chaos: $("$segue" version | head -n 1), seed $seed, $minutes minutes"
+trap finish EXIT
 make_references
 for kind in "${only[@]}"; do
   if reason=$("cannot_${kind//-/_}" 2>/dev/null); then why_not[$kind]=$reason; fi
 done
-trap finish EXIT
 now && end=$((REPLY + $(awk -v m="$minutes" 'BEGIN { printf "%d", m * 60000 }')))
 for ((round = 0; ; ++round)); do
   for kind in "${only[@]}"; do

@@ -27,6 +27,7 @@ damage() {
     cut) pick "$size" && at=$REPLY && truncate -s "$at" "$damaged" ;;
     remove) at=all && rm -f "$damaged" ;;
   esac
+  hit=yes
   echo "$kind at ${at:-0} of $size: $damaged" >>"$try/damage"
 }
 

@@ -48,6 +48,7 @@ strike() {
       esac
     fi
   fi 2>/dev/null
+  [[ $killed == nobody ]] || hit=yes
   # The ranks that are left notice by a closed connection, at the latest by the timeout.
   await $((comm_timeout + 15))
   all_gone $((comm_timeout + 5)) || fail_try "$killed killed (${moment:-}): ranks are left after $((comm_timeout + 5)) s"

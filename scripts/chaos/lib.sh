@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
 # What all scenarios of chaos.sh use. A try runs in a subshell; $try is its folder, $mark names its
-# processes. Numbers drawn and results of functions come in REPLY: RANDOM of a subshell is another one.
+# processes. It sets hit=yes once something has been disturbed: a run can be through before. Numbers drawn and results of functions come in REPLY: RANDOM of a subshell is another one.
 
 : "${work:?}" "${segue:?}" "${here:?}"
 config=$here/chaos/run.toml
@@ -176,6 +176,7 @@ make_references() {
     done
   ) 2>"$try/shell.log" || {
     echo "chaos: the undisturbed runs failed: $(cat "$try/failure" "$try/shell.log" 2>/dev/null); see $try" >&2
+    any_failed=yes
     exit 1
   }
   try='' mark=''

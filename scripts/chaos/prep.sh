@@ -15,6 +15,7 @@ kill_prep() {
   pick 250 && nap "$REPLY"
   kill -KILL "$pid" 2>/dev/null
   await 30
+  ((rc != 137)) || hit=yes
   ((rc == 0 || rc == 137)) || fail_try "prep ended with exit code $rc: $(tail -n 1 "$log")"
 }
 # is_whole STORE: by prep's own judgement.

@@ -25,15 +25,26 @@ watch() {
   done
 }
 
+# await_lines N: until so many more steps have been logged; memory is all in use by then.
+await_lines() {
+  local file=$try/run/metrics.jsonl lines
+  lines=$(wc -l <"$file")
+  until (($(wc -l <"$file") >= lines + $1)); do
+    kill -0 "$pid" 2>/dev/null || fail_try "it ended: $(tail -n 1 "$log")"
+    nap 50
+  done
+}
+
 try_soak() {
+  hit=yes
   local first=0
   for life in 1 2; do
     # Random samples: they never end.
     command=("$segue" train "$config" --run "$try/run" --set train.steps=100000000
       --set data.random.lengths.high=16)
     start "life-$life" "${command[@]}"
-    await_file "$try/run/checkpoints/step-*" || fail_try "it ended: $(tail -n 1 "$log")"
-    nap 700
+    await_file "$try/run/metrics.jsonl" || fail_try "it ended: $(tail -n 1 "$log")"
+    await_lines 40
     watch 5
     kill -TERM "$pid" 2>/dev/null
     await 20

@@ -31,6 +31,7 @@ stop_and_resume() {
   now
   echo "$moment: launcher ended after $((REPLY - began)) ms with exit code $rc" >"$try/result"
   if ((rc == 0)) && grep -q '^[0-9:]* *done:' "$log"; then return 0; fi  # stopped in its last moments
+  hit=yes
   ((rc != 0)) || fail_try "a rank was stopped ($moment), but the exit code is 0"
   grep -qE 'rank [0-9]|did not|gave up' "$log" || fail_try "a rank was stopped ($moment), and nobody said so"
   all_gone 3 || fail_try "stopped ($moment): processes are left after the launcher"

@@ -436,6 +436,17 @@ TEST_F(LoopTest, ANewRunWritesThroughNoLink) {
   EXPECT_EQ(base::error_of([&] { train_loop(tiny_config(), folder); })->code(), ErrorCode::kIo);
 }
 
+TEST_F(LoopTest, WhatAKilledProcessHalfWroteIsClearedAway) {
+  RunConfig c = tiny_config();
+  const std::string half = folder + "/config.toml.tmp-12345";
+  for (int i = 0; i < 2; ++i) {  // a new run, then a resumed one
+    std::filesystem::create_directories(folder);
+    base::write_file(half, "[model]");
+    train_loop(c, folder);
+    EXPECT_FALSE(base::exists(half));
+  }
+}
+
 TEST_F(LoopTest, OneProcessAtATime) {
   const RunFolder holder(folder);
   const auto error = base::error_of([&] { train_loop(tiny_config(), folder); });

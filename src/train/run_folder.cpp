@@ -40,6 +40,9 @@ bool is_file_of_run(std::string_view name) {
          name.starts_with("events.out.tfevents.");
 }
 
+/// A process was killed while it wrote the config.
+bool is_half_config(std::string_view name) { return name.starts_with("config.toml.tmp-"); }
+
 /// Paths in `folder` whose names are of a kind; none where there is no such folder.
 std::vector<fs::path> list(const std::string& folder, bool (*is_of_kind)(std::string_view)) {
   std::error_code error;
@@ -124,6 +127,12 @@ void RunFolder::require_free_or_run() const {
   }
 }
 
+void RunFolder::write_config(const std::string& config_toml) {
+  std::error_code ignored;
+  for (const fs::path& path : list(path_, is_half_config)) fs::remove(path, ignored);
+  base::write_file(config_path(), config_toml);
+}
+
 void RunFolder::start(const std::string& config_toml, base::WhenFull when_full) {
   // The config comes when all else is gone: until then the folder holds what is left of the old
   // run, or nothing.
@@ -138,7 +147,7 @@ void RunFolder::start(const std::string& config_toml, base::WhenFull when_full) 
     // Stays if something else lies in it. A link says where the new run's are to go.
     if (!fs::is_symlink(emptied, error)) fs::remove(emptied, error);
   }
-  base::write_file(config_path(), config_toml);
+  write_config(config_toml);
   metrics_ = std::make_unique<base::AppendFile>(
       metrics_path(), base::create_file(metrics_path(), O_APPEND), when_full);
   metrics_bytes_ = 0;
@@ -146,7 +155,7 @@ void RunFolder::start(const std::string& config_toml, base::WhenFull when_full) 
 
 void RunFolder::resume(const std::string& config_toml, int64_t metrics_bytes,
                        base::WhenFull when_full) {
-  base::write_file(config_path(), config_toml);
+  write_config(config_toml);
   const std::string path = metrics_path();
   // A link is followed: whoever moved the file has put it there.
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);

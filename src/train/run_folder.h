@@ -50,6 +50,7 @@ class RunFolder {
 
  private:
   std::vector<std::filesystem::path> of_a_run() const;
+  void write_config(const std::string& config_toml);
 
   std::string path_;
   int lock_ = -1;
