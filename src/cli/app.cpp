@@ -12,6 +12,7 @@
 #include "base/config.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "comm/deadline.h"
 
 namespace segue::cli {
 namespace {
@@ -79,6 +80,9 @@ void parse_and_run(int argc, const char* const* argv) {
 }
 
 }  // namespace
+
+// Where no error can be thrown any more, a rank ends by itself.
+static_assert(kExitPeer == comm::kPeerExitCode);
 
 int exit_code(ErrorCode code) {
   switch (code) {

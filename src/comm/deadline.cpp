@@ -19,7 +19,7 @@ using Seconds = std::chrono::duration<double>;
 /// and they shall have spoken.
 [[noreturn]] void end_process(const std::string& message) {
   base::log_error(message);
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::this_thread::sleep_for(std::chrono::seconds(2));
   std::_Exit(kPeerExitCode);
 }
 

@@ -74,16 +74,17 @@ inline bool have_mpirun() {
   }
 
 /// `recover`: mpirun leaves the survivors of a killed rank alone; it then ends with 0, whatever
-/// they return.
+/// they return. After `limit` seconds it is ended, with code 124.
 inline Outcome mpirun(int ranks, const std::vector<std::string>& argv, const Settings& settings,
-                      bool recover = false) {
+                      bool recover = false, int limit = 60) {
   const std::string path = base::temp_path("log");
   char program[4096] = "";
   EXPECT_GT(::readlink("/proc/self/exe", program, sizeof program - 1), 0);
   // A folder of its own: several mpiruns that start together trip over each other in a common one.
   std::string folder = "/tmp/segue-mpi-XXXXXX";
   EXPECT_NE(::mkdtemp(folder.data()), nullptr);
-  std::string command = "timeout 60 mpirun --oversubscribe --allow-run-as-root --bind-to none";
+  std::string command = "timeout " + std::to_string(limit);
+  command += " mpirun --oversubscribe --allow-run-as-root --bind-to none";
   command += " --mca orte_tmpdir_base " + folder;
   if (recover) command += " --mca orte_enable_recovery 1";
   for (const auto& [name, value] : settings) command += " -x " + name + "=" + value;

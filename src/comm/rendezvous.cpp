@@ -1,7 +1,6 @@
 #include "comm/rendezvous.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <filesystem>
 #include <thread>
@@ -96,18 +95,17 @@ std::vector<Socket> listen_at(const Place& place) {
 
 std::string did_not_come(const Meeting& meeting, const std::vector<int>& missing,
                          const Door& door) {
-  std::string strangers;
-  if (door.refused() > 0) {
-    strangers = fmt::format(
-        "; {} call(s) came without the right secret (do all ranks have the "
-        "same one?)",
-        door.refused());
-  }
-  return fmt::format(
-      "rank {} did not come to {} within {} s; were all {} ranks started, and can "
-      "rank 0 ({}, listening on {}) be reached from their machines?{}",
+  std::string text = fmt::format(
+      "rank {} did not come to {} within {} s; were all {} ranks started, and can rank "
+      "0 ({}, listening on {}) be reached from their machines?",
       fmt::join(missing, ", "), meeting.place, meeting.timeout_seconds, meeting.ranks, host_name(),
-      door.where(), strangers);
+      door.where());
+  if (door.refused() > 0) {
+    text +=
+        fmt::format(" {} call(s) came without the right secret: do all ranks have the same one?",
+                    door.refused());
+  }
+  return text;
 }
 
 /// Told to listen everywhere, rank 0 cannot know by which name the others know it.

@@ -7,6 +7,8 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -50,15 +52,49 @@ bool finish_connect(const Socket& socket, Clock::time_point deadline) {
 /// node1.cluster and node1 are one machine.
 std::string first_label(const std::string& host) { return host.substr(0, host.find('.')); }
 
-/// Which of its addresses this machine would use to reach that one; nothing is sent.
+std::vector<Endpoint> look_up(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
+  std::vector<Endpoint> places;
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    Endpoint& place = places.emplace_back();
+    place.length = a->ai_addrlen;
+    std::memcpy(&place.address, a->ai_addr, a->ai_addrlen);
+  }
+  ::freeaddrinfo(found);
+  return places;
+}
+
+/// Which of its addresses this machine would use to reach that one, if any; nothing is sent.
 std::string source_address(const char* far_away) {
-  for (Endpoint& to : resolve(far_away, 9)) {
+  for (const Endpoint& to : look_up(far_away, 9)) {
     const Socket socket(::socket(to.address.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (!socket || ::connect(socket.fd(), plain(to), to.length) != 0) continue;
     const Endpoint own = local_endpoint(socket);
     if (!own.is_any()) return own.host();
   }
   return "";
+}
+
+/// For machines that have a network, but no way out of it.
+std::string first_interface() {
+  std::string first = "127.0.0.1";
+  ifaddrs* all = nullptr;
+  if (::getifaddrs(&all) != 0) return first;
+  for (const ifaddrs* i = all; i != nullptr; i = i->ifa_next) {
+    if (i->ifa_addr == nullptr || i->ifa_addr->sa_family != AF_INET) continue;
+    if ((i->ifa_flags & IFF_UP) == 0 || (i->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    Endpoint place;
+    place.length = sizeof(sockaddr_in);
+    std::memcpy(&place.address, i->ifa_addr, sizeof(sockaddr_in));
+    first = place.host();
+    break;
+  }
+  ::freeifaddrs(all);
+  return first;
 }
 
 Socket bind_to(const Endpoint& place) {
@@ -123,31 +159,23 @@ std::string host_name() {
 }
 
 std::string outward_address() {
+  for (const Endpoint& place : look_up(host_name(), 0)) {
+    if (!place.is_loopback() && is_ours(place)) return place.host();
+  }
   // Addresses that are kept for documentation: any that is far away will do.
   for (const char* far_away : {"192.0.2.1", "2001:db8::1"}) {
     const std::string own = source_address(far_away);
     if (!own.empty()) return own;
   }
-  return "127.0.0.1";
+  return first_interface();
 }
 
 std::vector<Endpoint> resolve(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_family = AF_UNSPEC;
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found) != 0) return {};
-  std::vector<Endpoint> places;
-  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
-    Endpoint& place = places.emplace_back();
-    place.length = a->ai_addrlen;
-    std::memcpy(&place.address, a->ai_addr, a->ai_addrlen);
-  }
-  ::freeaddrinfo(found);
+  const std::vector<Endpoint> places = look_up(host, port);
   const std::string label = first_label(host);
-  if (label == first_label(host_name()) && label != "localhost" &&
-      std::ranges::all_of(places, &Endpoint::is_loopback)) {
-    return resolve(outward_address(), port);
+  const bool own_name = label == first_label(host_name()) && label != "localhost";
+  if (own_name && std::ranges::all_of(places, &Endpoint::is_loopback)) {
+    return look_up(outward_address(), port);
   }
   return places;
 }

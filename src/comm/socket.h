@@ -53,7 +53,8 @@ struct Endpoint {
 /// machine itself means the address by which others reach it, also where its own hosts file (as
 /// Debian's) gives it a loopback address.
 std::vector<Endpoint> resolve(const std::string& host, int port);
-/// The address of this machine that leads to others; the loopback address when none does.
+/// The address of this machine that leads to others: what its name stands for, or where its route
+/// to far-away machines begins; the loopback address when it has no other.
 std::string outward_address();
 std::string host_name();
 

@@ -10,6 +10,7 @@ mkdir bin
 cat >bin/srun <<'END'
 #!/usr/bin/env bash
 echo "srun $*" >>calls
+echo "${SEGUE_SECRET:-none}" >>secrets
 trap 'echo "srun got TERM" >>calls; exit "${ON_TERM:-0}"' TERM
 touch started
 for (( i = 0; i < ${TENTHS:-0}; ++i )); do sleep 0.1; done
@@ -20,6 +21,7 @@ cat >bin/scontrol <<'END'
 echo "scontrol $*" >>calls
 END
 chmod +x bin/*
+unset SEGUE_SECRET SEGUE_SECRET_FILE
 export PATH=$folder/bin:$PATH SLURM_JOB_ID=77 SLURM_JOB_NUM_NODES=2 SLURM_GPUS_ON_NODE=4 SEGUE=segue
 
 fail() {
@@ -45,6 +47,18 @@ bash -n "$script"
 run 0 ''
 grep -q 'srun --nodes=2 --ntasks-per-node=4 .* segue train config.toml --run runs/a --seed 3' calls || fail "wrong step"
 ! grep -q scontrol calls || fail "a job that is done was requeued"
+
+# A secret for the ranks: another one for every start, nowhere in the log, and the given one where there is one.
+run 0 ''
+[[ $(sort -u secrets | wc -l) == 2 ]] || fail "the same secret twice"
+! grep -vqE '^[A-Za-z0-9+/=]{44}$' secrets || fail "no secret"
+! grep -qFf secrets out calls || fail "the secret is in the log"
+rm secrets
+SEGUE_SECRET=given run 0 ''
+[[ $(cat secrets) == given ]] || fail "a given secret was replaced"
+rm secrets
+SEGUE_SECRET_FILE=file run 0 ''
+[[ $(cat secrets) == none ]] || fail "a given file was overruled"
 
 ON_END=9 run 9 ''
 ! grep -q scontrol calls || fail "a job that failed was requeued"
