@@ -96,6 +96,13 @@ void InputFile::read_ahead(int64_t offset, int64_t bytes) const {
   ::posix_fadvise(file_.get(), offset, bytes, POSIX_FADV_WILLNEED);
 }
 
+int64_t element_bytes(std::string_view dtype) {
+  for (const std::string_view known : {"|b1", "|i1", "<u4", "<f4", "<i8"}) {
+    if (dtype == known) return known[2] - '0';
+  }
+  return 0;
+}
+
 ColumnFile::ColumnFile(const std::string& path, std::string dtype)
     : file_(path),
       dtype_(std::move(dtype)),
