@@ -170,6 +170,21 @@ TEST(MllogState, SurvivesJsonAndRefusesAnythingElse) {
   for (const char* text : {"", "{}", "[]", R"({"run_opened": 1})"}) {
     EXPECT_EQ(base::error_of([&] { mllog_state_from_json(text); })->code(), ErrorCode::kCorrupt);
   }
+  const std::string good = to_json(MllogState{});
+  for (const auto& [key, value] :
+       std::vector<std::pair<std::string, std::string>>{{"samples", "-1"},
+                                                        {"samples", "18446744073709551615"},
+                                                        {"samples", "1e300"},
+                                                        {"last_eval_samples", "-2"},
+                                                        {"last_eval_samples", "true"},
+                                                        {"last_eval_accuracy", "1.5"},
+                                                        {"run_stopped", "0"}}) {
+    std::string text = good;
+    const size_t at = text.find("\"" + key + "\":") + key.size() + 3;
+    text.replace(at, text.find_first_of(",}", at) - at, value);
+    EXPECT_EQ(base::error_of([&] { mllog_state_from_json(text); })->code(), ErrorCode::kCorrupt)
+        << text;
+  }
 }
 
 }  // namespace

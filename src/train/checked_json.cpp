@@ -57,44 +57,44 @@ Json parse_checked(std::string_view text) {
   }
 }
 
-const Json& member(const Json& object, const char* name) {
+const Json& member_of(const Json& object, const char* name) {
   const auto found = object.find(name);  // of what is no object, none is
   if (found == object.end()) refuse(fmt::format("`{}` is not there", name));
   return *found;
 }
 
-const Json& list(const Json& object, const char* name) {
-  const Json& value = member(object, name);
+const Json& list_of(const Json& object, const char* name) {
+  const Json& value = member_of(object, name);
   if (!value.is_array()) refuse(name, value, "a list");
   return value;
 }
 
-std::string text(const Json& object, const char* name) {
-  const Json& value = member(object, name);
+std::string text_of(const Json& object, const char* name) {
+  const Json& value = member_of(object, name);
   if (!value.is_string()) refuse(name, value, "text");
   return value.get<std::string>();
 }
 
-bool flag(const Json& object, const char* name) {
-  const Json& value = member(object, name);
+bool flag_of(const Json& object, const char* name) {
+  const Json& value = member_of(object, name);
   if (!value.is_boolean()) refuse(name, value, "true or false");
   return value.get<bool>();
 }
 
 int64_t whole_number(const Json& object, const char* name, int64_t least, int64_t most) {
-  return whole(name, member(object, name), least, most);
+  return whole(name, member_of(object, name), least, most);
 }
 
 std::vector<int64_t> whole_numbers(const Json& object, const char* name) {
   std::vector<int64_t> numbers;
-  for (const Json& value : list(object, name)) {
+  for (const Json& value : list_of(object, name)) {
     numbers.push_back(whole(name, value, 0, kMostCounted));
   }
   return numbers;
 }
 
 double real_number(const Json& object, const char* name, double least) {
-  const Json& value = member(object, name);
+  const Json& value = member_of(object, name);
   if (value.is_number() && value.get<double>() >= least) return value.get<double>();
   refuse(name, value, fmt::format("a number from {} on", least));
 }

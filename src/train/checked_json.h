@@ -21,10 +21,10 @@ using CheckedJson = nlohmann::ordered_json;
 /// Nested no deeper than our own files, no more members in an object, every one of them once.
 CheckedJson parse_checked(std::string_view text);
 
-const CheckedJson& member(const CheckedJson& object, const char* name);
-const CheckedJson& list(const CheckedJson& object, const char* name);
-std::string text(const CheckedJson& object, const char* name);
-bool flag(const CheckedJson& object, const char* name);
+const CheckedJson& member_of(const CheckedJson& object, const char* name);
+const CheckedJson& list_of(const CheckedJson& object, const char* name);
+std::string text_of(const CheckedJson& object, const char* name);
+bool flag_of(const CheckedJson& object, const char* name);
 /// Of this range. nlohmann's own conversions take true, 1e300 and -1 as well.
 int64_t whole_number(const CheckedJson& object, const char* name, int64_t least = 0,
                      int64_t most = kMostCounted);

@@ -70,11 +70,11 @@ std::vector<data::FileRecord> files_from(const Json& j) {
   std::vector<data::FileRecord> files;
   std::set<std::string> names;
   int64_t total = 0;
-  for (const Json& file : list(j, "files")) {
+  for (const Json& file : list_of(j, "files")) {
     data::FileRecord record;
-    record.name = train::text(file, "name");
+    record.name = text_of(file, "name");
     record.bytes = whole_number(file, "bytes", 0, kMostCounted - total);
-    record.xxh64 = from_hex(train::text(file, "xxh64"));
+    record.xxh64 = from_hex(text_of(file, "xxh64"));
     total += record.bytes;
     if (!names.insert(record.name).second) {
       fail(ErrorCode::kCorrupt, fmt::format("file `{}` is there twice", record.name));
@@ -127,10 +127,10 @@ bool part_from(const Json& j, ArrayPart& part) {
 std::vector<SavedPart> parts_from(const Json& j, int64_t ranks) {
   std::vector<SavedPart> parts;
   std::set<std::tuple<std::string, std::string, int>> known;
-  for (const Json& entry : list(j, "parts")) {
+  for (const Json& entry : list_of(j, "parts")) {
     SavedPart saved{static_cast<int>(whole_number(entry, "rank", 0, ranks - 1)),
-                    train::text(entry, "file"),
-                    train::text(entry, "name"),
+                    text_of(entry, "file"),
+                    text_of(entry, "name"),
                     {}};
     const auto refuse = [&](const char* what) {
       fail(ErrorCode::kCorrupt, fmt::format("the part of {} `{}` that rank {} saved {}", saved.file,
@@ -171,26 +171,26 @@ auto unseal(const std::string& text, const std::string& path, Use use) {
 [[noreturn]] void fail_version(const Json& j, const std::string& path, const std::string& what) {
   fail(ErrorCode::kUnsupported,
        fmt::format("{}: {}, written by segue {}; this program knows versions {} and {}", path, what,
-                   train::text(j, "segue"), kAlone, kSeveralRanks));
+                   text_of(j, "segue"), kAlone, kSeveralRanks));
 }
 
 CheckpointManifest from_json(const Json& j, const std::string& path) {
-  if (train::text(j, "format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a checkpoint");
+  if (text_of(j, "format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a checkpoint");
   const int64_t version = whole_number(j, "version");
   if (version != kAlone && version != kSeveralRanks) {
     fail_version(j, path, fmt::format("format version {}", version));
   }
   CheckpointManifest m;
   m.step = whole_number(j, "step");
-  m.segue_version = train::text(j, "segue");
+  m.segue_version = text_of(j, "segue");
   m.files = files_from(j);
   if (version == kSeveralRanks) {
     m.ranks = static_cast<int>(whole_number(j, "ranks", 1, kMostRanks));
-    const std::string deal = train::text(j, "deal");
+    const std::string deal = text_of(j, "deal");
     if (deal != kDeal) fail_version(j, path, "rows dealt by " + deal);
     m.parts = parts_from(j, m.ranks);
   }
-  const Json& state = member(j, "state");
+  const Json& state = member_of(j, "state");
   if (!state.is_object()) fail(ErrorCode::kCorrupt, "`state` is not an object");
   m.state_json = state.dump();
   return m;
@@ -254,8 +254,8 @@ std::string RankRecord::text() const {
 
 RankRecord RankRecord::parse(const std::string& text, const std::string& path) {
   return unseal(text, path, [&](const Json& j) {
-    if (train::text(j, "format") != kRecordFormat) fail(ErrorCode::kCorrupt, "not a rank's record");
-    const std::string error = train::text(j, "error");
+    if (text_of(j, "format") != kRecordFormat) fail(ErrorCode::kCorrupt, "not a rank's record");
+    const std::string error = text_of(j, "error");
     return RankRecord{whole_number(j, "step"),
                       static_cast<int>(whole_number(j, "rank", 0, kMostRanks - 1)),
                       error.empty() ? Status() : Status(ErrorCode::kIo, error), files_from(j),

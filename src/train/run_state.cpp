@@ -67,8 +67,8 @@ class Reader {
   void operator()(const char* name, double& value, double least) const {
     value = real_number(json_, name, least);
   }
-  void operator()(const char* name, bool& value) const { value = flag(json_, name); }
-  void operator()(const char* name, std::string& value) const { value = text(json_, name); }
+  void operator()(const char* name, bool& value) const { value = flag_of(json_, name); }
+  void operator()(const char* name, std::string& value) const { value = text_of(json_, name); }
   void operator()(const char* name, std::vector<int64_t>& values) const {
     values = whole_numbers(json_, name);
   }
