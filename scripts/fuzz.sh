@@ -81,7 +81,7 @@ summary() {
 # of the others the largest go when there are too many.
 merge_corpus() {
   local target=$1 folder=$kept/$1
-  "$build/segue_fuzz_$target" "${limits[@]}" -merge=1 -use_counters=0 "$folder" \
+  "$build/segue_fuzz_$target" "${limits[@]}" -set_cover_merge=1 -use_counters=0 "$folder" \
     "$build/corpus/$target" >"$build/log/$target.merge.log" 2>&1
   while (( $(find "$folder" -type f | wc -l) > 100 || $(cat "$folder"/* | wc -c) > 200000 )); do
     largest=$(find "$folder" -type f -regex '.*/[0-9a-f]*' -printf '%s %p\n' | sort -n | tail -n 1)
