@@ -252,7 +252,10 @@ NpyFile::NpyFile(std::span<const std::byte> file, const std::string& path) : pat
 NpyFile::~NpyFile() = default;
 NpyFile::NpyFile(NpyFile&&) noexcept = default;
 
-const FileIdentity& NpyFile::identity() const { return file_->identity(); }
+const FileIdentity& NpyFile::identity() const {
+  SEGUE_ASSERT(file_ != nullptr, "bytes in memory have no identity");
+  return file_->identity();
+}
 
 int64_t NpyFile::elements() const { return product(shape_).value_or(0); }
 

@@ -28,7 +28,7 @@ class NpyFile {
   const std::vector<int64_t>& shape() const { return shape_; }
   int64_t elements() const;
   std::span<const std::byte> bytes() const { return data_; }
-  const FileIdentity& identity() const;  // of the file that is mapped
+  const FileIdentity& identity() const;  // of the file; not of bytes in memory
 
   template <class T>
   std::span<const T> as(std::string_view expected_descr) const {

@@ -11,6 +11,7 @@
 #include <toml++/toml.h>
 
 #include "base/error.h"
+#include "base/toml_depth.h"
 #include "report/mllog_run.h"
 #include "train/checked_json.h"
 
@@ -128,6 +129,11 @@ void flatten(const toml::node& node, const std::string& key,
 
 std::map<std::string, std::string> flat(const std::string& text) {
   std::map<std::string, std::string> keys;
+  if (const int64_t line = base::line_of_deep_key(text); line > 0) {
+    fail(ErrorCode::kCorrupt, fmt::format("line {} of the recorded config has a key of more than "
+                                          "{} parts",
+                                          line, base::kMostKeyParts));
+  }
   try {
     flatten(toml::parse(text), "", keys);
   } catch (const toml::parse_error& error) {

@@ -45,6 +45,16 @@ TEST(RunStateTest, AnotherVersionsStateIsSaid) {
   }
 }
 
+/// toml++ makes a table of every part of a key, and whoever walks over them goes as deep.
+TEST(RunStateTest, ARecordedConfigWithAnEndlessKeyIsRefused) {
+  RunState state;
+  for (int i = 0; i < 200'000; ++i) state.config += "a.";
+  state.config += "a = 1\n";
+  EXPECT_TRUE(base::contains(
+      base::message_of(ErrorCode::kCorrupt, [&] { run_state_from_json(to_json(state)); }),
+      "line 1 of the recorded config"));
+}
+
 /// Each with a value that no run has ever had.
 TEST(RunStateTest, ImpossibleValuesAreRefusedByName) {
   using Json = nlohmann::json;
