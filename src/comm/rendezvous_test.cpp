@@ -2,7 +2,9 @@
 
 #include "comm/rendezvous.h"
 
+#include <algorithm>
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include <gtest/gtest.h>
@@ -54,25 +56,25 @@ TEST(Rendezvous, ByIpv6) {
 // ---- where ranks listen ----
 
 TEST(Rendezvous, OnlyTheNamedAddressIsListenedOn) {
-  const std::string outward = outward_address();
   const int port = testing::meeting_port();
-  std::atomic<bool> reached_named{false}, reached_other{false}, over{false};
-  std::thread caller([&] {
-    while (!over) {
-      if (try_connect(resolve("127.0.0.1", port).front(), after(1))) reached_named = true;
-      for (const int p : testing::listening_ports(::getpid())) {
-        if (try_connect(resolve(outward, p).front(), after(1))) reached_other = true;
-      }
-    }
+  const auto config = config_of("tcp:127.0.0.1:" + std::to_string(port), kTimeout);
+  // Ranks 0 and 1 wait, listening, until rank 2 comes.
+  auto early = std::async(std::launch::async, [&] {
+    return run_tcp({{config, launch_of(0, 3)}, {config, launch_of(1, 3)}}, barrier);
   });
-  for (int i = 0; i < 3; ++i) {
-    const auto errors = run_tcp(3, "tcp:127.0.0.1:" + std::to_string(port), kTimeout, barrier);
-    for (const std::string& error : errors) EXPECT_EQ(error, "");
+  std::vector<Endpoint> listening;
+  const auto limit = after(10);
+  while (listening.size() < 2 && Clock::now() < limit) {
+    listening = testing::listening_endpoints();
+    ::usleep(1000);
   }
-  over = true;
-  caller.join();
-  EXPECT_TRUE(reached_named);
-  EXPECT_FALSE(reached_other && outward != "127.0.0.1");
+  EXPECT_EQ(listening.size(), 2);
+  EXPECT_TRUE(std::any_of(listening.begin(), listening.end(),
+                          [&](const Endpoint& e) { return e.port() == port; }));
+  for (const Endpoint& e : listening) EXPECT_EQ(e.host(), "127.0.0.1");
+
+  EXPECT_EQ(run_tcp({{config, launch_of(2, 3)}}, barrier), std::vector<std::string>{""});
+  for (const std::string& error : early.get()) EXPECT_EQ(error, "");
 }
 
 TEST(Rendezvous, WhenAllHaveMetNobodyListens) {
@@ -81,7 +83,7 @@ TEST(Rendezvous, WhenAllHaveMetNobodyListens) {
     const auto errors = run_tcp(3, place, kTimeout, [&](World& world) {
       const auto comm = world.open("dense");
       comm->barrier().throw_if_failed();
-      if (world.rank() == 0) listening += testing::listening_ports(::getpid()).size();
+      if (world.rank() == 0) listening += testing::listening_endpoints().size();
       comm->barrier().throw_if_failed();
       world.open("more")->barrier().throw_if_failed();  // connections can still be made
     });

@@ -3,10 +3,6 @@
 // For tests only: processes that come to listening ports and have no secret.
 
 #include <atomic>
-#include <filesystem>
-#include <fstream>
-#include <set>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -19,28 +15,20 @@
 
 namespace segue::comm::testing {
 
-/// Ports at which a process listens.
-inline std::vector<int> listening_ports(pid_t process) {
-  std::set<std::string> own;
-  std::error_code none;
-  for (const auto& entry :
-       std::filesystem::directory_iterator("/proc/" + std::to_string(process) + "/fd", none)) {
-    own.insert(std::filesystem::read_symlink(entry, none).string());
-  }
-  std::vector<int> ports;
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream in(table);
-    for (std::string line; std::getline(in, line);) {
-      std::istringstream words(line);
-      std::string number, local, remote, state, skip, inode;
-      words >> number >> local >> remote >> state;
-      for (int i = 0; i < 5; ++i) words >> skip;
-      words >> inode;
-      if (state != "0A" || !own.contains("socket:[" + inode + "]")) continue;
-      ports.push_back(std::stoi(local.substr(local.rfind(':') + 1), nullptr, 16));
+/// Where this process listens.
+inline std::vector<Endpoint> listening_endpoints() {
+  std::vector<Endpoint> found;
+  for (int fd = 0; fd < 1024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    Endpoint e;
+    e.length = sizeof e.address;
+    if (::getsockname(fd, reinterpret_cast<sockaddr*>(&e.address), &e.length) == 0) {
+      found.push_back(e);
     }
   }
-  return ports;
+  return found;
 }
 
 /// Says one of several wrong things at a port, which `n` chooses; false when nobody listens there.
@@ -113,8 +101,8 @@ class Strangers {
   void run() {
     std::vector<Socket> held;  // some stay for a while
     while (!over_) {
-      std::vector<int> ports = listening_ports(::getpid());
-      ports.push_back(port_);
+      std::vector<int> ports{port_};
+      for (const Endpoint& e : listening_endpoints()) ports.push_back(e.port());
       for (const int port : ports) {
         if (say_something_strange(port, heard_, held)) ++heard_;
       }
