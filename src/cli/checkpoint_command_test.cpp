@@ -102,7 +102,7 @@ TEST(CliCheckpointTest, ACheckpointOfSeveralRanksIsOneCheckpoint) {
     for (int64_t slot = 0; slot < part.rows(); ++slot) {
       for (int64_t c = 0; c < 4; ++c) {
         table[static_cast<size_t>(slot * 4 + c)] =
-            static_cast<float>(part.deal.row_of(rank, slot) * 4 + c);
+            static_cast<float>(part.partition.row_of(rank, slot) * 4 + c);
       }
     }
     std::vector<train::CheckpointArray> arrays = {

@@ -27,7 +27,7 @@ TEST(PlanCommandTest, OneRankByPurpose) {
 TEST(PlanCommandTest, PlacesTablesAndSaysWhy) {
   const Outcome o = run({"plan", kBenchmark, "--ranks", "8", "--hbm", "139GiB"});
   EXPECT_EQ(o.code, 0) << o.err;
-  for (const char* part : {"device total", "user_x_artist", "rows dealt out to all 8 ranks",
+  for (const char* part : {"device total", "user_x_artist", "rows split over all 8 ranks",
                            "whole on rank", "191.11 ", "fits", "yes"}) {
     EXPECT_TRUE(contains(o.out, part));
   }

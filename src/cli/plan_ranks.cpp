@@ -69,9 +69,14 @@ void add_ranks(FactSheet& sheet, const sparse::PlannerInput& in,
   FactTable& table = sheet.table("ranks", {"tables GiB", "their optimizer", "exchange", "dense",
                                            "activations", "device total", "host", "sent MB/step"});
   const auto facts = [&](const sparse::RankLoad& r) {
-    return std::vector<Fact>{
-        gib(r.tables),    gib(r.optimizer), gib(r.exchange), gib(r.fixed - activations),
-        gib(activations), gib(r.device()),  gib(r.host),     Fact::real(r.sent / kMega, 1)};
+    return std::vector<Fact>{gib(r.tables),
+                             gib(r.optimizer),
+                             gib(r.exchange + r.requests),
+                             gib(r.fixed - activations),
+                             gib(activations),
+                             gib(r.device()),
+                             gib(r.host),
+                             Fact::real(r.sent / kMega, 1)};
   };
   const auto same = [](const std::vector<Fact>& a, const std::vector<Fact>& b) {
     return std::ranges::equal(a, b, {}, &Fact::text, &Fact::text);

@@ -254,6 +254,24 @@ Preset yambda_5b() {
 
 }  // namespace
 
+int64_t embedding_dim(const ModelConfig& model, const sparse::TablesConfig& tables) {
+  const sparse::TableConfig* first = nullptr;
+  const auto look_up = [&](const std::string& name) {
+    const auto table = std::ranges::find(tables.tables, name, &sparse::TableConfig::name);
+    if (table == tables.tables.end()) return;
+    if (first == nullptr) first = &*table;
+    if (tables.dim_of(*table) == tables.dim_of(*first)) return;
+    base::fail_config(fmt::format(
+        "table `{}` has rows of width {}, table `{}` of width {}: the model needs one width in all "
+        "tables that its features look up; give them the same `dim`, or leave it to sparse.dim",
+        table->name, tables.dim_of(*table), first->name, tables.dim_of(*first)));
+  };
+  look_up(model.item.table);
+  for (const SequenceFeature& f : model.additional) look_up(f.table);
+  for (const ContextualFeature& f : model.contextual) look_up(f.table);
+  return first == nullptr ? tables.dim : tables.dim_of(*first);
+}
+
 Preset preset(std::string_view name) {
   if (name == "yambda-5b") return yambda_5b();
   fail(ErrorCode::kConfig, fmt::format("preset `{}` is not known; there is: yambda-5b", name));

@@ -8,7 +8,7 @@
 #include "attention/hstu_mask.h"
 #include "base/config.h"
 #include "ops/loss.h"
-#include "sparse/tables.h"
+#include "sparse/tables_config.h"
 
 namespace segue::model {
 
@@ -146,6 +146,10 @@ struct OptimizerConfig {
   void validate() const;  // Error(kConfig)
 };
 void describe(base::ConfigVisitor& v, OptimizerConfig& c);
+
+/// Width of the table rows that the model reads. Error(kConfig) naming the table when those that
+/// its features look up differ; tables that it does not look up may have any width.
+int64_t embedding_dim(const ModelConfig& model, const sparse::TablesConfig& tables);
 
 /// Model, tables and optimizer of a published configuration; Error(kConfig) with the known names.
 struct Preset {

@@ -18,8 +18,8 @@ LearningRates learning_rates(const OptimizerConfig& config, int64_t steps_done);
 
 /// Clips the dense gradients by their global norm, whose square is given (f64 [1] on exec's
 /// device), and runs Adam over the flat parameter buffers. Its only state besides the moments is
-/// the number of completed steps. Nothing visits the host; where `finite` (f64 [1] on exec's
-/// device; absent: 1) is 0 nothing changes.
+/// the number of completed steps. Nothing visits the host. Unless all values of `finite` (flat f64
+/// on exec's device; absent: none) are finite, nothing changes.
 void update_dense(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
                   const Parameters& parameters, const Tensor& gradient_squares,
                   const Tensor& finite = {});

@@ -5,7 +5,7 @@
 
 #include "model/head_group.h"
 #include "model/layout.h"
-#include "sparse/tables.h"
+#include "sparse/ticket.h"
 #include "tensor/upload.h"
 
 namespace segue::model {
@@ -46,7 +46,8 @@ struct PreparedBatch {
   std::vector<int64_t> first_row;
 
   UploadBlock block;
-  std::vector<Part<int64_t>> distinct_ids;  // like looked_up
+  std::vector<Part<int64_t>>
+      slots;  // like looked_up, of the ticket; empty where it has its own copy
   /// Branch rows: one per distinct tuple (or per event and candidate), and which table rows they
   /// are made of.
   int64_t branch_rows = 0;

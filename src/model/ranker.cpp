@@ -16,9 +16,8 @@ namespace segue::model {
 
 Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
                DType parameter_dtype, uint64_t seed)
-    : config_(config), tables_(tables) {
+    : config_(config), tables_(tables), embedding_dim_(embedding_dim(config, tables.config())) {
   config.validate();
-  const int64_t embedding_dim = tables.config().dim;
   sequence_tables_.push_back(tables.id(config.item.table));
   for (const SequenceFeature& f : config.additional) sequence_tables_.push_back(tables.id(f.table));
   for (const ContextualFeature& f : config.contextual) {
@@ -52,7 +51,7 @@ Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
   }
   preprocessor_ = std::make_unique<Preprocessor>(
       parameters_, transducer + "_input_preprocessor.",
-      PreprocessorConfig{.embedding_dim = embedding_dim,
+      PreprocessorConfig{.embedding_dim = embedding_dim_,
                          .hidden = config.hidden,
                          .dim = config.dim,
                          .additional_features = static_cast<int64_t>(config.additional.size()),
@@ -76,7 +75,7 @@ Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
   if (config.head == HeadKind::kProduct) {
     item_mlp_ = std::make_unique<Mlp>(
         parameters_, "_item_embedding_mlp",
-        MlpConfig{.in = embedding_dim * static_cast<int64_t>(sequence_tables_.size()),
+        MlpConfig{.in = embedding_dim_ * static_cast<int64_t>(sequence_tables_.size()),
                   .hidden = config.item_hidden,
                   .out = config.dim,
                   .relu = config.embedding_mlp == EmbeddingMlp::kRelu,
@@ -134,7 +133,7 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, PreparedBatch& batch,
   if (exec.device.is_cuda()) {
     rows.sorted_index = {placed.tensor(batch.sorted_keys), placed.tensor(batch.sorted_items)};
   }
-  const Tensor inputs = exec.activation({rows.input_index.size(0), tables_.config().dim});
+  const Tensor inputs = exec.activation({rows.input_index.size(0), embedding_dim_});
   ops::gather_rows(exec, rows.table_rows, rows.input_index, inputs);
   rows.saved = preprocessor_->forward(
       exec, preprocessor_->split_inputs(inputs, batch.branch_rows, batch.layout.samples()),
@@ -149,7 +148,7 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, PreparedBatch& batch,
 
 void Ranker::rows_backward(const Exec& exec, Rows& rows) const {
   Arena::Mark scratch(*exec.arena);
-  const Tensor dinputs = exec.activation({rows.input_index.size(0), tables_.config().dim});
+  const Tensor dinputs = exec.activation({rows.input_index.size(0), embedding_dim_});
   preprocessor_->backward(exec, rows.saved, rows.all_gradients, dinputs);
   ops::segment_sum(exec, dinputs, rows.input_index, rows.table_gradients, 1, rows.sorted_index);
 }
@@ -157,7 +156,8 @@ void Ranker::rows_backward(const Exec& exec, Rows& rows) const {
 Pass Ranker::run(const Exec& exec, const Batch& batch, const PassOptions& options) {
   {
     const base::Stage stage("prepare batch");
-    prepare(batch, options.micro_batch_tokens, prepared_);
+    prepare(batch, options.micro_batch_tokens,
+            options.training ? sparse::Mode::kTraining : sparse::Mode::kEvaluation, prepared_);
   }
   return run(exec, prepared_, options);
 }
@@ -197,8 +197,8 @@ Pass Ranker::enqueue(const Exec& caller, PreparedBatch& batch, const PassOptions
 
   std::optional<base::Stage> stage("rows forward");
   const UploadBlock::Placed placed = batch.block.place(exec);
-  for (size_t i = 0; i < batch.looked_up.size(); ++i) {
-    batch.ticket.place_ids(batch.looked_up[i], placed.tensor(batch.distinct_ids[i]));
+  for (size_t i = 0; i < batch.slots.size(); ++i) {
+    batch.ticket.place_slots(batch.looked_up[i], placed.tensor(batch.slots[i]));
   }
   pass.results = make_results(exec, layout.labels);
   Rows rows = rows_forward(exec, batch, placed, options.training);

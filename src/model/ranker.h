@@ -93,10 +93,11 @@ class Ranker {
   Pass run(const Exec& exec, const Batch& batch, const PassOptions& options);
 
   /// The same in two parts. prepare() is host work only and may go on while another batch runs, on
-  /// one thread at a time; `micro_batch_tokens` is its to know. run() uses a prepared batch up. It
-  /// waits for the device once, at its end; everything the Pass holds is then on the host, except
-  /// what is said to live in the arena.
-  void prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBatch& prepared);
+  /// one thread at a time; `micro_batch_tokens` and what the batch is for are its to know. run()
+  /// uses a prepared batch up. It waits for the device once, at its end; everything the Pass holds
+  /// is then on the host, except what is said to live in the arena.
+  void prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mode mode,
+               PreparedBatch& prepared);
   Pass run(const Exec& exec, PreparedBatch& prepared, const PassOptions& options);
 
   /// run() in three parts, for a caller that has more to queue: enqueue() leaves losses, squares
@@ -126,7 +127,7 @@ class Ranker {
   struct UserSide;  // assembled input, stack and postprocessor of one micro-batch
   struct ItemSide;  // item MLP, head
 
-  void prepare_ids(const Batch& batch, PreparedBatch& out);
+  void prepare_ids(const Batch& batch, sparse::Mode mode, PreparedBatch& out);
   void prepare_branches(PreparedBatch& out);
   void prepare_context(const Batch& batch, PreparedBatch& out) const;
   void sort_inputs(PreparedBatch& out) const;
@@ -157,6 +158,7 @@ class Ranker {
 
   ModelConfig config_;
   sparse::Tables& tables_;
+  int64_t embedding_dim_ = 0;                     // width of table rows
   std::vector<sparse::TableId> sequence_tables_;  // item, then additional
   std::vector<sparse::TableId> contextual_tables_;
   Parameters parameters_;

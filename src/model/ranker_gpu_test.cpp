@@ -169,8 +169,9 @@ TEST(PreparedBatchTest, APreparedBatchRunsAsTheBatchItself) {
   // Both are made before either runs, as when a loader is a step ahead; memory is used twice.
   PreparedBatch first, second;
   for (int round = 0; round < 2; ++round) {
-    ranker.prepare(tiny_batch(), options.micro_batch_tokens, first);
-    ranker.prepare(tiny_batch({1}, {1}), options.micro_batch_tokens, second);
+    ranker.prepare(tiny_batch(), options.micro_batch_tokens, sparse::Mode::kTraining, first);
+    ranker.prepare(tiny_batch({1}, {1}), options.micro_batch_tokens, sparse::Mode::kTraining,
+                   second);
     const Pass a = ranker.run(bed.exec, first, options);
     const Pass b = ranker.run(bed.exec, second, options);
     EXPECT_EQ(a.logits, direct.logits);

@@ -56,7 +56,7 @@ struct Outcome {
       for (int64_t t = 0; t < m.tables.count(); ++t) {
         const Tensor& g = pass.row_gradients[static_cast<size_t>(t)];
         if (!g) continue;
-        const auto ids = pass.ticket.distinct_ids(static_cast<sparse::TableId>(t));
+        const auto ids = pass.ticket.slots(static_cast<sparse::TableId>(t));
         for (size_t u = 0; u < ids.size(); ++u) {
           std::vector<double>& row = rows[{t, ids[u]}];
           row.resize(static_cast<size_t>(g.size(1)));
@@ -257,7 +257,7 @@ TEST(RankerHeadsTest, ABatchIsPreparedWhileAnotherRuns) {
     const Batch mine = split.part(batch, world.rank());
     PreparedBatch prepared[2];
     const auto prepare = [&](int64_t step) {
-      m.ranker.prepare(mine, split.cut(world.rank()), prepared[step % 2]);
+      m.ranker.prepare(mine, split.cut(world.rank()), sparse::Mode::kTraining, prepared[step % 2]);
     };
     prepare(0);
     for (int64_t step = 0; step < kSteps; ++step) {

@@ -38,14 +38,15 @@ int64_t at(const std::vector<int64_t>& values, int64_t i) { return values[static
 
 }  // namespace
 
-void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBatch& out) {
+void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mode mode,
+                     PreparedBatch& out) {
   batch.validate();
   out.layout = BatchLayout(config_, batch);
   out.block.clear();
   if (parameters_.values().device.is_cuda()) out.block.set_memory(HostMemory::kPinned);
   out.labels.resize(config_.tasks.size() * static_cast<size_t>(out.layout.labels));
 
-  prepare_ids(batch, out);
+  prepare_ids(batch, mode, out);
   prepare_branches(out);
   prepare_context(batch, out);
   sort_inputs(out);
@@ -63,7 +64,7 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, PreparedBat
   }
 }
 
-void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out) {
+void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, PreparedBatch& out) {
   const bool candidates = config_.labels == LabelKind::kCandidates;
 
   // Look-ups: history and candidates of every sequence feature, then the contextual features.
@@ -79,15 +80,15 @@ void Ranker::prepare_ids(const Batch& batch, PreparedBatch& out) {
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
     look_up(contextual_tables_[c], config_.contextual[c].name);
   }
-  out.ticket = tables_.begin(lookups, std::move(out.ticket));
+  out.ticket = tables_.begin(lookups, mode, std::move(out.ticket));
   out.looked_up.clear();
-  out.distinct_ids.clear();
+  out.slots.clear();
   out.first_row.assign(static_cast<size_t>(tables_.count()), 0);
   int64_t rows = 0;
   for (const sparse::Lookup& l : lookups) {
     if (std::ranges::find(out.looked_up, l.table) != out.looked_up.end()) continue;
     out.looked_up.push_back(l.table);
-    out.distinct_ids.push_back(out.block.add(out.ticket.distinct_ids(l.table)));
+    if (tables_.slots_travel()) out.slots.push_back(out.block.add(out.ticket.slots(l.table)));
     out.first_row[static_cast<size_t>(l.table)] = rows;
     rows += out.ticket.distinct_rows(l.table);
   }

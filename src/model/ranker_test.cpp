@@ -57,9 +57,9 @@ void check_gradients(const ModelConfig& config, const Batch& batch) {
   for (int64_t t = 0; t < f.tables.count(); ++t) {
     const auto id = static_cast<sparse::TableId>(t);
     const Tensor& g = pass.row_gradients[static_cast<size_t>(t)];
-    const auto ids = pass.ticket.distinct_ids(id);
+    const auto ids = pass.ticket.slots(id);
     for (size_t u = 0; u < ids.size(); ++u) {
-      double* row = f.tables.weights(id).row<double>(ids[u]);
+      double* row = f.tables.table(id).resident().weights.row<double>(ids[u]);
       const double saved = row[2];
       row[2] = saved + kStep;
       const double above = loss();

@@ -167,14 +167,13 @@ Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const 
                                       const Tensor& user, const PassResults& results) const {
   const Exec wide = wide_exec(exec);
   const int64_t labels = tokens.labelled.rows.size(0);
-  const int64_t embedding_dim = tables_.config().dim;
   const int64_t features = static_cast<int64_t>(sequence_tables_.size());
   ItemSide item;
   item.user = user;
   if (item_mlp_) {
-    item.item_rows = wide.activation({labels, features * embedding_dim});
+    item.item_rows = wide.activation({labels, features * embedding_dim_});
     ops::gather_rows(wide, rows.table_rows, tokens.label_features,
-                     item.item_rows.reshape({labels * features, embedding_dim}));
+                     item.item_rows.reshape({labels * features, embedding_dim_}));
     item.item = item_mlp_->forward(wide, item.item_rows);
     item.product = wide.activation({labels, config_.dim});
     ops::multiply_forward(wide, item.user, item.item.y, item.product);
@@ -216,7 +215,7 @@ Tensor Ranker::item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
     ops::multiply_backward(wide, dproduct, item.user, item.item.y, duser, ditem);
     const Tensor drows = wide.activation({labels, item.item_rows.size(1)});
     item_mlp_->backward(wide, item.item, ditem, drows);
-    ops::segment_sum(wide, drows.reshape({tokens.label_features.size(0), tables_.config().dim}),
+    ops::segment_sum(wide, drows.reshape({tokens.label_features.size(0), embedding_dim_}),
                      tokens.label_features, rows.table_gradients);
   }
   return rounded_activation(exec, duser);

@@ -44,6 +44,7 @@ class Step {
        Precision precision, Device device)
       : m_(m),
         tables_(tables),
+        embedding_dim_(embedding_dim(m, tables)),
         device_(device),
         on_gpu_(device.is_cuda()),
         rounds_(precision == Precision::kBf16) {
@@ -101,7 +102,7 @@ class Step {
 
   /// Values of all dense parameters; biases and norms are left to the margin.
   int64_t weights() const {
-    const int64_t in = tables_.dim;
+    const int64_t in = embedding_dim_;
     const auto features = static_cast<int64_t>(m_.additional.size()) + 1;
     const int64_t action = static_cast<int64_t>(m_.action.weights.size()) * m_.action.dim;
     const int64_t layer = (m_.uvqk_columns() + gate_width()) * m_.dim;
@@ -156,7 +157,7 @@ class Step {
   }
 
   void rows_forward() {
-    const int64_t dim = tables_.dim;
+    const int64_t dim = embedding_dim_;
     for (const int64_t rows : distinct_rows()) {
       wide(rows, dim);
       wide(rows, dim);
@@ -231,7 +232,7 @@ class Step {
     }
     // Postprocessor, item side and head.
     const auto features = static_cast<int64_t>(m_.additional.size()) + 1;
-    target_rows(6 * m_.dim + 8, 6 * m_.dim + features * tables_.dim);
+    target_rows(6 * m_.dim + 8, 6 * m_.dim + features * embedding_dim_);
     mlp_forward(labels_, m_.item_hidden, m_.dim, true, parameter_);
     mlp_forward(labels_, m_.head_hidden, static_cast<int64_t>(m_.tasks.size()), false, parameter_);
     wide(labels_, 2 * static_cast<int64_t>(m_.tasks.size()));
@@ -249,7 +250,7 @@ class Step {
   void tokens_backward() {
     const auto features = static_cast<int64_t>(m_.additional.size()) + 1;
     walk_.scope([&] {
-      target_rows(2 * m_.dim, 4 * m_.dim + features * tables_.dim);
+      target_rows(2 * m_.dim, 4 * m_.dim + features * embedding_dim_);
       mlp_backward(labels_, m_.item_hidden, m_.dim, parameter_);
     });
     target_rows(3 * m_.dim, 3 * m_.dim);
@@ -287,24 +288,25 @@ class Step {
   void rows_backward() {
     const auto additional = static_cast<int64_t>(m_.additional.size());
     const int64_t contextual = m_.contextual_tokens();
-    activation(branch_rows_, (1 + additional) * tables_.dim);
-    activation(contextual * samples_, tables_.dim);
+    activation(branch_rows_, (1 + additional) * embedding_dim_);
+    activation(contextual * samples_, embedding_dim_);
     walk_.scope([&] {
       if (activation_ != parameter_) activation(branch_rows_, m_.dim);
       mlp_backward(branch_rows_, m_.hidden, m_.dim, activation_);
     });
-    segment_sum(branch_rows_, branch_rows_, tables_.dim);
+    segment_sum(branch_rows_, branch_rows_, embedding_dim_);
   }
   void update() {
     if (tables_.backward_wire == sparse::Wire::kF32) return;
     const std::vector<int64_t> rows = distinct_rows();
-    walk_.scope([&] { wide(*std::max_element(rows.begin(), rows.end()), tables_.dim); });
+    walk_.scope([&] { wide(*std::max_element(rows.begin(), rows.end()), embedding_dim_); });
   }
 
   static constexpr int64_t kSmallSum = 2048;  // partial sums where chunks are short
 
   const ModelConfig& m_;
   const sparse::TablesConfig& tables_;
+  int64_t embedding_dim_ = 0;
   Device device_;
   Exec planned_;  // computes nothing
   bool on_gpu_, rounds_;

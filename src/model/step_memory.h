@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "model/config.h"
-#include "sparse/tables.h"
+#include "sparse/tables_config.h"
 #include "tensor/exec.h"
 
 namespace segue::model {

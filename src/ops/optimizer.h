@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include "base/rng.h"
 #include "tensor/exec.h"
@@ -43,15 +44,27 @@ struct RowUpdateParams {
   double lr = 0, eps = 1e-8, beta1 = 0.9, beta2 = 0.999;
   int64_t t = 1;  // kAdam: bias correction of this step
 };
-/// Number of state values a row of width `dim` needs: 1, dim, 0, 2 * dim.
+
+/// What an optimizer keeps of a row beside its weights: a number for every column, or one that all
+/// columns of the row make together.
+struct RowState {
+  std::string_view name;
+  bool of_whole_row = false;
+  int64_t columns(int64_t dim) const { return of_whole_row ? 1 : dim; }
+};
+/// In the order in which they lie side by side; either all or none are of the whole row.
+std::span<const RowState> row_states(RowOptimizer kind);
+/// Their columns together.
 int64_t row_state_size(RowOptimizer kind, int64_t dim);
+/// The name that papers and logs use.
+std::string_view published_name(RowOptimizer kind);
 
 /// Updates rows `ids` (distinct) of `table` [rows, dim] with one summed gradient each [n, dim]:
 ///   row-wise Adagrad: acc += mean(g^2); w -= lr / (sqrt(acc) + eps) * g    (eps outside the root)
 ///   Adagrad:          the same per element
 ///   SGD:              w -= lr * g
 ///   Adam:             m, v per element; only touched rows move
-/// state [rows, row_state_size] (Adam: m, then v), in the type of the table; gradients may be float
+/// state [rows, row_state_size], in the type of the table; gradients may be float
 /// or double. ids i64. Row addresses are 64 bit. Error(kOutOfRange) leaves the table as it was, and
 /// so does a value of `finite` that is not (as in adam_update). `mean_squares` (f64 [n],
 /// row-wise Adagrad only) stands for mean(g^2) where the table holds some columns of wider rows.

@@ -135,18 +135,32 @@ void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& 
   }
 }
 
-int64_t row_state_size(RowOptimizer kind, int64_t dim) {
+std::span<const RowState> row_states(RowOptimizer kind) {
+  static constexpr RowState kRowwiseAdagrad[] = {{"mean_square", /*of_whole_row=*/true}};
+  static constexpr RowState kAdagrad[] = {{"square"}};
+  static constexpr RowState kAdam[] = {{"m"}, {"v"}};
   switch (kind) {
     case RowOptimizer::kRowwiseAdagrad:
-      return 1;
+      return kRowwiseAdagrad;
     case RowOptimizer::kAdagrad:
-      return dim;
+      return kAdagrad;
     case RowOptimizer::kSgd:
-      return 0;
+      return {};
     case RowOptimizer::kAdam:
-      return 2 * dim;
+      return kAdam;
   }
-  return 0;
+  return {};
+}
+
+int64_t row_state_size(RowOptimizer kind, int64_t dim) {
+  int64_t columns = 0;
+  for (const RowState& state : row_states(kind)) columns += state.columns(dim);
+  return columns;
+}
+
+std::string_view published_name(RowOptimizer kind) {
+  constexpr std::string_view kNames[] = {"RowWiseAdagrad", "Adagrad", "SGD", "Adam"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,

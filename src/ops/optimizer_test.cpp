@@ -239,6 +239,22 @@ TEST(OptimizerTest, StateSizes) {
   EXPECT_EQ(row_state_size(RowOptimizer::kAdam, 512), 1024);
 }
 
+TEST(OptimizerTest, StatesHaveNamesAndLieSideBySide) {
+  for (const RowOptimizer kind : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdagrad,
+                                  RowOptimizer::kSgd, RowOptimizer::kAdam}) {
+    int64_t columns = 0;
+    for (const RowState& state : row_states(kind)) {
+      EXPECT_FALSE(state.name.empty());
+      EXPECT_EQ(state.of_whole_row, row_states(kind).front().of_whole_row);
+      columns += state.columns(512);
+    }
+    EXPECT_EQ(columns, row_state_size(kind, 512));
+  }
+  EXPECT_EQ(row_states(RowOptimizer::kAdam).size(), 2u);
+  EXPECT_EQ(published_name(RowOptimizer::kRowwiseAdagrad), "RowWiseAdagrad");
+  EXPECT_EQ(published_name(RowOptimizer::kAdam), "Adam");
+}
+
 TEST(OptimizerTest, BadRowsAreErrorsAndChangeNothing) {
   TestBed bed;
   for (const int64_t bad : {int64_t{10}, int64_t{-1}, int64_t{1} << 40}) {

@@ -14,6 +14,7 @@ namespace segue::sparse {
 namespace {
 
 using base::format_bytes;
+using ops::RowOptimizer;
 
 constexpr double kGib = 1 << 30;
 /// A copy everywhere is cheap below this, in memory and in gradients that go to everyone.
@@ -186,7 +187,7 @@ class Planner {
     return within ? Sharding::kTableRow : Sharding::kRow;
   }
 
-  /// Deals out the table that loads a rank most and was not asked to be where it is; false: there
+  /// Splits the table that loads a rank most and was not asked to be where it is; false: there
   /// is none.
   template <class Load>
   bool spread_from(int rank, Cause cause, Load load) {
@@ -236,7 +237,7 @@ class Planner {
     return !plenty && r.tables + r.optimizer > kUneven * mean_bytes_;
   }
 
-  /// Copies are dealt out last: they are tiny.
+  /// Copies are split last: they are tiny.
   bool spread_copy() {
     for (size_t t = 0; t < choices_.size(); ++t) {
       const bool copied = in_.tables[t].sharding == Sharding::kAuto &&
@@ -277,11 +278,11 @@ class Planner {
       case Sharding::kTable:
         return fmt::format("whole on rank {}", p.ranks.front());
       case Sharding::kRow:
-        return fmt::format("rows dealt out to all {} ranks", n);
+        return fmt::format("rows split over all {} ranks", n);
       case Sharding::kColumn:
         return fmt::format("columns cut into {} blocks", n);
       case Sharding::kTableRow:
-        return fmt::format("rows dealt out to ranks {} to {} of one machine", p.ranks.front(),
+        return fmt::format("rows split over ranks {} to {} of one machine", p.ranks.front(),
                            p.ranks.back());
       default:
         return fmt::format("a copy on each of {} ranks", n);
@@ -348,8 +349,11 @@ class Planner {
     for (size_t t = 0; t < in_.tables.size(); ++t) {
       all += bytes_of(t);
       if (bytes_of(t) > bytes_of(largest)) largest = t;
-      state += static_cast<double>(in_.tables[t].rows * in_.value_bytes) *
-               static_cast<double>(ops::row_state_size(in_.optimizer, in_.tables[t].dim) - 1);
+      const TableDemand& d = in_.tables[t];
+      const int64_t surplus =
+          std::max<int64_t>(0, ops::row_state_size(d.optimizer, d.dim) -
+                                   ops::row_state_size(RowOptimizer::kRowwiseAdagrad, d.dim));
+      state += static_cast<double>(d.rows * in_.value_bytes) * static_cast<double>(surplus);
     }
     const bool asked = std::ranges::any_of(
         in_.tables, [](const TableDemand& d) { return d.sharding != Sharding::kAuto; });
@@ -374,7 +378,7 @@ class Planner {
                         format_bytes(host)));
       }
     }
-    if (state > 0 && in_.optimizer != ops::RowOptimizer::kRowwiseAdagrad) {
+    if (state > 0) {
       advice.push_back(fmt::format("sparse.optimizer = \"rowwise_adagrad\" saves {} per rank",
                                    format_bytes(state / in_.ranks)));
     }

@@ -7,7 +7,7 @@
 
 #include "ops/optimizer.h"
 #include "sparse/shard_plan.h"
-#include "sparse/tables.h"
+#include "sparse/table.h"
 
 namespace segue::sparse {
 
@@ -15,6 +15,7 @@ namespace segue::sparse {
 struct TableDemand {
   std::string name;
   int64_t rows = 0, dim = 0;
+  ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;
   Sharding sharding = Sharding::kAuto;
   TierChoice placement = TierChoice::kAuto;
   double lookups = 0;   // ids of one rank's batch
@@ -23,9 +24,9 @@ struct TableDemand {
 
 struct PlannerInput {
   std::vector<TableDemand> tables;
-  ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;
   int64_t value_bytes = 4;  // of weights and optimizer state
   int64_t forward_wire_bytes = 4, backward_wire_bytes = 4;
+  int tickets = 0;  // of batches in flight whose requests have a copy on the device
   int ranks = 1;
   int ranks_per_machine = 8;  // ranks 0 ... m - 1 share a machine, and so on
   double device_bytes = 0;    // of one rank; 0: not known, everything fits
@@ -44,11 +45,12 @@ struct PlannerInput {
 struct RankLoad {
   double tables = 0, optimizer = 0;  // on the device
   double exchange = 0;               // room for rows and gradients on their way, on the device
+  double requests = 0;               // which rows they are, on the device
   double fixed = 0;
   double host = 0;                // tables and their optimizer state in host memory
   double sent = 0, received = 0;  // bytes of one step
 
-  double device() const { return tables + optimizer + exchange + fixed; }
+  double device() const { return tables + optimizer + exchange + requests + fixed; }
   double traffic() const { return sent + received; }
 };
 
@@ -72,8 +74,8 @@ struct PlannedTables {
 };
 
 /// Copies of tiny tables everywhere; the rest whole on one rank each as long as that loads no rank
-/// more than others, in bytes or traffic; rows dealt out to a machine or to all ranks otherwise.
-/// What the tables ask for is obeyed. Every auto table is dealt out to all ranks before a plan is
+/// more than others, in bytes or traffic; rows split over a machine or all ranks otherwise.
+/// What the tables ask for is obeyed. Every auto table is split over all ranks before a plan is
 /// called too big. Error(kConfig): contradictions such as host memory that there is none of.
 PlannedTables plan_tables(const PlannerInput& input);
 

@@ -4,6 +4,8 @@ namespace segue::sparse {
 namespace {
 
 constexpr double kIdBytes = 8;
+// One row asked for, in a Ticket: its slot, that slot among the distinct ones, and its place there.
+constexpr double kRequestBytes = 8 + 8 + 4;
 // Who asks whom for how many rows is known on average only.
 constexpr double kExchangeMargin = 2;
 
@@ -15,7 +17,7 @@ double row_bytes(const TableDemand& d, int64_t value_bytes) {
 
 double table_bytes(const PlannerInput& input, size_t table) {
   const TableDemand& d = input.tables[table];
-  const int64_t values = d.dim + ops::row_state_size(input.optimizer, d.dim);
+  const int64_t values = d.dim + ops::row_state_size(d.optimizer, d.dim);
   return static_cast<double>(d.rows) * static_cast<double>(values * input.value_bytes);
 }
 
@@ -34,7 +36,7 @@ void add_memory(const PlannerInput& input, size_t table, const TablePlacement& p
     const auto column_bytes = static_cast<double>(shard.rows() * input.value_bytes);
     const double weights = column_bytes * static_cast<double>(columns);
     const double state =
-        column_bytes * static_cast<double>(ops::row_state_size(input.optimizer, columns));
+        column_bytes * static_cast<double>(ops::row_state_size(d.optimizer, columns));
     RankLoad& load = loads.ranks[static_cast<size_t>(r)];
     if (placement.tier == Tier::kHost) {
       load.host += weights + state;
@@ -57,12 +59,14 @@ void add_exchange(const PlannerInput& input, size_t table, const TablePlacement&
   const double forward = d.distinct * row_bytes(d, input.forward_wire_bytes);
   const double backward = d.distinct * row_bytes(d, input.backward_wire_bytes);
   const double sums = d.distinct * row_bytes(d, input.value_bytes);
+  const double requests = kExchangeMargin * ranks * d.distinct * kRequestBytes * input.tickets;
   if (placement.sharding == Sharding::kReplicated) {  // gradients go to everyone
     const double each = others * (d.distinct * kIdBytes + backward);
     for (RankLoad& r : loads.ranks) {
       r.sent += each;
       r.received += each;
       r.exchange += kExchangeMargin * ranks * (backward + sums);
+      r.requests += requests;
     }
     loads.tables[table].sent += ranks * each;
     return;
@@ -85,6 +89,7 @@ void add_exchange(const PlannerInput& input, size_t table, const TablePlacement&
     r.sent += others * share * forward - own_ids - share * backward;
     r.received += others * (own_ids + share * backward) - share * forward;
     r.exchange += kExchangeMargin * ranks * share * (backward + sums);
+    r.requests += columns ? requests : requests / static_cast<double>(placement.ranks.size());
     loads.tables[table].sent += others * (own_ids + share * (forward + backward));
   }
 }

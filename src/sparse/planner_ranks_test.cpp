@@ -41,7 +41,7 @@ Measured run_step(comm::World& world, const TablesConfig& config, const ShardPla
   for (size_t t = 0; t < asked.size(); ++t) {
     lookups.push_back({static_cast<TableId>(t), config.tables[t].name, asked[t]});
   }
-  Ticket ticket = tables.begin(lookups);
+  Ticket ticket = tables.begin(lookups, Mode::kTraining);
   std::vector<TableId> all;
   for (const Lookup& lookup : lookups) all.push_back(lookup.table);
   const Tensor got = tables.rows(bench.exec, ticket, all);

@@ -72,7 +72,7 @@ void expect_owned_once(const PlannerInput& in, const PlannedTables& planned) {
       int64_t columns = 0;
       for (int r = 0; r < in.ranks; ++r) {
         const LocalShard s = local_shard(p, d.rows, d.dim, r);
-        if (s.part >= 0 && s.deal.part_of(row) == s.part) columns += s.columns.width();
+        if (s.part >= 0 && s.partition.part_of(row) == s.part) columns += s.columns.width();
       }
       ASSERT_EQ(columns, d.dim * (p.sharding == Sharding::kReplicated ? in.ranks : 1)) << row;
     }
@@ -91,8 +91,8 @@ void expect_sums(const PlannerInput& in, const PlannedTables& planned) {
       if (s.part < 0) continue;
       const int64_t width = s.columns.width();
       const auto weights = static_cast<double>(s.rows() * width * in.value_bytes);
-      const auto state =
-          static_cast<double>(s.rows() * ops::row_state_size(in.optimizer, width) * in.value_bytes);
+      const auto state = static_cast<double>(
+          s.rows() * ops::row_state_size(in.tables[t].optimizer, width) * in.value_bytes);
       if (p.tier == Tier::kHost) {
         host += weights + state;
       } else {
@@ -137,13 +137,13 @@ PlannerInput random_input(std::mt19937_64& random) {
   in.ranks_per_machine = static_cast<int>(1 + random() % 8);
   constexpr ops::RowOptimizer kOptimizers[] = {ops::RowOptimizer::kRowwiseAdagrad,
                                                ops::RowOptimizer::kAdam, ops::RowOptimizer::kSgd};
-  in.optimizer = kOptimizers[random() % 3];
   const size_t tables = 1 + random() % 8;
-  const int64_t dim = random() % 2 == 0 ? 64 : 20;
   for (size_t t = 0; t < tables; ++t) {
+    const int64_t dim = random() % 2 == 0 ? 64 : 20;
     const auto rows = static_cast<int64_t>(1 + random() % (random() % 2 == 0 ? 500 : 1'000'000));
     in.tables.push_back(demand("t" + std::to_string(t), rows,
                                static_cast<double>(random() % static_cast<uint64_t>(rows)), dim));
+    in.tables.back().optimizer = kOptimizers[random() % 3];
     if (random() % 3 == 0) {
       in.tables.back().sharding = static_cast<Sharding>(1 + random() % 5);
     }

@@ -1,7 +1,5 @@
 #include "sparse/shard_plan.h"
 
-#include <algorithm>
-
 #include "base/error.h"
 
 namespace segue::sparse {
@@ -19,17 +17,15 @@ ShardPlan ShardPlan::single(int64_t tables) {
 }
 
 LocalShard local_shard(const TablePlacement& placement, int64_t rows, int64_t dim, int rank) {
-  const std::vector<int>& owners = placement.ranks;
-  const auto parts = static_cast<int64_t>(owners.size());
+  const auto parts = static_cast<int64_t>(placement.ranks.size());
   const bool by_rows =
       placement.sharding == Sharding::kRow || placement.sharding == Sharding::kTableRow;
   SEGUE_ASSERT(placement.sharding != Sharding::kAuto && parts > 0, "a plan has decided");
   LocalShard shard;
-  shard.deal = {rows, by_rows ? parts : 1};
+  shard.partition = {rows, by_rows ? parts : 1};
   shard.columns = {0, dim};
-  const auto at = std::ranges::find(owners, rank);
-  if (at == owners.end()) return shard;
-  const int64_t place = at - owners.begin();
+  const int64_t place = placement.place_of(rank);
+  if (place == parts) return shard;
   shard.part = by_rows ? place : 0;
   if (placement.sharding == Sharding::kColumn) shard.columns = column_block(dim, place, parts);
   return shard;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -8,23 +9,23 @@
 
 namespace segue::sparse {
 
-/// How a table is spread over ranks. kTableRow deals the rows to some of them (those of one
-/// machine), kRow to all; kReplicated keeps a copy everywhere.
+/// How a table is spread over ranks. kTableRow partitions the rows over some of them (those of one
+/// machine), kRow over all; kReplicated keeps a copy everywhere.
 enum class Sharding { kAuto, kTable, kRow, kColumn, kTableRow, kReplicated };
 
 /// Where the rows lie. Only planned so far: tables in host memory cannot be trained yet.
 enum class Tier { kDevice, kHost };
 
-/// Deals rows out to `parts` parts: every `parts` consecutive rows go to different parts, rotated
-/// by a hash of the group. So neither popular ids that lie together nor ids with a common stride
-/// load one part more than another, and both directions are computed, not stored.
-struct RowDeal {
+/// Rows in `parts` parts: every `parts` consecutive rows go to different parts, rotated by a hash
+/// of the group. So neither popular ids that lie together nor ids with a common stride load one
+/// part more than another, and both directions are computed, not stored.
+struct RowPartition {
   int64_t rows = 0, parts = 1;
 
   int64_t part_of(int64_t row) const { return (row % parts + turn(row / parts)) % parts; }
   int64_t slot_of(int64_t row) const { return row / parts; }
   /// Rows numbered part by part: slot `s` of part p is p * slots() + s.
-  int64_t dealt(int64_t row) const { return part_of(row) * slots() + slot_of(row); }
+  int64_t permuted(int64_t row) const { return part_of(row) * slots() + slot_of(row); }
   int64_t slots() const { return (rows + parts - 1) / parts; }
   int64_t row_of(int64_t part, int64_t slot) const {
     return slot * parts + (part + parts - turn(slot)) % parts;
@@ -50,6 +51,9 @@ struct TablePlacement {
   Tier tier = Tier::kDevice;
   std::vector<int> ranks{0};
   std::string reason;  // one sentence, for people
+
+  /// Of a rank among the owners; their number if it is none of them.
+  int64_t place_of(int rank) const { return std::ranges::find(ranks, rank) - ranks.begin(); }
 };
 
 /// Columns [begin, end) of block `block` of `blocks`: multiples of 4 where the width allows it.
@@ -70,10 +74,10 @@ struct ShardPlan {
 
 /// What rank `rank` keeps of a table: nothing, or some rows and columns.
 struct LocalShard {
-  RowDeal deal;       // of the rows
-  int64_t part = -1;  // -1: nothing
+  RowPartition partition;  // of the rows
+  int64_t part = -1;       // -1: nothing
   ColumnBlock columns;
-  int64_t rows() const { return part < 0 ? 0 : deal.count(part); }
+  int64_t rows() const { return part < 0 ? 0 : partition.count(part); }
 };
 LocalShard local_shard(const TablePlacement& placement, int64_t rows, int64_t dim, int rank);
 

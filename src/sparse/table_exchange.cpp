@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
 #include "comm/codec.h"
@@ -53,79 +54,83 @@ std::vector<int64_t> exchange_words(comm::Communicator& group, std::span<const i
 int64_t TableExchange::Messages::total() const { return sum(bytes); }
 
 TableExchange::Segment TableExchange::find_segment(size_t t, int owner) const {
-  const LocalShard shard =
-      local_shard(placement(t), tables_.config_.tables[t].rows, tables_.config_.dim, owner);
-  if (shard.part < 0) return {};
-  const std::span<const int64_t> ids = ticket_.parts_[t].values.span();
-  const int64_t slots = shard.deal.slots();
-  const auto begin = std::ranges::lower_bound(ids, shard.part * slots);
-  const auto end = std::ranges::lower_bound(ids, (shard.part + 1) * slots);
-  return {begin - ids.begin(), end - begin, shard.columns};
+  const Share share = table(t).share_of(owner);
+  if (share.empty()) return {};
+  const std::span<const int64_t> keys = ticket_.parts[t].distinct.values.span();
+  const auto begin = std::ranges::lower_bound(keys, share.first_key);
+  const auto end = std::ranges::upper_bound(keys, share.last_key);
+  return {begin - keys.begin(), end - begin, share.columns};
+}
+
+int64_t TableExchange::served_before(size_t t, int rank) const {
+  return sum(std::span(requests(t).served).first(static_cast<size_t>(rank)));
 }
 
 int64_t TableExchange::row_bytes(size_t t, int64_t columns, Wire wire) const {
-  return columns * size_of(comm::wire_dtype(wire, tables_.tables_[t].weights.dtype));
+  return columns * size_of(comm::wire_dtype(wire, spec(t).dtype));
 }
-
-int64_t TableExchange::total_served(size_t t) const { return sum(ticket_.shared_[t].served); }
 
 // Two exchanges: how many rows of each table every rank wants from every other, then which ones.
 void TableExchange::ask() {
-  comm::Communicator& group = *tables_.groups_.ids;
+  comm::Communicator& group = *tables_.groups().ids;
   const auto w = static_cast<size_t>(ranks());
-  const size_t tables = tables_.tables_.size();
-  ticket_.shared_.assign(tables, {});
-  ticket_.block_.clear();
-  std::vector<int64_t> counts(w * tables), slots, slot_counts(w);
+  const size_t tables = count();
+  ticket_.block.clear();
+  if (tables_.device().is_cuda()) ticket_.block.set_memory(HostMemory::kPinned);
+  for (Ticket::Part& part : ticket_.parts) part.requests = {};
+  std::vector<int64_t> counts(w * tables), keys, key_counts(w);
   for (size_t q = 0; q < w; ++q) {
     for (size_t t = 0; t < tables; ++t) {
-      const Segment& segment =
-          ticket_.shared_[t].from.emplace_back(find_segment(t, static_cast<int>(q)));
-      const RowDeal deal = tables_.tables_[t].shard.deal;
+      const Segment& segment = requests(t).from.emplace_back(find_segment(t, static_cast<int>(q)));
       counts[q * tables + t] = segment.count;
-      slot_counts[q] += segment.count;
-      const std::span<const int64_t> ids = ticket_.parts_[t].values.span().subspan(
-          static_cast<size_t>(segment.first), static_cast<size_t>(segment.count));
-      for (const int64_t id : ids) slots.push_back(id % deal.slots());
+      key_counts[q] += segment.count;
+      const auto first = ticket_.parts[t].distinct.values.span().begin() + segment.first;
+      keys.insert(keys.end(), first, first + segment.count);
     }
   }
   const std::vector<int64_t> equal(w, static_cast<int64_t>(tables));
   const std::vector<int64_t> wanted = exchange_words(group, counts, equal, equal);
-  std::vector<int64_t> wanted_slots(w);
+  std::vector<int64_t> wanted_keys(w);
   for (size_t q = 0; q < w; ++q) {
-    wanted_slots[q] = sum(std::span(wanted).subspan(q * tables, tables));
+    wanted_keys[q] = sum(std::span(wanted).subspan(q * tables, tables));
   }
-  const std::vector<int64_t> received = exchange_words(group, slots, slot_counts, wanted_slots);
+  const std::vector<int64_t> received = exchange_words(group, keys, key_counts, wanted_keys);
 
-  if (tables_.tables_.front().weights.device.is_cuda()) {
-    ticket_.block_.set_memory(HostMemory::kPinned);
-  }
   std::vector<std::vector<int64_t>> of_table(tables);
   size_t at = 0;
   for (size_t q = 0; q < w; ++q) {
     for (size_t t = 0; t < tables; ++t) {
       const auto count = static_cast<size_t>(wanted[q * tables + t]);
-      ticket_.shared_[t].served.push_back(static_cast<int64_t>(count));
+      requests(t).served.push_back(static_cast<int64_t>(count));
       const auto first = received.begin() + static_cast<std::ptrdiff_t>(at);
       of_table[t].insert(of_table[t].end(), first, first + static_cast<std::ptrdiff_t>(count));
       at += count;
     }
   }
-  for (size_t t = 0; t < tables; ++t) {
-    Ticket::Shared& shared = ticket_.shared_[t];
-    const Distinct distinct_slots = distinct(of_table[t]);
-    shared.slots = ticket_.block_.add(std::span<const int64_t>(of_table[t]));
-    shared.distinct = ticket_.block_.add(distinct_slots.values.span());
-    shared.place = ticket_.block_.add(distinct_slots.inverse.span());
+  for (size_t t = 0; t < tables; ++t) add_requests(t, of_table[t]);
+}
+
+void TableExchange::add_requests(size_t t, std::span<const int64_t> keys) {
+  Distinct wanted = distinct(keys);
+  table(t).find_slots(wanted.values.span(), ticket_.mode);
+  UploadBlock& block = ticket_.block;
+  Requests& to = requests(t);
+  to.slots = block.add<int64_t>(static_cast<int64_t>(keys.size()));
+  const std::span<int64_t> slots = block.span(to.slots);
+  for (size_t i = 0; i < slots.size(); ++i) {
+    slots[i] = wanted.values[wanted.inverse[static_cast<int64_t>(i)]];
   }
+  to.distinct_slots = block.add(std::as_const(wanted.values).span());
+  to.place = block.add(std::as_const(wanted.inverse).span());
+  ticket_.parts[t].distinct.values.resize(0);  // keys have served
 }
 
 /// Rows [first, first + count) of those asked for, as they travel.
 void TableExchange::serve(const Exec& exec, size_t t, int64_t first, int64_t count,
                           std::byte* to) const {
-  const Tensor from = tables_.tables_[t].weights;
-  const Tensor slots = ticket_.placed_.tensor(ticket_.shared_[t].slots);
-  const Wire wire = tables_.config_.forward_wire;
+  const Tensor from = table(t).resident().weights;
+  const Tensor slots = ticket_.placed.tensor(requests(t).slots);
+  const Wire wire = tables_.config().forward_wire;
   const int64_t columns = from.size(1);
   if (wire == Wire::kF32) {
     ops::gather_rows(exec, from, slots.narrow(0, first, count),
@@ -144,16 +149,16 @@ void TableExchange::serve(const Exec& exec, size_t t, int64_t first, int64_t cou
 Tensor TableExchange::exchange(const Exec& exec, const Tensor& send, const Messages& out,
                                const Messages& in) const {
   const Tensor received = exec.arena->tensor(DType::kU8, {in.total()});
-  tables_.groups_.rows->all_to_all(send, out.bytes, received, in.bytes, exec.stream)
+  tables_.groups()
+      .rows->all_to_all(send, out.bytes, received, in.bytes, exec.stream)
       .throw_if_failed();
   return received;
 }
 
 void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
-  const size_t tables = tables_.tables_.size();
-  const Wire wire = tables_.config_.forward_wire;
-  ticket_.placed_ = ticket_.block_.place(exec);
-  const auto travels = [&](size_t t) { return to[t] && !replicated(t); };
+  const size_t tables = count();
+  const Wire wire = tables_.config().forward_wire;
+  const auto travels = [&](size_t t) { return to[t] && !table(t).replicated(); };
   Messages out, in;
   const Arena::Mark mark(*exec.arena);
   for (int q = 0; q < ranks(); ++q) {
@@ -162,7 +167,7 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
     for (size_t t = 0; t < tables; ++t) {
       if (!travels(t)) continue;
       const auto peer = static_cast<size_t>(q);
-      out.bytes.back() += ticket_.shared_[t].served[peer] * row_bytes(t, own_columns(t), wire);
+      out.bytes.back() += requests(t).served[peer] * row_bytes(t, own_columns(t), wire);
       const Segment& segment = from_owner(t, q);
       in.bytes.back() += segment.count * row_bytes(t, segment.columns.width(), wire);
     }
@@ -172,7 +177,7 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
   std::vector<int64_t> first(tables, 0);
   for (size_t q = 0; q < out.bytes.size(); ++q) {
     for (size_t t = 0; t < tables; ++t) {
-      const int64_t count = !travels(t) ? 0 : ticket_.shared_[t].served[q];
+      const int64_t count = !travels(t) ? 0 : requests(t).served[q];
       if (count == 0) continue;
       serve(exec, t, first[t], count, at);
       first[t] += count;
@@ -195,9 +200,10 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
     }
   }
   for (size_t t = 0; t < tables; ++t) {
-    if (!replicated(t) || !to[t]) continue;
-    ops::gather_rows(exec, tables_.tables_[t].weights,
-                     ticket_.ids_for(exec, static_cast<TableId>(t)), to[t]);
+    if (!table(t).replicated() || !to[t]) continue;
+    const Tensor slots = ticket_.placed.tensor(requests(t).slots);
+    ops::gather_rows(exec, table(t).resident().weights,
+                     slots.narrow(0, served_before(t, tables_.rank()), to[t].size(0)), to[t]);
     ops::round_rows_to_wire(exec, wire_type(wire), to[t]);
   }
 }
@@ -205,17 +211,18 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
 /// Per table that this rank has a part of: the gradients that came for it, by rank.
 std::vector<Tensor> TableExchange::collect(const Exec& exec, const Tensor& received,
                                            std::span<const Tensor> row_gradients) const {
-  const Wire wire = tables_.config_.backward_wire;
+  const Wire wire = tables_.config().backward_wire;
   std::vector<Tensor> all(row_gradients.size());
   for (size_t t = 0; t < all.size(); ++t) {
-    if (!row_gradients[t] || tables_.tables_[t].shard.part < 0) continue;
-    all[t] = exec.arena->tensor(row_gradients[t].dtype, {total_served(t), own_columns(t)});
+    if (!row_gradients[t] || !owns(t)) continue;
+    all[t] =
+        exec.arena->tensor(row_gradients[t].dtype, {served_before(t, ranks()), own_columns(t)});
   }
   const auto* from = static_cast<const std::byte*>(received.data);
   std::vector<int64_t> first(all.size(), 0);
   for (size_t q = 0; q < static_cast<size_t>(ranks()); ++q) {
     for (size_t t = 0; t < all.size(); ++t) {
-      const int64_t count = all[t] ? ticket_.shared_[t].served[q] : 0;
+      const int64_t count = all[t] ? requests(t).served[q] : 0;
       if (count == 0) continue;
       decode(from, wire, all[t].rows(first[t], count), exec.stream);
       first[t] += count;
@@ -230,11 +237,10 @@ std::vector<Tensor> TableExchange::collect(const Exec& exec, const Tensor& recei
 std::vector<Tensor> TableExchange::whole_row_squares(const Exec& exec,
                                                      std::span<const Tensor> sums) const {
   std::vector<Tensor> squares(sums.size());
-  if (tables_.config_.optimizer != ops::RowOptimizer::kRowwiseAdagrad ||
-      tables_.config_.per_block_state) {
-    return squares;
-  }
-  const auto by_columns = [&](size_t t) { return placement(t).sharding == Sharding::kColumn; };
+  const auto by_columns = [&](size_t t) {
+    return spec(t).placement.sharding == Sharding::kColumn && !spec(t).per_block_state &&
+           std::ranges::any_of(ops::row_states(spec(t).optimizer), &ops::RowState::of_whole_row);
+  };
   bool any = false;
   for (size_t t = 0; t < sums.size(); ++t) any |= by_columns(t);
   if (!any) return squares;
@@ -244,7 +250,7 @@ std::vector<Tensor> TableExchange::whole_row_squares(const Exec& exec,
   const auto for_owners = [&](auto&& use) {  // (rank, table), in the order of the messages
     for (int q = 0; q < ranks(); ++q) {
       for (size_t t = 0; t < sums.size(); ++t) {
-        if (by_columns(t) && sums[t] && std::ranges::count(placement(t).ranks, q) > 0) use(q, t);
+        if (by_columns(t) && sums[t] && !table(t).share_of(q).empty()) use(q, t);
       }
     }
   };
@@ -252,7 +258,7 @@ std::vector<Tensor> TableExchange::whole_row_squares(const Exec& exec,
   for (size_t t = 0; t < sums.size(); ++t) {
     if (!by_columns(t) || !sums[t]) continue;
     squares[t] = exec.arena->tensor(DType::kF64, {sums[t].size(0)});
-    ops::row_mean_squares(exec, sums[t], tables_.config_.dim, squares[t]);
+    ops::row_mean_squares(exec, sums[t], spec(t).dim, squares[t]);
   }
   for_owners([&](int q, size_t t) { messages.bytes[static_cast<size_t>(q)] += bytes(t); });
   const Tensor send = exec.arena->tensor(DType::kU8, {messages.total()});
@@ -270,8 +276,8 @@ std::vector<Tensor> TableExchange::whole_row_squares(const Exec& exec,
   for_owners([&](int, size_t t) {
     const int64_t n = sums[t].size(0);
     if (!parts[t]) {
-      parts[t] =
-          exec.arena->tensor(DType::kF64, {static_cast<int64_t>(placement(t).ranks.size()), n});
+      parts[t] = exec.arena->tensor(DType::kF64,
+                                    {static_cast<int64_t>(spec(t).placement.ranks.size()), n});
     }
     copy_bytes(parts[t].select(next[t]++).data, send.device,
                static_cast<const char*>(received.data) + at, send.device,
@@ -289,7 +295,7 @@ std::vector<Tensor> TableExchange::whole_row_squares(const Exec& exec,
 void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradients, double lr,
                           int64_t step, const Tensor& finite) {
   const Arena::Mark mark(*exec.arena);
-  const Wire wire = tables_.config_.backward_wire;
+  const Wire wire = tables_.config().backward_wire;
   const size_t tables = row_gradients.size();
   Messages out, in;
   for (int q = 0; q < ranks(); ++q) {
@@ -300,7 +306,7 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
       const Segment& segment = from_owner(t, q);
       out.bytes.back() += segment.count * row_bytes(t, segment.columns.width(), wire);
       in.bytes.back() +=
-          ticket_.shared_[t].served[static_cast<size_t>(q)] * row_bytes(t, own_columns(t), wire);
+          requests(t).served[static_cast<size_t>(q)] * row_bytes(t, own_columns(t), wire);
     }
   }
   const Tensor send = exec.arena->tensor(DType::kU8, {out.total()});
@@ -321,20 +327,20 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
   std::vector<Tensor> sums = collect(exec, received, row_gradients);
   for (size_t t = 0; t < tables; ++t) {
     if (!sums[t]) continue;
-    const Ticket::Shared& shared = ticket_.shared_[t];
-    const Tensor total = exec.arena->tensor(sums[t].dtype, {shared.distinct.count, own_columns(t)});
+    const Tensor total =
+        exec.arena->tensor(sums[t].dtype, {requests(t).distinct_slots.count, own_columns(t)});
     zero(total, exec.stream);
-    ops::segment_sum(exec, sums[t], ticket_.placed_.tensor(shared.place), total);
+    ops::segment_sum(exec, sums[t], ticket_.placed.tensor(requests(t).place), total);
     sums[t] = total;
   }
   const std::vector<Tensor> squares = whole_row_squares(exec, sums);
   for (size_t t = 0; t < tables; ++t) {
     if (!sums[t]) continue;
-    const auto table = static_cast<TableId>(t);
-    ops::rowwise_update(exec, tables_.update_params(lr, step),
-                        {ticket_.placed_.tensor(ticket_.shared_[t].distinct), sums[t],
-                         tables_.weights(table), tables_.state(table), squares[t]},
-                        finite);
+    const auto& [weights, state] = table(t).resident();
+    ops::rowwise_update(
+        exec, tables_.config().update_params(spec(t).optimizer, lr, step),
+        {ticket_.placed.tensor(requests(t).distinct_slots), sums[t], weights, state, squares[t]},
+        finite);
   }
 }
 

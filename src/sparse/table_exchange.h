@@ -14,8 +14,9 @@ namespace segue::sparse {
 /// of a replicated table are at hand; their gradients go to everyone.
 class TableExchange {
  public:
-  TableExchange(const Tables& tables, Ticket& ticket) : tables_(tables), ticket_(ticket) {}
+  TableExchange(Tables& tables, Ticket& ticket) : tables_(tables), ticket_(ticket) {}
 
+  /// The ticket has keys; afterwards it has requests.
   void ask();
   /// Per table; absent ones are not asked for.
   void rows(const Exec& exec, std::span<const Tensor> to);
@@ -23,25 +24,31 @@ class TableExchange {
              const Tensor& finite);
 
  private:
-  using Segment = Ticket::Shared::Segment;
+  using Requests = Ticket::Requests;
+  using Segment = Requests::Segment;
   /// One message per rank in one buffer: where each begins.
   struct Messages {
     std::vector<int64_t> bytes;  // [ranks]
     int64_t total() const;
   };
 
-  const TablePlacement& placement(size_t t) const { return tables_.plan_.tables[t]; }
-  bool replicated(size_t t) const { return placement(t).sharding == Sharding::kReplicated; }
-  int ranks() const { return tables_.plan_.ranks; }
+  Table& table(size_t t) const { return tables_.table(static_cast<TableId>(t)); }
+  const TableSpec& spec(size_t t) const { return table(t).spec(); }
+  Requests& requests(size_t t) const { return ticket_.parts[t].requests; }
+  size_t count() const { return static_cast<size_t>(tables_.count()); }
+  int ranks() const { return tables_.plan().ranks; }
+  bool owns(size_t t) const { return !table(t).share_of(tables_.rank()).empty(); }
   /// What rank `owner` has of the rows that this rank needs: found once, by ask().
   Segment find_segment(size_t t, int owner) const;
   const Segment& from_owner(size_t t, int owner) const {
-    return ticket_.shared_[t].from[static_cast<size_t>(owner)];
+    return requests(t).from[static_cast<size_t>(owner)];
   }
+  /// Rows that the ranks before `rank` get from this one.
+  int64_t served_before(size_t t, int rank) const;
   int64_t row_bytes(size_t t, int64_t columns, Wire wire) const;
-  int64_t own_columns(size_t t) const { return tables_.tables_[t].shard.columns.width(); }
-  int64_t total_served(size_t t) const;
+  int64_t own_columns(size_t t) const { return table(t).resident().weights.size(1); }
 
+  void add_requests(size_t t, std::span<const int64_t> keys);
   void serve(const Exec& exec, size_t t, int64_t first, int64_t count, std::byte* to) const;
   Tensor exchange(const Exec& exec, const Tensor& send, const Messages& out,
                   const Messages& in) const;
@@ -49,7 +56,7 @@ class TableExchange {
                               std::span<const Tensor> row_gradients) const;
   std::vector<Tensor> whole_row_squares(const Exec& exec, std::span<const Tensor> sums) const;
 
-  const Tables& tables_;
+  Tables& tables_;
   Ticket& ticket_;
 };
 

@@ -26,7 +26,8 @@ TEST_F(GpuTablesTest, InitialValuesHaveTheBitsOfTheCpu) {
     const Tables here(config, Device::cpu(), DType::kF32, 9);
     const Tables there(config, Device::cuda(), DType::kF32, 9);
     for (const TableId id : {TableId{0}, TableId{1}}) {
-      EXPECT_EQ(cpu.values(here.weights(id)), gpu.values(there.weights(id)));
+      EXPECT_EQ(cpu.values(here.table(id).resident().weights),
+                gpu.values(there.table(id).resident().weights));
     }
   }
 }
@@ -44,16 +45,16 @@ TEST_F(GpuTablesTest, RowsAndUpdatesLikeTheCpu) {
         Tables tables(config, bed.exec.device, DType::kF32, 9);
         const std::vector<int64_t> ids = {7, 3, 7, 49, 0};
         const Lookup lookup{TableId{0}, "item", ids};
-        Ticket ticket = tables.begin(std::span(&lookup, 1));
+        Ticket ticket = tables.begin(std::span(&lookup, 1), Mode::kTraining);
         const Tensor rows = tables.rows(bed.exec, ticket, TableId{0});
         ops::test::Outputs out = {{"rows", false, bed.values(rows)}};
         for (int64_t step = 1; step <= 3; ++step) {
           tables.apply(bed.exec, ticket, TableId{0},
                        bed.parameter(static_cast<uint64_t>(step), {4, 32}), 0.1, step);
         }
-        out.push_back({"weights", true, bed.values(tables.weights(TableId{0}))});
-        if (tables.state(TableId{0}).elements() > 0) {
-          out.push_back({"state", true, bed.values(tables.state(TableId{0}))});
+        out.push_back({"weights", true, bed.values(tables.table(TableId{0}).resident().weights)});
+        if (tables.table(TableId{0}).resident().state.elements() > 0) {
+          out.push_back({"state", true, bed.values(tables.table(TableId{0}).resident().state)});
         }
         return out;
       };
@@ -80,7 +81,8 @@ TEST_F(GpuTablesTest, LargeTablesStartFast) {
   // The last rows, where 32 bits would wrap around.
   ModeBed bed(Device::cuda(), Precision::kF32);
   const int64_t last = config.tables[0].rows - 1;
-  const std::vector<double> row = bed.values(tables.weights(TableId{0}).rows(last, 1));
+  const std::vector<double> row =
+      bed.values(tables.table(TableId{0}).resident().weights.rows(last, 1));
   const Buffer memory(Device::cpu(), 512 * 4, Purpose::kScratch);
   const Tensor expected(memory.data(), DType::kF32, Device::cpu(), {1, 512});
   std::vector<int64_t> numbers = {last};

@@ -124,10 +124,11 @@ Whole empty_whole(const TablesConfig& config) {
 
 void put_shards(const Tables& tables, Whole& whole) {
   for (size_t t = 0; t < whole.size(); ++t) {
-    const LocalShard shard = tables.shard(static_cast<TableId>(t));
-    const Tensor weights = tables.weights(static_cast<TableId>(t));
+    const LocalShard shard = test::shard_of(tables, t);
+    const Tensor weights = tables.table(static_cast<TableId>(t)).resident().weights;
     for (int64_t slot = 0; slot < shard.rows(); ++slot) {
-      std::vector<float>& row = whole[t][static_cast<size_t>(shard.deal.row_of(shard.part, slot))];
+      std::vector<float>& row =
+          whole[t][static_cast<size_t>(shard.partition.row_of(shard.part, slot))];
       std::copy_n(weights.row<float>(slot), shard.columns.width(),
                   row.begin() + shard.columns.begin);
     }
@@ -144,7 +145,7 @@ Whole train_alone(const TablesConfig& config, int ranks) {
     for (const Asked& asked : all) {
       for (const Lookup& l : lookups_of(asked)) lookups.push_back(l);
     }
-    Ticket ticket = tables.begin(lookups);
+    Ticket ticket = tables.begin(lookups, Mode::kTraining);
     Sums sums(bench.exec, ticket);
     for (size_t r = 0; r < all.size(); ++r) {
       add_gradients(bench.exec, all[r], ticket, static_cast<int64_t>(4 * r), step, sums.of_table);
@@ -168,7 +169,8 @@ void expect_initial(const TablesConfig& config, const Asked& asked, const Ticket
     }
     const std::span<const int32_t> inverse = ticket.inverse(static_cast<int64_t>(l));
     for (size_t i = 0; i < inverse.size(); ++i) {
-      const float* expected = initial.weights(lookups[l].table).row<float>(lookups[l].ids[i]);
+      const float* expected =
+          initial.table(lookups[l].table).resident().weights.row<float>(lookups[l].ids[i]);
       ASSERT_TRUE(std::equal(expected, expected + 10, got.row<float>(first + inverse[i])));
     }
   }
@@ -187,7 +189,7 @@ Whole train_together(const TablesConfig& config, const std::vector<Sharding>& sh
     for (int64_t step = 1; step <= kSteps; ++step) {
       Bench bench;
       const Asked asked = asked_by(world.rank(), ranks, step);
-      Ticket ticket = tables.begin(lookups_of(asked));
+      Ticket ticket = tables.begin(lookups_of(asked), Mode::kTraining);
       const Tensor got = tables.rows(bench.exec, ticket, kLookedUp);
       if (step == 1 && config.forward_wire == Wire::kF32)
         expect_initial(config, asked, ticket, got);
@@ -215,30 +217,30 @@ void expect_near(const Whole& a, const Whole& b, float tolerance) {
 constexpr Sharding kAll[] = {Sharding::kTable, Sharding::kRow, Sharding::kColumn,
                              Sharding::kTableRow, Sharding::kReplicated};
 
-TEST(RowDealTest, EveryRowHasOnePlace) {
+TEST(RowPartitionTest, EveryRowHasOnePlace) {
   for (const int64_t rows : {1, 2, 7, 12, 50, 97}) {
     for (const int64_t parts : {1, 2, 3, 4, 7}) {
-      const RowDeal deal{rows, parts};
+      const RowPartition partition{rows, parts};
       std::vector<int64_t> counts(static_cast<size_t>(parts));
       for (int64_t row = 0; row < rows; ++row) {
-        const int64_t part = deal.part_of(row), slot = deal.slot_of(row);
+        const int64_t part = partition.part_of(row), slot = partition.slot_of(row);
         ++counts[static_cast<size_t>(part)];
-        EXPECT_EQ(deal.row_of(part, slot), row);
-        EXPECT_LT(slot, deal.count(part));
-        EXPECT_EQ(deal.dealt(row), part * deal.slots() + slot);
+        EXPECT_EQ(partition.row_of(part, slot), row);
+        EXPECT_LT(slot, partition.count(part));
+        EXPECT_EQ(partition.permuted(row), part * partition.slots() + slot);
       }
       for (int64_t p = 0; p < parts; ++p) {
-        EXPECT_EQ(deal.count(p), counts[static_cast<size_t>(p)]);
+        EXPECT_EQ(partition.count(p), counts[static_cast<size_t>(p)]);
       }
     }
   }
 }
 
-TEST(RowDealTest, NeitherBlocksNorStridesLoadOnePart) {
-  const RowDeal deal{1 << 20, 4};
+TEST(RowPartitionTest, NeitherBlocksNorStridesLoadOnePart) {
+  const RowPartition partition{1 << 20, 4};
   for (const int64_t stride : {1, 2, 4, 8, 1024}) {
     std::vector<int64_t> counts(4);
-    for (int64_t i = 0; i < 1000; ++i) ++counts[static_cast<size_t>(deal.part_of(i * stride))];
+    for (int64_t i = 0; i < 1000; ++i) ++counts[static_cast<size_t>(partition.part_of(i * stride))];
     EXPECT_LT(*std::ranges::max_element(counts), 310) << stride;
   }
 }
@@ -275,6 +277,16 @@ TEST(TablesRanksTest, EveryShardingTrainsAsOneRankDoes) {
               ranks),
           alone, 2e-6f);
     }
+  }
+}
+
+TEST(TablesRanksTest, EveryTableHasItsOwnOptimizer) {
+  TablesConfig config = config_for(ops::RowOptimizer::kRowwiseAdagrad);
+  config.tables[1].optimizer = OptimizerChoice::kAdam;
+  config.tables[2].optimizer = OptimizerChoice::kSgd;
+  const Whole alone = train_alone(config, 3);
+  for (const Sharding s : kAll) {
+    expect_near(train_together(config, {s, s, s, s}, 3), alone, 2e-6f);
   }
 }
 
@@ -324,7 +336,7 @@ TEST(TablesRanksTest, AHotIdDoesNotAddTraffic) {
       }
       Bench bench;
       const Lookup lookup{TableId{0}, "item", ids};
-      Ticket ticket = tables.begin(std::span(&lookup, 1));
+      Ticket ticket = tables.begin(std::span(&lookup, 1), Mode::kTraining);
       const Tensor rows = tables.rows(bench.exec, ticket, TableId{0});
       tables.apply(bench.exec, ticket, TableId{0}, rows, 0.1, 1);
       sent[static_cast<size_t>(world.rank())] =

@@ -35,6 +35,14 @@ TEST(TablesConfigTest, ValidateNamesTheMistake) {
   EXPECT_TRUE(contains(message([](auto& c) { c.tables[0].init_bound = NAN; }), "`init_bound`"));
   EXPECT_TRUE(contains(message([](auto& c) { c.eps = -1; }), "`eps`"));
   EXPECT_TRUE(contains(message([](auto& c) { c.beta2 = 1; }), "`beta2`"));
+  EXPECT_TRUE(contains(message([](auto& c) { c.tables[1].dim = -1; }), "table `artist`: `dim`"));
+  EXPECT_TRUE(contains(message([](auto& c) { c.tables[1].dim = 1 << 17; }), "`artist`: `dim`"));
+  // Rows are limited by the table's own width.
+  EXPECT_TRUE(contains(message([](auto& c) {
+                         c.tables[1].dim = 1 << 16;
+                         c.tables[1].rows = int64_t{1} << 44;
+                       }),
+                       "table `artist`: `rows`"));
 }
 
 TEST(TablesConfigTest, ResolvedConfigReadsBackEqual) {
@@ -49,8 +57,13 @@ TEST(TablesConfigTest, ResolvedConfigReadsBackEqual) {
   }
   base::ConfigSources sources;
   sources.use_environment = false;
-  sources.sets = {"optimizer=sgd", "dim=8", "tables.1.rows=7"};
+  sources.sets = {"optimizer=sgd", "dim=8", "tables.1.rows=7", "tables.1.dim=3",
+                  "tables.1.optimizer=adam"};
   base::load_config(config, sources);
+  EXPECT_EQ(config.dim_of(config.tables[0]), 8);
+  EXPECT_EQ(config.dim_of(config.tables[1]), 3);
+  EXPECT_EQ(config.optimizer_of(config.tables[0]), ops::RowOptimizer::kSgd);
+  EXPECT_EQ(config.optimizer_of(config.tables[1]), ops::RowOptimizer::kAdam);
   EXPECT_EQ(config.optimizer, ops::RowOptimizer::kSgd);
   EXPECT_EQ(config.dim, 8);
   EXPECT_EQ(config.tables[1].rows, 7);
@@ -80,12 +93,16 @@ TEST(TablesTest, InitIsAFunctionOfSeedNameRowAndColumn) {
   std::swap(changed.tables[0], changed.tables[1]);
   changed.tables[1].rows = 80;
   const Tables b(changed, Device::cpu(), DType::kF32, 1);
-  EXPECT_EQ(bytes_of(a.weights(a.id("item"))), bytes_of(b.weights(b.id("item")).rows(0, 50)));
-  EXPECT_EQ(bytes_of(a.weights(a.id("artist"))), bytes_of(b.weights(b.id("artist"))));
+  EXPECT_EQ(bytes_of(a.table(a.id("item")).resident().weights),
+            bytes_of(b.table(b.id("item")).resident().weights.rows(0, 50)));
+  EXPECT_EQ(bytes_of(a.table(a.id("artist")).resident().weights),
+            bytes_of(b.table(b.id("artist")).resident().weights));
 
   const Tables other_seed(config, Device::cpu(), DType::kF32, 2);
-  EXPECT_NE(bytes_of(a.weights(TableId{0})), bytes_of(other_seed.weights(TableId{0})));
-  EXPECT_NE(bytes_of(a.weights(a.id("item")).rows(0, 20)), bytes_of(a.weights(a.id("artist"))));
+  EXPECT_NE(bytes_of(a.table(TableId{0}).resident().weights),
+            bytes_of(other_seed.table(TableId{0}).resident().weights));
+  EXPECT_NE(bytes_of(a.table(a.id("item")).resident().weights.rows(0, 20)),
+            bytes_of(a.table(a.id("artist")).resident().weights));
 }
 
 TEST(TablesTest, InitIsUniformWithinOneOverRootRows) {
@@ -95,7 +112,7 @@ TEST(TablesTest, InitIsUniformWithinOneOverRootRows) {
   const Tables tables(config, Device::cpu(), DType::kF32, 3);
   const double bound = 1 / std::sqrt(400.0);
   double largest = 0, sum = 0, squares = 0;
-  const std::vector<double> values = values_of(tables.weights(TableId{0}));
+  const std::vector<double> values = values_of(tables.table(TableId{0}).resident().weights);
   for (const double w : values) {
     largest = std::max(largest, std::abs(w));
     sum += w;
@@ -106,7 +123,7 @@ TEST(TablesTest, InitIsUniformWithinOneOverRootRows) {
   EXPECT_GT(largest, 0.99 * bound);
   EXPECT_NEAR(sum / n, 0, 4 * bound / std::sqrt(3 * n));  // four standard errors
   EXPECT_NEAR(squares / n, bound * bound / 3, 0.05 * bound * bound);
-  for (const double s : values_of(tables.state(TableId{0}))) ASSERT_EQ(s, 0);
+  for (const double s : values_of(tables.table(TableId{0}).resident().state)) ASSERT_EQ(s, 0);
 }
 
 TEST(TablesTest, BytesAddUpByOptimizer) {
@@ -126,6 +143,61 @@ TEST(TablesTest, BytesAddUpByOptimizer) {
   }
 }
 
+TEST(TablesTest, ATableMayHaveItsOwnWidthAndOptimizer) {
+  using ops::RowOptimizer;
+  constexpr OptimizerChoice kChoices[] = {OptimizerChoice::kRowwiseAdagrad,
+                                          OptimizerChoice::kAdagrad, OptimizerChoice::kSgd,
+                                          OptimizerChoice::kAdam};
+  for (size_t choice = 0; choice < std::size(kChoices); ++choice) {
+    TablesConfig config = two_tables(), other = two_tables();
+    config.tables[1].dim = other.dim = 9;
+    config.tables[1].optimizer = kChoices[choice];
+    other.optimizer = static_cast<RowOptimizer>(choice);
+    Tables mixed(config, Device::cpu(), DType::kF32, 1);
+    Tables plain(two_tables(), Device::cpu(), DType::kF32, 1);
+    Tables alike(other, Device::cpu(), DType::kF32, 1);
+    // Each table does what it would among tables of its own sort.
+    const auto train = [](Tables& tables, TableId id) {
+      Bench bench;
+      const Ids ids{4, 9, 4};
+      const Lookup lookup{id, "feature", ids};
+      for (int64_t step = 1; step <= 3; ++step) {
+        Ticket ticket = tables.begin(std::span(&lookup, 1), Mode::kTraining);
+        const Tensor rows = tables.rows(bench.exec, ticket, id);
+        EXPECT_EQ(rows.size(1), tables.table(id).spec().dim);
+        tables.apply(bench.exec, ticket, id, rows, 0.1, step);
+      }
+      const auto& [weights, state] = tables.table(id).resident();
+      return std::pair(bytes_of(weights), bytes_of(state));
+    };
+    EXPECT_EQ(train(mixed, TableId{0}), train(plain, TableId{0}));
+    EXPECT_EQ(train(mixed, TableId{1}), train(alike, TableId{1}));
+  }
+}
+
+TEST(TablesTest, TablesOfSeveralOptimizersAreUpdatedInOneCall) {
+  TablesConfig config = two_tables();
+  config.tables[0].optimizer = OptimizerChoice::kSgd;
+  Tables together(config, Device::cpu(), DType::kF32, 1),
+      apart(config, Device::cpu(), DType::kF32, 1);
+  Bench bench;
+  const Ids ids{4, 9};
+  const Lookup lookups[] = {{TableId{0}, "item_id", ids}, {TableId{1}, "artist_id", ids}};
+  const TableId both[] = {TableId{1}, TableId{0}};
+  Ticket ticket = together.begin(lookups, Mode::kTraining);
+  const Tensor gradients = together.rows(bench.exec, ticket, both);
+  together.apply(bench.exec, ticket, both, gradients, 0.1, 1);
+  Ticket other = apart.begin(lookups, Mode::kTraining);
+  apart.apply(bench.exec, other, TableId{1}, gradients.rows(0, 2), 0.1, 1);
+  apart.apply(bench.exec, other, TableId{0}, gradients.rows(2, 2), 0.1, 1);
+  for (const TableId id : both) {
+    EXPECT_EQ(bytes_of(together.table(id).resident().weights),
+              bytes_of(apart.table(id).resident().weights));
+    EXPECT_EQ(bytes_of(together.table(id).resident().state),
+              bytes_of(apart.table(id).resident().state));
+  }
+}
+
 // ---- lookups -----------------------------------------------------------------------------------
 
 TEST(TablesTest, LookupEqualsAPlainGather) {
@@ -139,14 +211,14 @@ TEST(TablesTest, LookupEqualsAPlainGather) {
   const Lookup lookups[] = {{TableId{0}, "item_id", history},
                             {TableId{1}, "artist_id", artists},
                             {TableId{0}, "item_candidate_id", candidates}};
-  Ticket ticket = tables.begin(lookups);
+  Ticket ticket = tables.begin(lookups, Mode::kTraining);
   // Features that share a table are deduped together.
   EXPECT_LE(ticket.distinct_rows(TableId{0}), 50);
-  EXPECT_TRUE(std::ranges::is_sorted(ticket.distinct_ids(TableId{0})));
+  EXPECT_TRUE(std::ranges::is_sorted(ticket.slots(TableId{0})));
   for (size_t l = 0; l < std::size(lookups); ++l) {
     const Tensor rows = tables.rows(bench.exec, ticket, lookups[l].table);
     EXPECT_EQ(rows.size(0), ticket.distinct_rows(lookups[l].table));
-    const Tensor weights = tables.weights(lookups[l].table);
+    const Tensor weights = tables.table(lookups[l].table).resident().weights;
     const auto inverse = ticket.inverse(static_cast<int64_t>(l));
     ASSERT_EQ(inverse.size(), lookups[l].ids.size());
     for (size_t i = 0; i < inverse.size(); ++i) {
@@ -159,15 +231,15 @@ TEST(TablesTest, LookupEqualsAPlainGather) {
 TEST(TablesTest, EmptyLookups) {
   Bench bench;
   Tables tables(two_tables(), Device::cpu(), DType::kF32, 1);
-  const std::vector<std::byte> before = bytes_of(tables.weights(TableId{0}));
+  const std::vector<std::byte> before = bytes_of(tables.table(TableId{0}).resident().weights);
   const std::vector<Lookup> lookups = {{TableId{0}, "item_id", {}}};
-  Ticket ticket = tables.begin(lookups);
+  Ticket ticket = tables.begin(lookups, Mode::kTraining);
   EXPECT_EQ(ticket.distinct_rows(TableId{0}), 0);
   const Tensor rows = tables.rows(bench.exec, ticket, TableId{0});
   EXPECT_EQ(rows.size(0), 0);
   EXPECT_EQ(rows.size(1), 6);
   tables.apply(bench.exec, ticket, TableId{0}, rows, 0.1, 1);
-  EXPECT_EQ(bytes_of(tables.weights(TableId{0})), before);
+  EXPECT_EQ(bytes_of(tables.table(TableId{0}).resident().weights), before);
 }
 
 TEST(TablesTest, RowsTakeNothingFromTheArenaButThemselves) {
@@ -177,7 +249,7 @@ TEST(TablesTest, RowsTakeNothingFromTheArenaButThemselves) {
   Tables tables(config, Device::cpu(), DType::kF32, 1);
   const Ids ids{1, 2, 3};
   const Lookup lookups[] = {{TableId{0}, "item_id", ids}};
-  Ticket ticket = tables.begin(lookups);
+  Ticket ticket = tables.begin(lookups, Mode::kTraining);
   const Tensor rows = tables.rows(bench.exec, ticket, TableId{0});
   const int64_t used = bench.arena.used();
   EXPECT_EQ(used, 256);
@@ -189,16 +261,17 @@ TEST(TablesTest, RowsTakeNothingFromTheArenaButThemselves) {
 
 TEST(TablesTest, OutOfRangeErrorSaysWhatAndLeavesTablesAlone) {
   Tables tables(two_tables(), Device::cpu(), DType::kF32, 1);
-  const std::vector<std::byte> before = bytes_of(tables.weights(TableId{1}));
+  const std::vector<std::byte> before = bytes_of(tables.table(TableId{1}).resident().weights);
   const Ids items{1, 2};
   const Ids artists{3, 20, -4};
   const Lookup lookups[] = {{TableId{0}, "item_id", items}, {TableId{1}, "artist_id", artists}};
-  const std::string text = message_of(ErrorCode::kOutOfRange, [&] { (void)tables.begin(lookups); });
+  const std::string text =
+      message_of(ErrorCode::kOutOfRange, [&] { (void)tables.begin(lookups, Mode::kTraining); });
   EXPECT_TRUE(contains(text, "feature `artist_id` has id 20")) << text;
   EXPECT_TRUE(contains(text, "table `artist` has 20 rows (ids 0 to 19)")) << text;
   EXPECT_TRUE(contains(text, "2 of 3 ids")) << text;
   EXPECT_TRUE(contains(text, "\"clamp\" or \"zero\"")) << text;
-  EXPECT_EQ(bytes_of(tables.weights(TableId{1})), before);
+  EXPECT_EQ(bytes_of(tables.table(TableId{1}).resident().weights), before);
   EXPECT_EQ(tables.out_of_range_counts()[1], 0);
 
   const Ids far(100'000, 5);  // the first one is found across chunks of work
@@ -206,8 +279,9 @@ TEST(TablesTest, OutOfRangeErrorSaysWhatAndLeavesTablesAlone) {
   late[70'000] = -9;
   late[99'999] = 51;
   const Lookup big[] = {{TableId{0}, "item_id", late}};
-  EXPECT_TRUE(
-      contains(message_of(ErrorCode::kOutOfRange, [&] { (void)tables.begin(big); }), "has id -9"));
+  EXPECT_TRUE(contains(
+      message_of(ErrorCode::kOutOfRange, [&] { (void)tables.begin(big, Mode::kTraining); }),
+      "has id -9"));
 }
 
 TEST(TablesTest, ClampTakesTheNearestRowAndCounts) {
@@ -216,11 +290,11 @@ TEST(TablesTest, ClampTakesTheNearestRowAndCounts) {
   Tables tables(config, Device::cpu(), DType::kF32, 1);
   const Ids ids{-3, 5, 1000, 49, INT64_MAX, INT64_MIN};
   const Lookup lookups[] = {{TableId{0}, "item_id", ids}};
-  Ticket ticket = tables.begin(lookups);
-  EXPECT_TRUE(std::ranges::equal(ticket.distinct_ids(TableId{0}), Ids{0, 5, 49}));
+  Ticket ticket = tables.begin(lookups, Mode::kTraining);
+  EXPECT_TRUE(std::ranges::equal(ticket.slots(TableId{0}), Ids{0, 5, 49}));
   EXPECT_TRUE(std::ranges::equal(ticket.inverse(0), std::vector<int32_t>{0, 1, 2, 2, 2, 0}));
   EXPECT_EQ(tables.out_of_range_counts()[0], 4);
-  (void)tables.begin(lookups);
+  (void)tables.begin(lookups, Mode::kTraining);
   EXPECT_EQ(tables.out_of_range_counts()[0], 8);
   EXPECT_EQ(tables.out_of_range_counts()[1], 0);
 }
@@ -233,7 +307,7 @@ TEST(TablesTest, ZeroReadsZerosAndIsNeverUpdated) {
   Tables tables(config, Device::cpu(), DType::kF32, 1);
   const Ids ids{-1, 7, 50, 7};
   const Lookup lookups[] = {{TableId{0}, "item_id", ids}};
-  Ticket ticket = tables.begin(lookups);
+  Ticket ticket = tables.begin(lookups, Mode::kTraining);
   EXPECT_TRUE(std::ranges::equal(ticket.inverse(0), std::vector<int32_t>{-1, 0, -1, 0}));
   EXPECT_EQ(tables.out_of_range_counts()[0], 2);
 
@@ -243,11 +317,11 @@ TEST(TablesTest, ZeroReadsZerosAndIsNeverUpdated) {
   for (const int64_t zero_row : {0, 2}) {
     for (int64_t c = 0; c < 6; ++c) EXPECT_EQ(expanded.row<float>(zero_row)[c], 0);
   }
-  const std::vector<double> before = values_of(tables.weights(TableId{0}));
+  const std::vector<double> before = values_of(tables.table(TableId{0}).resident().weights);
   const Tensor gradients = bench.exec.statistic({1, 6});
   std::ranges::fill(gradients.span<float>(), 1.0f);
   tables.apply(bench.exec, ticket, TableId{0}, gradients, 1, 1);
-  const std::vector<double> after = values_of(tables.weights(TableId{0}));
+  const std::vector<double> after = values_of(tables.table(TableId{0}).resident().weights);
   for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i] != after[i], i / 6 == 7);
 }
 
@@ -266,12 +340,13 @@ TEST(TablesTest, WiresRoundRowsAndGradients) {
     config.backward_wire = wire;
     config.optimizer = ops::RowOptimizer::kSgd;
     Tables tables(config, Device::cpu(), DType::kF32, 1);
-    Ticket ticket = tables.begin(lookups);
-    const std::vector<double> before = values_of(tables.weights(TableId{0}));
+    Ticket ticket = tables.begin(lookups, Mode::kTraining);
+    const std::vector<double> before = values_of(tables.table(TableId{0}).resident().weights);
     const Tensor rows = tables.rows(bench.exec, ticket, TableId{0});
     for (int64_t i = 0; i < 2; ++i) {
       for (int64_t c = 0; c < 6; ++c) {
-        const float weight = tables.weights(TableId{0}).row<float>(ids[static_cast<size_t>(i)])[c];
+        const float weight =
+            tables.table(TableId{0}).resident().weights.row<float>(ids[static_cast<size_t>(i)])[c];
         EXPECT_EQ(rows.row<float>(i)[c], rounded(weight));
         EXPECT_NE(rows.row<float>(i)[c], weight);
       }
@@ -282,7 +357,7 @@ TEST(TablesTest, WiresRoundRowsAndGradients) {
     tables.apply(bench.exec, ticket, TableId{0}, gradients, 1, 1);
     EXPECT_EQ(gradients.span<float>()[0], exact);  // the caller's numbers stay
     for (int64_t c = 0; c < 6; ++c) {
-      EXPECT_EQ(tables.weights(TableId{0}).row<float>(9)[c],
+      EXPECT_EQ(tables.table(TableId{0}).resident().weights.row<float>(9)[c],
                 static_cast<float>(before[static_cast<size_t>(9 * 6 + c)]) - rounded(exact));
     }
   }

@@ -26,6 +26,13 @@ inline TablesConfig two_tables() {
   return config;
 }
 
+/// What a rank keeps of a static table.
+inline LocalShard shard_of(const Tables& tables, size_t t) {
+  const TableConfig& config = tables.config().tables[t];
+  return local_shard(tables.plan().tables[t], config.rows, tables.config().dim_of(config),
+                     tables.rank());
+}
+
 /// Arena and Exec for one test.
 struct Bench {
   Arena arena{Device::cpu(), int64_t{64} << 20};

@@ -96,7 +96,9 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 }
 
 /// Training below never names an item from here on.
-int64_t first_untouched(const Tables& tables) { return tables.weights(TableId{0}).size(0) * 4 / 5; }
+int64_t first_untouched(const Tables& tables) {
+  return tables.table(TableId{0}).resident().weights.size(0) * 4 / 5;
+}
 
 /// Trains table `item` for some steps on random ids and gradients, one gradient per occurrence;
 /// `see` learns every (id, gradient), `finish` the end of every step.
@@ -114,7 +116,7 @@ void train(Tables& tables, Precision precision, See&& see, Finish&& finish) {
     }
     const Lookup lookups[] = {{TableId{0}, "item_id", history},
                               {TableId{0}, "item_candidate_id", candidates}};
-    Ticket ticket = tables.begin(lookups);
+    Ticket ticket = tables.begin(lookups, Mode::kTraining);
     const Tensor sums = bench.exec.statistic({ticket.distinct_rows(TableId{0}), dim});
     zero(sums);
     for (size_t l = 0; l < std::size(lookups); ++l) {
@@ -150,22 +152,24 @@ class TablesOptimizerTest : public testing::TestWithParam<ops::RowOptimizer> {
 
 TEST_P(TablesOptimizerTest, OneUpdatePerDistinctRow) {
   Tables doubles(config(), Device::cpu(), DType::kF64, 5);
-  Reference<double> reference(config(), doubles.weights(TableId{0}));
+  Reference<double> reference(config(), doubles.table(TableId{0}).resident().weights);
   train(
       doubles, Precision::kF64, [&](int64_t id, const auto& g) { reference.add_gradient(id, g); },
       [&](double lr, int64_t step) { reference.step(lr, step); });
   const double moved = largest_difference(
       reference.weights(),
-      values_of(Tables(config(), Device::cpu(), DType::kF64, 5).weights(TableId{0})));
+      values_of(
+          Tables(config(), Device::cpu(), DType::kF64, 5).table(TableId{0}).resident().weights));
   EXPECT_GT(moved, 1e-4);
   // A few dozen roundings of numbers near 1 separate the two.
-  EXPECT_LE(largest_difference(values_of(doubles.weights(TableId{0})), reference.weights()),
+  EXPECT_LE(largest_difference(values_of(doubles.table(TableId{0}).resident().weights),
+                               reference.weights()),
             64 * 0x1p-53);
 
   // In float: at most twice the error that the plain loops make in float.
   Tables floats(config(), Device::cpu(), DType::kF32, 5);
-  Reference<float> plain(config(), floats.weights(TableId{0}));
-  Reference<double> exact(config(), floats.weights(TableId{0}));
+  Reference<float> plain(config(), floats.table(TableId{0}).resident().weights);
+  Reference<double> exact(config(), floats.table(TableId{0}).resident().weights);
   train(
       floats, Precision::kF32,
       [&](int64_t id, const auto& g) {
@@ -176,8 +180,9 @@ TEST_P(TablesOptimizerTest, OneUpdatePerDistinctRow) {
         plain.step(static_cast<float>(lr), step);
         exact.step(lr, step);
       });
-  EXPECT_LE(largest_difference(values_of(floats.weights(TableId{0})), exact.weights()),
-            2 * largest_difference(plain.weights(), exact.weights()));
+  EXPECT_LE(
+      largest_difference(values_of(floats.table(TableId{0}).resident().weights), exact.weights()),
+      2 * largest_difference(plain.weights(), exact.weights()));
 }
 
 TEST_P(TablesOptimizerTest, UnreferencedRowsKeepTheirBits) {
@@ -187,11 +192,16 @@ TEST_P(TablesOptimizerTest, UnreferencedRowsKeepTheirBits) {
       tables, Precision::kF32, [](int64_t, const auto&) {}, [](double, int64_t) {});
   const int64_t first = first_untouched(tables);
   const auto tail = [first](const Tensor& t) { return bytes_of(t.rows(first, t.size(0) - first)); };
-  EXPECT_EQ(tail(tables.weights(TableId{0})), tail(untouched.weights(TableId{0})));
-  EXPECT_EQ(tail(tables.state(TableId{0})), tail(untouched.state(TableId{0})));
-  EXPECT_EQ(bytes_of(tables.weights(TableId{1})), bytes_of(untouched.weights(TableId{1})));
-  EXPECT_EQ(bytes_of(tables.state(TableId{1})), bytes_of(untouched.state(TableId{1})));
-  EXPECT_NE(bytes_of(tables.weights(TableId{0})), bytes_of(untouched.weights(TableId{0})));
+  EXPECT_EQ(tail(tables.table(TableId{0}).resident().weights),
+            tail(untouched.table(TableId{0}).resident().weights));
+  EXPECT_EQ(tail(tables.table(TableId{0}).resident().state),
+            tail(untouched.table(TableId{0}).resident().state));
+  EXPECT_EQ(bytes_of(tables.table(TableId{1}).resident().weights),
+            bytes_of(untouched.table(TableId{1}).resident().weights));
+  EXPECT_EQ(bytes_of(tables.table(TableId{1}).resident().state),
+            bytes_of(untouched.table(TableId{1}).resident().state));
+  EXPECT_NE(bytes_of(tables.table(TableId{0}).resident().weights),
+            bytes_of(untouched.table(TableId{0}).resident().weights));
 }
 
 TEST_P(TablesOptimizerTest, EqualBitsOnOneAndTwoThreads) {
@@ -204,8 +214,8 @@ TEST_P(TablesOptimizerTest, EqualBitsOnOneAndTwoThreads) {
     Tables tables(big, Device::cpu(), DType::kF32, 5);
     train(
         tables, Precision::kF32, [](int64_t, const auto&) {}, [](double, int64_t) {});
-    weights.push_back(bytes_of(tables.weights(TableId{0})));
-    states.push_back(bytes_of(tables.state(TableId{0})));
+    weights.push_back(bytes_of(tables.table(TableId{0}).resident().weights));
+    states.push_back(bytes_of(tables.table(TableId{0}).resident().state));
   }
   base::set_num_threads(before);
   EXPECT_EQ(weights[0], weights[1]);

@@ -90,7 +90,7 @@ class RankModel {
     parameters_.allocate(Device::cpu(), DType::kF32, 7);
   }
 
-  std::vector<CheckpointArray> arrays() const { return model_arrays(parameters_, tables_); }
+  std::vector<CheckpointArray> arrays() { return model_arrays(parameters_, tables_); }
 
   void fill() {
     visit([](float& place, float value) { place = value; });
@@ -114,12 +114,12 @@ class RankModel {
   void visit(Use use) {
     const sparse::TablesConfig& config = tables_.config();
     for (size_t t = 0; t < config.tables.size(); ++t) {
-      const sparse::LocalShard shard = tables_.shard(static_cast<TableId>(t));
-      const Tensor weights = tables_.weights(static_cast<TableId>(t));
-      const Tensor state = tables_.state(static_cast<TableId>(t));
+      const sparse::LocalShard shard = sparse::local_shard(
+          tables_.plan().tables[t], config.tables[t].rows, kDim, tables_.rank());
+      const auto& [weights, state] = tables_.table(static_cast<TableId>(t)).resident();
       const int64_t width = shard.columns.width(), begin = shard.columns.begin;
       for (int64_t slot = 0; slot < shard.rows(); ++slot) {
-        const int64_t row = shard.deal.row_of(shard.part, slot);
+        const int64_t row = shard.partition.row_of(shard.part, slot);
         for (int64_t c = 0; c < width; ++c) {
           use(weights.row<float>(slot)[c], value_of(t, false, row, begin + c));
         }
@@ -327,12 +327,12 @@ TEST(CheckpointLayoutsTest, ExportPutsTheRowsInOrder) {
   EXPECT_EQ(item[17 * kDim + 9], value_of(0, false, 17, 9));
 }
 
-/// The place of every row is computed: another deal would read old checkpoints as other rows. A
-/// change here needs another word for `deal` in the manifest.
+/// The place of every row is computed: another partition would read old checkpoints as other rows.
+/// A change here needs another word for `deal` in the manifest.
 TEST(CheckpointLayoutsTest, TheDealIsPartOfTheFormat) {
-  const sparse::RowDeal deal{11, 3};
+  const sparse::RowPartition partition{11, 3};
   std::vector<int64_t> parts;
-  for (int64_t row = 0; row < deal.rows; ++row) parts.push_back(deal.part_of(row));
+  for (int64_t row = 0; row < partition.rows; ++row) parts.push_back(partition.part_of(row));
   EXPECT_EQ(parts, (std::vector<int64_t>{1, 2, 0, 2, 0, 1, 1, 2, 0, 0, 1}));
 }
 
@@ -360,7 +360,7 @@ TEST(GpuCheckpointLayoutsTest, PartsReachAGpu) {
   stream.synchronize();
   int64_t wrong = 0;
   for (int64_t slot = 0; slot < part.rows(); ++slot) {
-    const float* row = &whole[static_cast<size_t>(part.deal.row_of(1, slot) * kColumns + 8)];
+    const float* row = &whole[static_cast<size_t>(part.partition.row_of(1, slot) * kColumns + 8)];
     const float* in_part = &found[static_cast<size_t>(slot * 40)];
     wrong += !std::equal(in_part, in_part + 40, row);
   }

@@ -27,7 +27,7 @@ constexpr int64_t kMostManifestBytes = int64_t{256} << 20;
 constexpr const char* kFormat = "segue checkpoint";
 constexpr const char* kRecordFormat = "segue checkpoint of a rank";
 constexpr int64_t kAlone = 1, kSeveralRanks = 2;  // format versions
-// sparse::RowDeal: where a row of a part lies is computed, so the rule belongs to the format.
+// sparse::RowPartition: where a row of a part lies is computed, so the rule belongs to the format.
 constexpr const char* kDeal = "splitmix64";
 
 std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
@@ -97,7 +97,7 @@ Json to_json(std::span<const SavedPart> parts) {
                     {"name", saved.name},
                     {"shape", saved.part.shape},
                     {"rows_part", saved.part.part},
-                    {"rows_parts", saved.part.deal.parts},
+                    {"rows_parts", saved.part.partition.parts},
                     {"columns", std::move(columns)}});
   }
   return list;
@@ -107,10 +107,10 @@ Json to_json(std::span<const SavedPart> parts) {
 bool part_from(const Json& j, ArrayPart& part) {
   part.shape = whole_numbers(j, "shape");
   if (part.shape.empty() || !is_storable(part.shape)) return false;
-  part.deal = {part.shape[0], whole_number(j, "rows_parts", -1)};
+  part.partition = {part.shape[0], whole_number(j, "rows_parts", -1)};
   part.part = whole_number(j, "rows_part", -1);
-  if (part.deal.parts < 1 || part.deal.parts > kMostRanks || part.part < 0 ||
-      part.part >= part.deal.parts) {
+  if (part.partition.parts < 1 || part.partition.parts > kMostRanks || part.part < 0 ||
+      part.part >= part.partition.parts) {
     return false;
   }
   const std::vector<int64_t> columns = whole_numbers(j, "columns");
@@ -187,7 +187,7 @@ CheckpointManifest from_json(const Json& j, const std::string& path) {
   if (version == kSeveralRanks) {
     m.ranks = static_cast<int>(whole_number(j, "ranks", 1, kMostRanks));
     const std::string deal = text_of(j, "deal");
-    if (deal != kDeal) fail_version(j, path, "rows dealt by " + deal);
+    if (deal != kDeal) fail_version(j, path, "rows partitioned by " + deal);
     m.parts = parts_from(j, m.ranks);
   }
   const Json& state = member_of(j, "state");

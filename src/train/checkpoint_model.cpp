@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "ops/optimizer.h"
 
 namespace segue::train {
 namespace {
@@ -16,7 +15,7 @@ namespace {
 constexpr int64_t kExportChunk = 16 << 20;
 constexpr std::string_view kDense = "dense", kTables = "tables";
 constexpr std::string_view kParameter = "param/", kFirstMoment = "adam_m/",
-                           kSecondMoment = "adam_v/", kWeight = "weight/", kState = "state/";
+                           kSecondMoment = "adam_v/", kWeight = "weight/";
 
 /// The reference's name of what is a weight; empty for all other arrays.
 std::string exported_name(const Checkpoint::Array& array, bool tables) {
@@ -29,69 +28,6 @@ std::string exported_name(const Checkpoint::Array& array, bool tables) {
   }
   return {};
 }
-
-constexpr const char* kBlocksHint =
-    "sparse.per_block_state keeps an accumulator per block of columns, which only as many blocks "
-    "can take over";
-
-/// The ranges of `block` in each of `times` rows of width `dim` that lie one after the other.
-std::vector<ColumnRange> ranges_of(const sparse::ColumnBlock& block, int64_t dim, int64_t times) {
-  std::vector<ColumnRange> ranges;
-  for (int64_t i = 0; i < times && block.width() > 0; ++i) {
-    ranges.push_back({i * dim + block.begin, block.width()});
-  }
-  return ranges;
-}
-
-/// One table as this rank has it: which rows, which columns, who saves what several have.
-class TableArrays {
- public:
-  TableArrays(const sparse::Tables& tables, sparse::TableId id)
-      : tables_(tables),
-        config_(tables.config()),
-        placement_(tables.plan().tables[static_cast<size_t>(id)]),
-        shard_(tables.shard(id)),
-        rows_(config_.tables[static_cast<size_t>(id)].rows) {}
-
-  void describe_weights(CheckpointArray& array) const {
-    set(array, config_.dim, ranges_of(shard_.columns, config_.dim, 1), false);
-  }
-
-  void describe_state(CheckpointArray& array) const {
-    const auto blocks = static_cast<int64_t>(placement_.ranks.size());
-    if (config_.optimizer != ops::RowOptimizer::kRowwiseAdagrad) {
-      const int64_t times = ops::row_state_size(config_.optimizer, config_.dim) / config_.dim;
-      set(array, times * config_.dim, ranges_of(shard_.columns, config_.dim, times), false);
-    } else if (by_columns() && config_.per_block_state) {
-      set(array, blocks, {{owner(), 1}}, false);
-    } else {
-      set(array, 1, {{0, 1}}, by_columns());
-    }
-    if (config_.optimizer == ops::RowOptimizer::kRowwiseAdagrad) array.hint = kBlocksHint;
-  }
-
- private:
-  bool by_columns() const { return placement_.sharding == sparse::Sharding::kColumn; }
-  /// Place of this rank among the owners.
-  int64_t owner() const {
-    return std::ranges::find(placement_.ranks, tables_.rank()) - placement_.ranks.begin();
-  }
-
-  /// Where all owners have the same, the first one saves it.
-  void set(CheckpointArray& array, int64_t columns, std::vector<ColumnRange> ranges,
-           bool same_everywhere) const {
-    if (tables_.plan().ranks == 1) return;
-    same_everywhere |= placement_.sharding == sparse::Sharding::kReplicated;
-    array.part = ArrayPart{{rows_, columns}, shard_.deal, shard_.part, std::move(ranges)};
-    array.saved_here = shard_.part >= 0 && (!same_everywhere || owner() == 0);
-  }
-
-  const sparse::Tables& tables_;
-  const sparse::TablesConfig& config_;
-  const sparse::TablePlacement& placement_;
-  sparse::LocalShard shard_;
-  int64_t rows_;
-};
 
 /// Rows in order, whoever saved them.
 void write_whole(const Checkpoint::Array& array, base::AtomicFile& file) {
@@ -111,22 +47,20 @@ void write_whole(const Checkpoint::Array& array, base::AtomicFile& file) {
 }  // namespace
 
 std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
-                                          const sparse::Tables& tables) {
+                                          sparse::Tables& tables) {
   std::vector<CheckpointArray> arrays;
-  const auto add = [&](std::string_view file, std::string_view kind, std::string_view name,
-                       const Tensor& value) {
-    arrays.push_back({std::string(file), fmt::format("{}{}", kind, name), value, {}, true, {}});
+  const auto add = [&](std::string_view kind, std::string_view name, const Tensor& value) {
+    arrays.push_back({std::string(kDense), fmt::format("{}{}", kind, name), value, {}, true, {}});
   };
-  for (const model::Parameter& p : parameters.all()) add(kDense, kParameter, p.name, p.value);
-  for (const model::Parameter& p : parameters.all()) add(kDense, kFirstMoment, p.name, p.m);
-  for (const model::Parameter& p : parameters.all()) add(kDense, kSecondMoment, p.name, p.v);
+  for (const model::Parameter& p : parameters.all()) add(kParameter, p.name, p.value);
+  for (const model::Parameter& p : parameters.all()) add(kFirstMoment, p.name, p.m);
+  for (const model::Parameter& p : parameters.all()) add(kSecondMoment, p.name, p.v);
   for (const sparse::TableConfig& table : tables.config().tables) {
-    const sparse::TableId id = tables.id(table.name);
-    const TableArrays describe(tables, id);
-    add(kTables, kWeight, table.name, tables.weights(id));
-    describe.describe_weights(arrays.back());
-    add(kTables, kState, table.name, tables.state(id));
-    describe.describe_state(arrays.back());
+    for (sparse::TableArray& array : tables.table(tables.id(table.name)).snapshot()) {
+      arrays.push_back({std::string(kTables), fmt::format("{}/{}", array.name, table.name),
+                        array.value, std::move(array.part), array.saved_here,
+                        std::move(array.hint)});
+    }
   }
   return arrays;
 }

@@ -11,10 +11,11 @@
 namespace segue::train {
 
 /// Everything that training changes in model and tables: "dense" has `param/<name>`,
-/// `adam_m/<name>` and `adam_v/<name>`, "tables" has `weight/<table>` and `state/<table>`. With
-/// several ranks those of "tables" say which part of the whole this rank has of them.
+/// `adam_m/<name>` and `adam_v/<name>`, "tables" has `<array>/<table>` for the arrays of every
+/// table's snapshot (`weight` and `state`). With several ranks those say which part of the whole
+/// this rank has of them. Once they have been read into, Tables::restore().
 std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
-                                          const sparse::Tables& tables);
+                                          sparse::Tables& tables);
 
 /// Writes the weights alone, under the names that the reference gives them, as one plain
 /// safetensors file: dense parameters, and the embedding tables if `tables`. Appears by rename

@@ -32,27 +32,6 @@ std::string column_problem(std::vector<ColumnRange> ranges, int64_t columns) {
 
 }  // namespace
 
-ArrayPart ArrayPart::whole(std::vector<int64_t> shape) {
-  ArrayPart part;
-  part.shape = std::move(shape);
-  part.deal = {part.shape.empty() ? 1 : part.shape[0], 1};
-  const int64_t columns = part.whole_columns();
-  if (columns > 0) part.columns = {{0, columns}};
-  return part;
-}
-
-int64_t ArrayPart::width() const {
-  int64_t total = 0;
-  for (const ColumnRange& range : columns) total += range.count;
-  return total;
-}
-
-int64_t ArrayPart::whole_columns() const {
-  int64_t count = 1;
-  for (size_t i = 1; i < shape.size(); ++i) count *= shape[i];
-  return count;
-}
-
 bool is_storable(std::span<const int64_t> shape) {
   constexpr int64_t kMostElements = int64_t{1} << 56;
   int64_t elements = 1;
@@ -68,15 +47,15 @@ bool is_storable(std::span<const int64_t> shape) {
 std::string cover_problem(std::span<const ArrayPart> parts) {
   if (parts.empty()) return "is not there";
   const ArrayPart& first = parts.front();
-  const int64_t dealt = first.deal.parts;
+  const int64_t row_parts = first.partition.parts;
   const int64_t rows = first.shape.empty() ? 1 : first.shape[0];
-  if (dealt < 1 || dealt > static_cast<int64_t>(parts.size())) {
-    return fmt::format("lacks some of {} parts of its rows", dealt);
+  if (row_parts < 1 || row_parts > static_cast<int64_t>(parts.size())) {
+    return fmt::format("lacks some of {} parts of its rows", row_parts);
   }
-  std::vector<std::vector<ColumnRange>> ranges(static_cast<size_t>(dealt));
+  std::vector<std::vector<ColumnRange>> ranges(static_cast<size_t>(row_parts));
   for (const ArrayPart& part : parts) {
-    if (part.shape != first.shape || part.deal.parts != dealt || part.deal.rows != rows ||
-        part.part < 0 || part.part >= dealt) {
+    if (part.shape != first.shape || part.partition.parts != row_parts ||
+        part.partition.rows != rows || part.part < 0 || part.part >= row_parts) {
       return "has parts that belong to different wholes";
     }
     std::vector<ColumnRange>& of_rows = ranges[static_cast<size_t>(part.part)];
@@ -85,17 +64,18 @@ std::string cover_problem(std::span<const ArrayPart> parts) {
   for (size_t p = 0; p < ranges.size(); ++p) {
     const std::string problem = column_problem(ranges[p], first.whole_columns());
     if (problem.empty()) continue;
-    return fmt::format("{} (in part {} of {} of its rows)", problem, p, dealt);
+    return fmt::format("{} (in part {} of {} of its rows)", problem, p, row_parts);
   }
   return {};
 }
 
 PartReader::PartReader(std::span<const StoredPart> from, const ArrayPart& to, int64_t element_bytes)
-    : to_(to), row_bytes_(to.width() * element_bytes), deal_(from.front().part.deal) {
-  sources_.resize(static_cast<size_t>(deal_.parts));
+    : to_(to), row_bytes_(to.width() * element_bytes), partition_(from.front().part.partition) {
+  sources_.resize(static_cast<size_t>(partition_.parts));
   for (const StoredPart& stored : from) {
     const ArrayPart& part = stored.part;
-    if (part.deal.parts == to.deal.parts && part.part == to.part && part.columns == to.columns) {
+    if (part.partition.parts == to.partition.parts && part.part == to.part &&
+        part.columns == to.columns) {
       same_ = &stored;
     }
     Source source{&stored, part.width() * element_bytes, {}};
@@ -121,9 +101,9 @@ PartReader::PartReader(std::span<const StoredPart> from, const ArrayPart& to, in
 }
 
 void PartReader::copy_row(int64_t slot, std::byte* out) const {
-  const int64_t row = to_.deal.row_of(to_.part, slot);
-  const int64_t stored_slot = deal_.slot_of(row);
-  for (const Source& source : sources_[static_cast<size_t>(deal_.part_of(row))]) {
+  const int64_t row = to_.partition.row_of(to_.part, slot);
+  const int64_t stored_slot = partition_.slot_of(row);
+  for (const Source& source : sources_[static_cast<size_t>(partition_.part_of(row))]) {
     const std::vector<StoredPart::Run>& runs = source.stored->runs;
     const auto after =
         std::ranges::upper_bound(runs, stored_slot, {}, &StoredPart::Run::first_slot);

@@ -6,31 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "sparse/shard_plan.h"
+#include "sparse/table_snapshot.h"
 
 namespace segue::train {
 
-/// Columns [begin, begin + count).
-struct ColumnRange {
-  int64_t begin = 0, count = 0;
-  bool operator==(const ColumnRange&) const = default;
-};
-
-/// Which part of a whole matrix some memory holds: rows by the slots of a deal, and in each of them
-/// the column ranges one after the other.
-struct ArrayPart {
-  std::vector<int64_t> shape;  // of the whole
-  sparse::RowDeal deal;        // of its rows
-  int64_t part = 0;            // of the deal; -1: nothing
-  std::vector<ColumnRange> columns;
-
-  /// All of it. Dimensions after the first count as columns.
-  static ArrayPart whole(std::vector<int64_t> shape);
-
-  int64_t rows() const { return part < 0 ? 0 : deal.count(part); }
-  int64_t width() const;
-  int64_t whole_columns() const;
-};
+using sparse::ArrayPart;
+using sparse::ColumnRange;
 
 /// Whether an array of this shape can be stored: sizes not negative, and its bytes, those of its
 /// rows and any sums of them fit 64 bits, also where another size is 0.
@@ -55,8 +36,8 @@ class PartReader {
   /// Both outlive the reader.
   PartReader(std::span<const StoredPart> from, const ArrayPart& to, int64_t element_bytes);
 
-  /// The stored part whose bytes are those of the target as they lie, if there is one: equal deals
-  /// and columns, the common case.
+  /// The stored part whose bytes are those of the target as they lie, if there is one: equal
+  /// partitions and columns, the common case.
   const StoredPart* same() const { return same_; }
 
   /// Fills `out` with the slots [first, first + count) of the target; all threads.
@@ -75,8 +56,8 @@ class PartReader {
 
   const ArrayPart& to_;
   int64_t row_bytes_ = 0;
-  sparse::RowDeal deal_;                      // of what is stored
-  std::vector<std::vector<Source>> sources_;  // [part of the stored deal]
+  sparse::RowPartition partition_;            // of what is stored
+  std::vector<std::vector<Source>> sources_;  // [part of the stored partition]
   const StoredPart* same_ = nullptr;
 };
 

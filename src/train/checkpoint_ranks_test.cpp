@@ -45,7 +45,7 @@ struct Writers {
     }
   }
 
-  /// Of the state that all have: "dense" and "metrics" are equal, the table is dealt out.
+  /// Of the state that all have: "dense" and "metrics" are equal, the rows of the table are split.
   std::vector<CheckpointArray> arrays(int rank) {
     std::vector<CheckpointArray> list = states[static_cast<size_t>(rank)].arrays();
     for (CheckpointArray& array : list) {
@@ -67,7 +67,7 @@ struct Writers {
     state.fill(step);
     const ArrayPart part = *arrays(rank)[3].part;
     for (int64_t slot = 0; slot < part.rows(); ++slot) {
-      std::copy_n(whole.table.begin() + part.deal.row_of(rank, slot) * 8, 8,
+      std::copy_n(whole.table.begin() + part.partition.row_of(rank, slot) * 8, 8,
                   state.table.begin() + slot * 8);
     }
   }
@@ -292,7 +292,7 @@ TEST(CheckpointRanksTest, DamageOfOneRanksFileIsNamed) {
   EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].rank = 7; }), "`rank`: 7"));
   EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].part.shape = {41, 8}; }), "weight/item"));
   EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].part.part = -1; }), "weight/item"));
-  EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].part.deal.parts = 0; }), "weight/item"));
+  EXPECT_TRUE(contains(with([](auto& m) { m.parts[0].part.partition.parts = 0; }), "weight/item"));
 }
 
 TEST(CheckpointRanksTest, AnotherDealIsALaterFormat) {
@@ -407,7 +407,7 @@ TEST(CheckpointRanksTest, OneRankScoresWhatSeveralTrained) {
       const ArrayPart part{{rows, columns}, {rows, kRanks}, r, {{0, columns}}};
       memory.emplace_back(static_cast<size_t>(part.rows() * columns));
       for (int64_t slot = 0; slot < part.rows(); ++slot) {
-        std::copy_n(array.value.row<float>(part.deal.row_of(r, slot)), columns,
+        std::copy_n(array.value.row<float>(part.partition.row_of(r, slot)), columns,
                     memory.back().begin() + slot * columns);
       }
       array.part = part;

@@ -376,7 +376,7 @@ TEST(CheckpointModelTest, ExportHasTheReferencesNamesAndWeightsOnly) {
   }
   const base::SafetensorsEntry& item = file.get("_embedding_collection.embeddings.item.weight");
   EXPECT_EQ(item.shape, (std::vector<int64_t>{600, 8}));
-  const Tensor weights = trainer.tables().weights(trainer.tables().id("item"));
+  const Tensor weights = trainer.tables().table(trainer.tables().id("item")).resident().weights;
   EXPECT_EQ(std::memcmp(item.bytes.data(), weights.data, item.bytes.size()), 0);
   EXPECT_EQ(file.metadata().at("step"), "3");
   EXPECT_EQ(base::SafetensorsFile(dense).tensors().size(), parameters.all().size());

@@ -25,18 +25,23 @@ std::string entropy_text(const Evaluation& evaluation) {
 
 void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder) {
   const model::ModelConfig& m = config.model;
-  int64_t rows = 0;
-  for (const sparse::TableConfig& t : config.sparse.tables) rows += t.rows;
+  int64_t rows = 0, narrowest = sparse::kMostColumns, widest = 0;
+  for (const sparse::TableConfig& t : config.sparse.tables) {
+    rows += t.rows;
+    narrowest = std::min(narrowest, config.sparse.dim_of(t));
+    widest = std::max(widest, config.sparse.dim_of(t));
+  }
   base::log_info(fmt::format("run folder {}", folder.path()));
   base::log_info(
       fmt::format("model: {} layers, {} heads, width {}, {} tokens at most; {} dense "
                   "parameters",
                   m.layers, m.heads, m.dim, m.max_seq_len,
                   base::format_count(static_cast<double>(trainer.ranker().parameters().count()))));
-  base::log_info(fmt::format("tables: {} with {} rows of {}, {} with optimizer state",
-                             config.sparse.tables.size(),
-                             base::format_count(static_cast<double>(rows)), config.sparse.dim,
-                             base::format_bytes(static_cast<double>(trainer.tables().bytes()))));
+  base::log_info(fmt::format(
+      "tables: {} with {} rows of {}, {} with optimizer state", config.sparse.tables.size(),
+      base::format_count(static_cast<double>(rows)),
+      narrowest == widest ? fmt::format("{}", widest) : fmt::format("{} to {}", narrowest, widest),
+      base::format_bytes(static_cast<double>(trainer.tables().bytes()))));
   const int ranks = trainer.ranks().size();
   base::log_info(fmt::format(
       "{}device {}, {} threads, gemm {}", ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",

@@ -53,7 +53,7 @@ void add_activations(const RunConfig& c, Device device, bool shares_heads, Memor
     add("margin", step.margin);
     if (shares_heads) add("heads of other ranks", head_exchange_bytes(c, device));
   }
-  constexpr double kBatchesInFlight = 3, kProducts = 64 * kMib;
+  constexpr double kProducts = 64 * kMib;
   if (device.is_cpu()) return;
   plan.parts.push_back(
       {"batches", "trained, next, evaluated",
@@ -138,13 +138,13 @@ std::string MemoryPlan::recompute_text() const {
 
 MemoryPlan memory_plan(const RunConfig& c, Device device, int ranks) {
   const double value_bytes = static_cast<double>(size_of(parameter_dtype(c.train.precision)));
-  const int64_t state = ops::row_state_size(c.sparse.optimizer, c.sparse.dim);
   MemoryPlan plan;
   double state_bytes = 0;
   for (const sparse::TableConfig& t : c.sparse.tables) {
     const double rows = static_cast<double>(t.rows);
-    plan.parts.push_back(
-        {"tables", t.name, rows * static_cast<double>(c.sparse.dim) * value_bytes});
+    const int64_t dim = c.sparse.dim_of(t);
+    const int64_t state = ops::row_state_size(c.sparse.optimizer_of(t), dim);
+    plan.parts.push_back({"tables", t.name, rows * static_cast<double>(dim) * value_bytes});
     state_bytes += rows * static_cast<double>(state) * value_bytes;
   }
   plan.parts.push_back({"optimizer", "of the tables", state_bytes});

@@ -9,6 +9,9 @@
 
 namespace segue::train {
 
+/// On a GPU: one that is trained, the next, and one that is evaluated.
+inline constexpr int kBatchesInFlight = 3;
+
 /// What a run will take on its device, by purpose, known from the config alone.
 struct MemoryPlan {
   struct Part {

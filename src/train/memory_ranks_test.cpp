@@ -112,7 +112,7 @@ void expect_planned(const RunConfig& config, const std::string& name, Trainer& t
     planned += wanted;
     taken += has;
     say(fmt::format("{}: planned {:.0f}, taken {:.0f}", to_string(purpose), wanted, has));
-    constexpr double kSmall = 1 << 20;  // lists of rows that others ask for, sums of losses
+    constexpr double kSmall = 1 << 20;  // sums of losses
     EXPECT_NEAR(has, wanted, kNear * wanted + kSmall) << to_string(purpose);
   }
   EXPECT_NEAR(taken, planned, kNear * planned);

@@ -1,8 +1,14 @@
 #include "train/mlperf_log.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
 
 #include "base/file.h"
+#include "ops/optimizer.h"
 #include "train/shard_planning.h"
 
 namespace segue::train {
@@ -33,18 +39,14 @@ const char* wire_word(const sparse::TablesConfig& tables) {
   return "fp32";
 }
 
-const char* optimizer_word(ops::RowOptimizer optimizer) {
-  switch (optimizer) {
-    case ops::RowOptimizer::kRowwiseAdagrad:
-      return "RowWiseAdagrad";
-    case ops::RowOptimizer::kAdagrad:
-      return "Adagrad";
-    case ops::RowOptimizer::kAdam:
-      return "Adam";
-    case ops::RowOptimizer::kSgd:
-      return "SGD";
+/// Those of all tables, each once.
+std::string optimizer_words(const sparse::TablesConfig& tables) {
+  std::vector<std::string_view> words;
+  for (const sparse::TableConfig& table : tables.tables) {
+    const std::string_view word = ops::published_name(tables.optimizer_of(table));
+    if (std::ranges::find(words, word) == words.end()) words.push_back(word);
   }
-  return "RowWiseAdagrad";
+  return fmt::format("{}", fmt::join(words, "+"));
 }
 
 /// A process that was killed while it set up has trained nothing: its log begins anew.
@@ -70,7 +72,7 @@ report::MllogHyperparameters mllog_hyperparameters(const RunConfig& c, int64_t t
   h.opt_gradient_clip_norm = c.optimizer.clip_norm;
   h.opt_learning_rate_warmup_steps = c.optimizer.warmup_steps;
   h.opt_learning_rate_warmup_start_lr = c.optimizer.warmup_start_lr;
-  h.opt_sparse_name = optimizer_word(c.sparse.optimizer);
+  h.opt_sparse_name = optimizer_words(c.sparse);
   h.opt_sparse_base_learning_rate = c.optimizer.sparse_lr;
   h.eval_every_data_pct = c.eval.every_share;
   if (c.eval.skip_share > 0) h.skip_eval_epoch_pct = c.eval.skip_share;

@@ -4,7 +4,7 @@
 
 #include "data/random_batches.h"
 #include "model/config.h"
-#include "sparse/tables.h"
+#include "sparse/tables_config.h"
 
 namespace segue::train {
 

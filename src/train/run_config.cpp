@@ -39,6 +39,7 @@ void check_tables(const RunConfig& c) {
   for (const model::ContextualFeature& f : c.model.contextual) {
     require_table(c, fmt::format("model.contextual `{}`", f.name), f.table);
   }
+  embedding_dim(c.model, c.sparse);  // one width
 }
 
 /// Random samples have no windows. A history that does not fit would stop the run at

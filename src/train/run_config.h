@@ -7,7 +7,7 @@
 #include "base/config.h"
 #include "comm/world.h"
 #include "model/config.h"
-#include "sparse/tables.h"
+#include "sparse/tables_config.h"
 #include "tensor/device.h"
 #include "train/checkpoint_config.h"
 #include "train/train_config.h"

@@ -86,6 +86,17 @@ TEST(RunConfigTest, ColumnUsedTwice) {
   EXPECT_TRUE(base::contains(text, "column `item`"));
 }
 
+TEST(RunConfigTest, TablesThatTheModelLooksUpHaveOneWidth) {
+  const std::string text = error_text([](RunConfig& c) { c.sparse.tables[1].dim = 12; });
+  EXPECT_TRUE(base::contains(text, "table `artist` has rows of width 12, table `item` of width 8"))
+      << text;
+  RunConfig c = tiny_config();
+  for (sparse::TableConfig& t : c.sparse.tables) t.dim = 12;
+  c.sparse.tables.push_back({.name = "unused", .rows = 5, .dim = 3});
+  EXPECT_NO_THROW(c.validate());
+  EXPECT_EQ(model::embedding_dim(c.model, c.sparse), 12);
+}
+
 TEST(RunConfigTest, SectionsAreValidated) {
   EXPECT_TRUE(base::contains(error_text([](RunConfig& c) { c.train.steps = -1; }), "train.steps"));
   EXPECT_TRUE(

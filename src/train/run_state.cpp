@@ -10,10 +10,12 @@
 #include <nlohmann/json.hpp>
 #include <toml++/toml.h>
 
+#include "base/config.h"
 #include "base/error.h"
 #include "base/toml_depth.h"
 #include "report/mllog_run.h"
 #include "train/checked_json.h"
+#include "train/run_config.h"
 
 namespace segue::train {
 namespace {
@@ -156,6 +158,22 @@ void require_possible(const RunState& state) {
   flat(state.config);
 }
 
+/// With the keys that this version has besides, at their defaults; as it is where it does not fit
+/// this version.
+std::string completed(const std::string& text) {
+  try {
+    RunConfig config;
+    base::ConfigSources recorded;
+    recorded.file = "config of the run";
+    recorded.text = text;
+    recorded.use_environment = false;
+    base::load_config(config, recorded);
+    return base::to_toml(config);
+  } catch (const Error&) {
+    return text;
+  }
+}
+
 std::string value_of(const std::map<std::string, std::string>& keys, const std::string& key) {
   const auto found = keys.find(key);
   return found == keys.end() ? "(absent)" : found->second;
@@ -197,7 +215,7 @@ RunState run_state_of(const Checkpoint& checkpoint) {
 
 std::vector<ConfigDifference> config_differences(const std::string& before,
                                                  const std::string& now) {
-  const std::map<std::string, std::string> old_keys = flat(before), new_keys = flat(now);
+  const std::map<std::string, std::string> old_keys = flat(completed(before)), new_keys = flat(now);
   std::map<std::string, std::string> all = old_keys;
   all.insert(new_keys.begin(), new_keys.end());
   std::vector<ConfigDifference> differences;

@@ -130,5 +130,21 @@ TEST(RunStateTest, RunsOfAVersionThatDidNotVerifyGoOn) {
   EXPECT_TRUE(config_differences(before, base::to_toml(config)).empty());
 }
 
+TEST(RunStateTest, KeysThatAnEarlierVersionDidNotHaveStoodAtTheirDefaults) {
+  RunConfig config = tiny_config();
+  const auto without = [](std::string text, const std::string& line) {
+    size_t at = 0;
+    while ((at = text.find(line)) != std::string::npos) text.erase(at, line.size());
+    return text;
+  };
+  const std::string before = without(base::to_toml(config), "optimizer = \"default\"\n");
+  ASSERT_NE(before, base::to_toml(config));
+  EXPECT_TRUE(config_differences(before, base::to_toml(config)).empty());
+  config.sparse.tables[1].optimizer = sparse::OptimizerChoice::kSgd;
+  const auto differences = config_differences(before, base::to_toml(config));
+  ASSERT_EQ(differences.size(), 1u);
+  EXPECT_EQ(differences[0].key, "sparse.tables.1.optimizer");
+}
+
 }  // namespace
 }  // namespace segue::train

@@ -81,6 +81,7 @@ void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
         {saved.file, saved.name, Tensor(unused.back().data(), dtype, Device::cpu(), {elements})});
   }
   checkpoint.read(wanted, trainer.stream());
+  trainer.tables().restore();
 }
 
 }  // namespace

@@ -101,7 +101,6 @@ void set_demands(const RunConfig& c, double events, sparse::PlannerInput& in) {
 
 sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   sparse::PlannerInput in;
-  in.optimizer = c.sparse.optimizer;
   in.value_bytes = static_cast<int64_t>(size_of(parameter_dtype(c.train.precision)));
   in.forward_wire_bytes = wire_bytes(c.sparse.forward_wire, in.value_bytes);
   in.backward_wire_bytes = wire_bytes(c.sparse.backward_wire, in.value_bytes);
@@ -109,9 +108,15 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   in.ranks_per_machine = cluster.ranks_per_machine;
   in.device_bytes = cluster.device_bytes;
   in.host_bytes = cluster.host_bytes;
+  in.tickets = device_of(c, cluster).is_cuda() ? kBatchesInFlight : 0;
   in.fixed = fixed_parts(c, cluster);
   for (const sparse::TableConfig& t : c.sparse.tables) {
-    in.tables.push_back({t.name, t.rows, c.sparse.dim, t.sharding, t.placement});
+    in.tables.push_back({.name = t.name,
+                         .rows = t.rows,
+                         .dim = c.sparse.dim_of(t),
+                         .optimizer = c.sparse.optimizer_of(t),
+                         .sharding = t.sharding,
+                         .placement = t.placement});
   }
   set_demands(c, static_cast<double>(longest_history(c)), in);
   return in;
@@ -125,6 +130,7 @@ MemoryPlan rank_memory(const RunConfig& config, const Cluster& cluster, int rank
   std::erase_if(plan.parts, is_of_tables);
   plan.parts.insert(plan.parts.begin(), {{"tables", "of this rank", load.tables},
                                          {"optimizer", "of these tables", load.optimizer}});
+  if (load.requests > 0) plan.parts.push_back({"batches", "rows asked for", load.requests});
   // A given arena has to hold them, too.
   if (config.train.arena_gib == 0) {
     plan.parts.push_back({"activations", "rows on their way", load.exchange});

@@ -47,6 +47,38 @@ TEST(ShardPlanningTest, DemandsComeFromTheFeatures) {
   EXPECT_EQ(asked.tables[1].sharding, sparse::Sharding::kColumn);
 }
 
+TEST(ShardPlanningTest, TablesArePlannedByTheirOwnWidthAndOptimizer) {
+  RunConfig c = tiny_config();
+  for (sparse::TableConfig& t : c.sparse.tables) t.dim = 12;
+  c.sparse.tables[2].optimizer = sparse::OptimizerChoice::kAdam;
+  const sparse::PlannerInput in = planner_input(c, {.ranks = 2});
+  EXPECT_EQ(in.tables[2].dim, 12);
+  EXPECT_EQ(in.tables[1].optimizer, ops::RowOptimizer::kRowwiseAdagrad);
+  EXPECT_EQ(in.tables[2].optimizer, ops::RowOptimizer::kAdam);
+  const sparse::PlannedTables planned = plan_shards(c, {});
+  EXPECT_EQ(planned.ranks[0].tables, 144 * 12 * 4);
+  EXPECT_EQ(planned.ranks[0].optimizer, (104 + 40 * 24) * 4);
+  EXPECT_EQ(planned.ranks[0].device(), memory_plan(c, planned_device(c)).total());
+}
+
+/// Which rows others ask for is copied to a GPU beside the batch.
+TEST(ShardPlanningTest, RequestsTakeMemoryOfAGpu) {
+  RunConfig c = tiny_config();
+  c.sparse.tables[0].sharding = sparse::Sharding::kRow;
+  const auto requests = [&](const Cluster& cluster) {
+    double bytes = 0;
+    for (const MemoryPlan::Part& p : rank_memory(c, cluster, 0).parts) {
+      if (p.what == "rows asked for") bytes += p.bytes;
+    }
+    EXPECT_EQ(bytes, plan_shards(c, cluster).ranks[0].requests);
+    return bytes;
+  };
+  EXPECT_EQ(requests({.ranks = 2}), 0);  // a CPU reads them where they were made
+  c.train.device = "cuda";
+  EXPECT_EQ(requests({.ranks = 1}), 0);
+  EXPECT_GT(requests({.ranks = 2}), kBatchesInFlight * 20 * 20);
+}
+
 TEST(ShardPlanningTest, OneRankAddsUpToItsMemoryPlan) {
   const RunConfig c = tiny_config();
   const sparse::PlannedTables planned = plan_shards(c, {});

@@ -31,22 +31,22 @@ namespace {
                    step, what));
 }
 
+/// Which tables lie where, and what that takes of this rank.
 sparse::PlannedTables planned_tables(const RunConfig& config, const Ranks& ranks) {
+  if (ranks.alone()) {
+    return {.plan = sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size())),
+            .ranks = {{}}};
+  }
   // The first rank's count: all ranks must make the same plan.
   const int per_machine = std::stoi(ranks.from_first(std::to_string(ranks.local_size())));
   return plan_shards(config, cluster_of(config, ranks.size(), per_machine));
 }
 
-sparse::ShardPlan shard_plan(const RunConfig& config, const Ranks& ranks) {
-  return ranks.alone()
-             ? sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()))
-             : planned_tables(config, ranks).plan;
-}
-
 /// With several ranks: room for this rank's share of a batch, and for rows and gradients on their
 /// way, as rank_memory says. Address space on the CPU is free, so there the worst case is allowed
 /// for.
-int64_t arena_of_rank(const RunConfig& config, const Ranks& ranks, Device device) {
+int64_t arena_of_rank(const RunConfig& config, const Ranks& ranks, const sparse::RankLoad& load,
+                      Device device) {
   const RunConfig share = share_of(config, ranks.size());
   const int64_t alone = arena_bytes(share, device);
   if (ranks.alone() || config.train.arena_gib > 0) return alone;
@@ -55,9 +55,7 @@ int64_t arena_of_rank(const RunConfig& config, const Ranks& ranks, Device device
   if (device.is_cpu()) {
     return alone + heads + 4 * ranks.size() * step_memory(share, device).rows;
   }
-  const sparse::PlannedTables planned = planned_tables(config, ranks);
-  return alone + heads +
-         static_cast<int64_t>(planned.ranks[static_cast<size_t>(ranks.rank())].exchange);
+  return alone + heads + static_cast<int64_t>(load.exchange);
 }
 
 /// Labels, and the longest sample (as BatchLayout counts it), are those of all ranks.
@@ -101,15 +99,16 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks* ranks, std::uniq
     : config_(config),
       alone_(std::move(alone)),
       ranks_(ranks != nullptr ? *ranks : *alone_),
-      arena_(device, arena_of_rank(config, ranks_, device)),
+      planned_(planned_tables(config, ranks_)),
+      arena_(device, arena_of_rank(config, ranks_, load(), device)),
       stream_(device),
       copy_stream_(device),
-      tables_(config.sparse, shard_plan(config, ranks_), {ranks_.ids.get(), ranks_.rows.get()},
-              device, parameter_dtype(config.train.precision),
-              static_cast<uint64_t>(config.train.seed)),
+      tables_(config.sparse, planned_.plan, {ranks_.ids.get(), ranks_.rows.get()}, device,
+              parameter_dtype(config.train.precision), static_cast<uint64_t>(config.train.seed)),
       ranker_(config.model, tables_, device, parameter_dtype(config.train.precision),
               static_cast<uint64_t>(config.train.seed)),
       batch_bytes_(model::batch_memory(config.model, step_bounds(share_of(config, ranks_.size())))),
+      request_bytes_(static_cast<int64_t>(load().requests) / kBatchesInFlight),
       lifetime_(config.model.tasks),
       window_(config.model.tasks, config.train.metric_window) {
   if (ranks_.alone()) return;
@@ -129,9 +128,16 @@ Exec Trainer::exec(int64_t step) {
 }
 
 void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
-  ranker_.prepare(batch, config_.train.micro_batch_tokens, prepared);
-  prepared.block.reserve_copy(device(), batch_bytes_);  // so that memory stays what was announced
+  prepare(batch, sparse::Mode::kTraining, prepared);
+}
+
+void Trainer::prepare(const Batch& batch, sparse::Mode mode, model::PreparedBatch& prepared) {
+  ranker_.prepare(batch, config_.train.micro_batch_tokens, mode, prepared);
+  // So that memory stays what was announced.
+  prepared.block.reserve_copy(device(), batch_bytes_);
+  prepared.ticket.block.reserve_copy(device(), request_bytes_);
   prepared.block.send(copy_stream_);
+  tables_.stage(prepared.ticket, copy_stream_);
   prepared.global_labels = prepared.layout.labels;
   if (ranks_.alone()) return;
   const bool candidates = config_.model.labels == model::LabelKind::kCandidates;
@@ -205,6 +211,7 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   ranker_.send_results(e, pass);
   update(e, pass, stats);
   prepared.block.release(stream_);
+  tables_.release(pass.ticket, stream_);
   wait_for_ranks();
   ranker_.finish(pass);
   prepared.ticket = std::move(pass.ticket);  // its memory serves the next batch
@@ -278,11 +285,12 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
 model::Pass Trainer::predict(const Batch& batch) {
   const Arena::Mark mark(arena_);
   const Exec e = exec(0);
-  prepare(batch, prepared_);
+  prepare(batch, sparse::Mode::kEvaluation, prepared_);
   model::Pass pass = ranker_.enqueue(e, prepared_, pass_options(prepared_, /*training=*/false));
   combine_ranks(e, pass, /*training=*/false);
   ranker_.send_results(e, pass);
   prepared_.block.release(stream_);
+  tables_.release(pass.ticket, stream_);
   wait_for_ranks();
   ranker_.finish(pass);
   prepared_.ticket = std::move(pass.ticket);
@@ -300,6 +308,7 @@ std::vector<CheckpointArray> Trainer::arrays() {
 }
 
 void Trainer::restore(int64_t steps_done, int64_t window_labels_seen) {
+  tables_.restore();
   steps_done_ = steps_done;
   window_.restore_seen(window_labels_seen);
 }

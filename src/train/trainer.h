@@ -7,6 +7,7 @@
 #include "batch/batch.h"
 #include "model/dense_optimizer.h"
 #include "model/ranker.h"
+#include "sparse/planner.h"
 #include "sparse/tables.h"
 #include "tensor/arena.h"
 #include "train/checkpoint_shards.h"
@@ -67,14 +68,18 @@ class Trainer {
   const WindowMetrics& window() const { return window_; }
 
   /// Everything that further steps depend on, beside steps_done() and the labels that window() has
-  /// seen: views of live memory, to save or to restore in place.
+  /// seen: to be saved, or to be read into before restore().
   std::vector<CheckpointArray> arrays();
   void restore(int64_t steps_done, int64_t window_labels_seen);
 
  private:
   Trainer(const RunConfig& config, Device device, Ranks* ranks, std::unique_ptr<Ranks> alone);
   Exec exec(int64_t step);
+  void prepare(const Batch& batch, sparse::Mode mode, model::PreparedBatch& prepared);
   model::PassOptions pass_options(const model::PreparedBatch& prepared, bool training);
+  const sparse::RankLoad& load() const {
+    return planned_.ranks[static_cast<size_t>(ranks_.rank())];
+  }
   void combine_ranks(const Exec& exec, const model::Pass& pass, bool training);
   void wait_for_ranks() const;
   void gather_ranks(const model::PreparedBatch& prepared, bool training, model::Pass& pass);
@@ -84,6 +89,7 @@ class Trainer {
   RunConfig config_;
   std::unique_ptr<Ranks> alone_;
   Ranks& ranks_;
+  sparse::PlannedTables planned_;
   Arena arena_;
   Stream stream_, copy_stream_;
   sparse::Tables tables_;
@@ -91,6 +97,7 @@ class Trainer {
   std::unique_ptr<GradientReducer> reducer_;  // with several ranks
   model::PreparedBatch prepared_;             // of step(batch): its memory is kept
   int64_t batch_bytes_ = 0;                   // of a prepared batch on the device, at most
+  int64_t request_bytes_ = 0;                 // of its ticket, as planned
   int64_t steps_done_ = 0;
   LifetimeAuc lifetime_;
   WindowMetrics window_;

@@ -190,7 +190,8 @@ TEST(TrainerTest, EvaluationChangesNothing) {
   Trainer trainer(c, Device::cpu());
   constexpr int64_t kBatches = 3;
   const std::vector<float> parameters = copy_of(trainer.ranker().parameters().values());
-  const std::vector<float> items = copy_of(trainer.tables().weights(sparse::TableId{0}));
+  const std::vector<float> items =
+      copy_of(trainer.tables().table(sparse::TableId{0}).resident().weights);
   const auto evaluate = [&] {
     Evaluator evaluator(c.model.tasks);
     Batch batch;
@@ -211,7 +212,7 @@ TEST(TrainerTest, EvaluationChangesNothing) {
   EXPECT_NEAR(first.loss, first.tasks[0].loss + first.tasks[1].loss, 1e-12);
   EXPECT_GT(first.normalized_entropy(), 0);
   EXPECT_EQ(copy_of(trainer.ranker().parameters().values()), parameters);
-  EXPECT_EQ(copy_of(trainer.tables().weights(sparse::TableId{0})), items);
+  EXPECT_EQ(copy_of(trainer.tables().table(sparse::TableId{0}).resident().weights), items);
 }
 
 TEST(TrainerTest, CountsPredictionsSinceTheStartAndInTheWindow) {
@@ -243,14 +244,15 @@ TEST(TrainerTest, NonFiniteLossNamesStepAndTaskAndChangesNothing) {
   trainer.step(batch);
   Tensor values = trainer.ranker().parameters().values();
   values.ptr<float>()[values.elements() / 2] = std::numeric_limits<float>::quiet_NaN();
-  const std::vector<float> users = copy_of(trainer.tables().weights(sparse::TableId{2}));
+  const std::vector<float> users =
+      copy_of(trainer.tables().table(sparse::TableId{2}).resident().weights);
   data.fill(2, batch);
   const auto error = base::error_of([&] { trainer.step(batch); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kNumeric);
   EXPECT_TRUE(base::contains(error->what(), "step 2"));
   EXPECT_TRUE(base::contains(error->what(), "optimizer.lr"));
-  EXPECT_EQ(copy_of(trainer.tables().weights(sparse::TableId{2})), users);
+  EXPECT_EQ(copy_of(trainer.tables().table(sparse::TableId{2}).resident().weights), users);
   EXPECT_EQ(trainer.steps_done(), 1);
 }
 

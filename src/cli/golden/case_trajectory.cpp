@@ -208,11 +208,12 @@ class Trajectory {
     std::vector<const model::Pass*> owners;
     for (const model::Pass& pass : passes) {
       if (!pass.row_gradients[static_cast<size_t>(table)]) continue;
-      lookups.push_back({table, "all ranks", pass.ticket.distinct_ids(table)});
+      // On one rank the slots of a static table are its ids.
+      lookups.push_back({table, "all ranks", pass.ticket.slots(table)});
       owners.push_back(&pass);
     }
     if (lookups.empty()) return;
-    sparse::Ticket all = tables.begin(lookups);
+    sparse::Ticket all = tables.begin(lookups, sparse::Mode::kTraining);
     const Tensor sum =
         workspace_.zeros(exec.parameter_dtype(), {all.distinct_rows(table), tables.config().dim});
     for (size_t i = 0; i < owners.size(); ++i) {
@@ -250,8 +251,7 @@ class Snapshot {
   void check_tables(bool required) const {
     const sparse::Tables& tables = model_.tables();
     for (const sparse::TableConfig& table : model_.table_configs()) {
-      const Tensor weights = tables.weights(tables.id(table.name));
-      const Tensor state = tables.state(tables.id(table.name));
+      const auto& [weights, state] = tables.table(tables.id(table.name)).resident();
       check("tables", parameter_prefix_ + table_parameter(table.name), weights, shape_of(weights),
             required);
       check("adagrad", state_prefix_ + table.name, state, {state.size(0)}, required);

@@ -95,6 +95,7 @@ sparse::TablesConfig tables_config(const Case& golden, const Case& params) {
     }
     config.tables.push_back({table, shape[0]});
   }
+  config.validate();
   return config;
 }
 
@@ -183,7 +184,7 @@ GoldenModel::GoldenModel(Workspace& workspace, const Case& golden, const Case& p
   check_parameter_shapes(params, ranker_.parameters(), kTablePrefix);
   load_parameters(workspace, params, ranker_.parameters());
   for (const sparse::TableConfig& table : table_configs()) {
-    workspace.write(tables_.weights(tables_.id(table.name)),
+    workspace.write(tables_.table(tables_.id(table.name)).resident().weights,
                     params.values("param." + table_parameter(table.name)).data);
   }
 }

@@ -1,0 +1,28 @@
+#include "sparse/table_snapshot.h"
+
+#include <utility>
+
+namespace segue::sparse {
+
+ArrayPart ArrayPart::whole(std::vector<int64_t> shape) {
+  ArrayPart part;
+  part.shape = std::move(shape);
+  part.partition = {part.shape.empty() ? 1 : part.shape[0], 1};
+  const int64_t columns = part.whole_columns();
+  if (columns > 0) part.columns = {{0, columns}};
+  return part;
+}
+
+int64_t ArrayPart::width() const {
+  int64_t total = 0;
+  for (const ColumnRange& range : columns) total += range.count;
+  return total;
+}
+
+int64_t ArrayPart::whole_columns() const {
+  int64_t count = 1;
+  for (size_t i = 1; i < shape.size(); ++i) count *= shape[i];
+  return count;
+}
+
+}  // namespace segue::sparse
