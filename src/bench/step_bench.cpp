@@ -68,7 +68,7 @@ struct Steps {
 /// Host work of the next batch goes on while one is trained, as in a run on a GPU.
 Steps measure_steps(const train::RunConfig& config, const Repeats& repeats) {
   train::Trainer trainer(config, train::choose_device(config.train.device));
-  const data::RandomBatches data(train::random_schema(config.model, config.sparse),
+  const data::RandomBatches data(train::random_schema(*train::make_model(config), config.sparse),
                                  config.data.random_config(),
                                  static_cast<uint64_t>(config.train.seed));
   // Making random batches is no part of a step; a few are used in turn.
@@ -78,11 +78,12 @@ Steps measure_steps(const train::RunConfig& config, const Repeats& repeats) {
     data.fill(static_cast<int64_t>(i) + 1, batches[i]);
   }
   const bool ahead = trainer.device().is_cuda();
-  std::array<model::PreparedBatch, 2> prepared;
+  const std::unique_ptr<model::PreparedBatch> prepared[] = {trainer.model().new_batch(),
+                                                            trainer.model().new_batch()};
   const auto prepare = [&](int64_t i) {
     const base::Stopwatch watch;
     trainer.prepare(batches[static_cast<size_t>(i) % batches.size()],
-                    prepared[static_cast<size_t>(i % 2)]);
+                    *prepared[static_cast<size_t>(i % 2)]);
     return watch.seconds();
   };
   const auto policy = ahead ? std::launch::async : std::launch::deferred;
@@ -97,7 +98,7 @@ Steps measure_steps(const train::RunConfig& config, const Repeats& repeats) {
     const double prepare_seconds = pending.get();
     const double wait_seconds = watch.seconds();
     if (i + 1 < steps) pending = std::async(policy, prepare, i + 1);
-    const train::StepStats stats = trainer.step(prepared[static_cast<size_t>(i % 2)]);
+    const train::StepStats stats = trainer.step(*prepared[static_cast<size_t>(i % 2)]);
     if (i < repeats.warm_up) continue;
     r.timing.seconds.push_back(watch.seconds());
     all.prepare.seconds.push_back(prepare_seconds);

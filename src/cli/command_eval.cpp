@@ -73,7 +73,7 @@ void eval(const EvalArguments& arguments) {
   const train::StoreScorer scorer(model.config);
   std::vector<int64_t> positions =
       arguments.window ? scorer.window(*arguments.window) : scorer.held_out();
-  train::Evaluator evaluator(model.config.model.tasks);
+  train::Evaluator evaluator(model.trainer->model().tasks());
   scorer.score(*model.trainer, positions, [&](const model::Pass& pass) { evaluator.add(pass); });
   const train::Evaluation e = evaluator.result();
 

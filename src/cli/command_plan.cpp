@@ -37,19 +37,21 @@ void add_plan(CLI::App& app) {
     const Device device = train::planned_device(config);
     const train::MemoryPlan plan = train::memory_plan(config, device);
     if (!arguments->json) {
-      const model::StepBounds bounds = train::step_bounds(config);
+      const auto model = train::make_model(config);
+      const model::StepBounds bounds = train::step_bounds(config, *model);
       print(fmt::format(
           "Memory of a run on {}, batches of at most {} samples of {} tokens:\n{}{}\n{}",
-          to_string(device), bounds.samples, bounds.sample_tokens(config.model), plan.text(),
-          device.is_cpu() ? "" : kContextNote, plan.recompute_text()));
+          to_string(device), bounds.samples, model->sample_tokens(bounds.events, bounds.candidates),
+          plan.text(), device.is_cpu() ? "" : kContextNote, plan.switches_text()));
       return;
     }
     base::JsonLine line;
     for (const train::MemoryPlan::Part& p : plan.parts) {
-      line.add(p.purpose + "/" + p.what, p.bytes);
+      line.add(fmt::format("{}/{}", to_string(p.purpose), p.what), p.bytes);
     }
-    for (const train::MemoryPlan::Part& p : plan.recompute) {
-      line.add("recompute_saves/" + p.what, p.bytes);
+    for (const model::MemorySwitch& s : plan.switches) {
+      line.add("recompute_saves/" + s.key.substr(s.key.rfind('.') + 1),
+               static_cast<double>(s.bytes));
     }
     print(line.add("total", plan.total()).text() + "\n");
   });

@@ -149,7 +149,7 @@ void score(const ScoreArguments& arguments) {
   }
   const train::StoreScorer scorer(model.config);
   const data::EventStore& store = scorer.store();
-  const std::vector<model::TaskConfig>& tasks = model.config.model.tasks;
+  const std::vector<model::TaskConfig>& tasks = model.trainer->model().tasks();
   Columns columns = {{"user", {}, {}}, {"item", {}, {}}, {"time", {}, {}}};
   const size_t first_score = arguments.pairs.empty() ? 4 : 3;
   if (arguments.pairs.empty()) columns.push_back({"label", {}, {}});

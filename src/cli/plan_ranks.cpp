@@ -64,7 +64,7 @@ void add_ranks(FactSheet& sheet, const sparse::PlannerInput& in,
                const sparse::PlannedTables& planned) {
   double activations = 0;
   for (const sparse::PlannerInput::Fixed& f : in.fixed) {
-    if (f.purpose == "activations") activations += f.bytes;
+    if (f.purpose == Purpose::kActivation) activations += f.bytes;
   }
   FactTable& table = sheet.table("ranks", {"tables GiB", "their optimizer", "exchange", "dense",
                                            "activations", "device total", "host", "sent MB/step"});
@@ -200,7 +200,7 @@ void plan_ranks(const base::ConfigSources& sources, const PlanRanks& a, bool jso
   const train::RunConfig config = train::load_run_config(run);
   if (!a.simulate) return print_plan(config, a, json);
   Simulated s;
-  if (!a.rates.empty()) train::read_rates(a.rates, config.model, s.simulate);
+  if (!a.rates.empty()) train::read_rates(a.rates, train::make_model(config)->work(), s.simulate);
   simulation.use_environment = false;
   base::load_config(s, simulation);
   print_simulation(config, s.simulate, a, json);

@@ -1,5 +1,6 @@
 #include "model/config.h"
 
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -143,6 +144,37 @@ int64_t ModelConfig::contextual_tokens() const {
   return tokens_in_front;
 }
 
+namespace {
+
+/// With labels at every item the label is the action, and only its bits can ever be set.
+void require_task_bits(const ModelConfig& c) {
+  int64_t known = 0;
+  for (const int64_t weight : c.action.weights) known |= weight;
+  for (const TaskConfig& task : c.tasks) {
+    if (task.kind != ops::TaskKind::kBinary || c.labels != LabelKind::kEveryItem ||
+        (task.bit & known) != 0) {
+      continue;
+    }
+    fail_config(
+        fmt::format("task `{}` asks for bit {}, which no action has (model.action.weights "
+                    "= [{}]): its label would always be 0",
+                    task.name, task.bit, fmt::join(c.action.weights, ", ")));
+  }
+}
+
+}  // namespace
+
+const char* ModelConfig::why_last_layer_is_full(int64_t most_candidates) const {
+  if (!identities.last_layer_targets) return "it is turned off";
+  if (labels != LabelKind::kCandidates) return "every item is a label";
+  if (layer != LayerKind::kConcat || attention.target_group != 1) {
+    return "it needs layer = \"concat\" and target groups of one";
+  }
+  if (attention.window > 0) return "attention has a window";
+  if (most_candidates > kMostTargetsOfOne) return "a sample has more than 16 candidates";
+  return nullptr;
+}
+
 void ModelConfig::validate() const {
   require_size("model.dim", dim, kMostWidth);
   require_size("model.heads", heads, kMostHeads);
@@ -167,6 +199,12 @@ void ModelConfig::validate() const {
     if (task.kind == ops::TaskKind::kBinary && task.bit <= 0) {
       fail_config(fmt::format("task `{}`: bit must be positive", task.name));
     }
+    constexpr int kMostBits = 32;
+    if (task.kind == ops::TaskKind::kBinary &&
+        std::bit_width(static_cast<uint64_t>(task.bit)) > kMostBits) {
+      fail_config(fmt::format("task `{}`: bit {} does not fit the {} bits of a label", task.name,
+                              task.bit, kMostBits));
+    }
   }
   names.clear();
   for (const ContextualFeature& f : contextual) {
@@ -180,6 +218,7 @@ void ModelConfig::validate() const {
   for (const int64_t w : action.weights) {
     if (w <= 0) fail_config("model.action.weights must be positive");
   }
+  require_task_bits(*this);
   require_size("model.action.dim", action.dim, kMostWidth);
   if (max_seq_len <= contextual_tokens()) {
     fail_config(fmt::format("model.max_seq_len ({}) leaves no room behind {} contextual tokens",

@@ -121,10 +121,19 @@ struct ModelConfig {
   static constexpr double kStuEps = 1e-6;
   static constexpr double kNormEps = 1e-5;
   static constexpr double kTimeBucketSeconds = 60.0;
+  static constexpr int64_t kMostTargetsOfOne = 16;  // for which the last layer is done at targets
 
   int64_t contextual_tokens() const;
   /// Tokens one history event becomes.
   int64_t tokens_per_event() const { return tokens == TokenKind::kInterleaved ? 2 : 1; }
+  /// Tokens of a sample; candidates count where they are what is labelled.
+  int64_t sample_tokens(int64_t events, int64_t candidates) const {
+    return contextual_tokens() + events * tokens_per_event() +
+           (labels == LabelKind::kCandidates ? candidates : 0);
+  }
+  /// What keeps identities.last_layer_targets from being used for samples of at most so many
+  /// candidates; null: nothing.
+  const char* why_last_layer_is_full(int64_t most_candidates) const;
   attention::HstuMask attention_mask() const;
   int64_t uvqk_columns() const { return heads * (2 * v_dim + 2 * qk_dim); }
 

@@ -116,8 +116,6 @@ std::vector<GroupSequences> HeadGroup::agree(BatchLayout& layout, std::vector<Mi
 
   cuts.resize(most_cuts, MicroBatch{layout.samples(), 0});
   std::vector<GroupSequences> group(most_cuts);
-  int64_t longest_history = 0;
-  int64_t most_targets = 0;
   for (PeerCuts& peer : peers) {
     for (size_t i = 0; i < most_cuts; ++i) {
       GroupSequences& g = group[i];
@@ -128,13 +126,12 @@ std::vector<GroupSequences> HeadGroup::agree(BatchLayout& layout, std::vector<Mi
         peer.lengths = peer.lengths.subspan(2);
         g.offsets.push_back(g.offsets.back() + length);
         g.num_targets.push_back(targets);
-        longest_history = std::max(longest_history, length - targets);
-        most_targets = std::max(most_targets, targets);
+        layout.most_before_targets = std::max(layout.most_before_targets, length - targets);
+        layout.most_targets = std::max(layout.most_targets, targets);
       }
       g.rank_offsets.push_back(g.offsets.back());
     }
   }
-  if (most_cuts > 0) layout.longest = longest_history + most_targets;
   return group;
 }
 

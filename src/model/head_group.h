@@ -52,7 +52,7 @@ class HeadGroup {
   comm::Communicator& heads() { return *heads_; }
 
   /// Tells the peers the cuts of a batch and learns theirs. Afterwards all have the same number of
-  /// cuts (empty ones at the end), and `layout.longest` is that of the samples of the whole group.
+  /// cuts (empty ones at the end), and the layout's maxima are those of the whole group.
   std::vector<GroupSequences> agree(BatchLayout& layout, std::vector<MicroBatch>& cuts);
 
   /// From all heads of this rank's tokens to this rank's heads of all tokens. `own` are matrices

@@ -54,7 +54,8 @@ TEST(HeadGroupTest, RanksAgreeAboutCutsAndKnowAllSequences) {
     EXPECT_EQ(g[1].rank_offsets, (std::vector<int64_t>{0, 7, 7, 7}));
     EXPECT_EQ(g[2].offsets, (std::vector<int64_t>{0, 2}));
     // The longest without targets has 4 (rank 0), the most targets are 3 (rank 2).
-    EXPECT_EQ(layout.longest, 4 + 3);
+    EXPECT_EQ(layout.most_before_targets, 4);
+    EXPECT_EQ(layout.most_targets, 3);
   });
 }
 
@@ -62,11 +63,11 @@ TEST(HeadGroupTest, NothingAnywhereIsLegal) {
   comm::run_as_threads(2, kTimeout, [](comm::World& world) {
     const auto group = HeadGroup::open(world, Device::cpu(), 2, 2);
     BatchLayout layout;
-    layout.longest = 3;
+    layout.most_targets = 3;
     std::vector<MicroBatch> cuts;
     EXPECT_TRUE(group->agree(layout, cuts).empty());
     EXPECT_TRUE(cuts.empty());
-    EXPECT_EQ(layout.longest, 3);
+    EXPECT_EQ(layout.most_targets, 3);
   });
 }
 

@@ -17,12 +17,10 @@ BatchLayout::BatchLayout(const ModelConfig& config, const Batch& batch) {
     return std::vector<int64_t>(offsets.begin(), offsets.end());
   };
   history_offsets = copy_offsets(config.item.history);
-  candidate_offsets = config.labels == LabelKind::kCandidates
-                          ? copy_offsets(config.item.candidate)
-                          : std::vector<int64_t>(static_cast<size_t>(n) + 1, 0);
+  labels_at_targets = config.labels == LabelKind::kCandidates;
+  candidate_offsets = labels_at_targets ? copy_offsets(config.item.candidate)
+                                        : std::vector<int64_t>(static_cast<size_t>(n) + 1, 0);
   token_offsets.assign(1, 0);
-  int64_t most_history = 0;
-  int64_t most_targets = 0;
   for (int64_t b = 0; b < n; ++b) {
     const int64_t tokens = contextual + history(b) * per_event + targets(b);
     if (tokens > config.max_seq_len) {
@@ -33,11 +31,10 @@ BatchLayout::BatchLayout(const ModelConfig& config, const Batch& batch) {
                b, tokens, contextual, history(b), targets(b), config.max_seq_len));
     }
     token_offsets.push_back(token_offsets.back() + tokens);
-    most_history = std::max(most_history, history(b) * per_event);
+    most_before_targets = std::max(most_before_targets, tokens - targets(b));
     most_targets = std::max(most_targets, targets(b));
   }
-  labels = config.labels == LabelKind::kCandidates ? candidates() : events();
-  longest = contextual + most_history + most_targets;
+  labels = labels_at_targets ? candidates() : events();
 }
 
 std::vector<MicroBatch> cut_micro_batches(const BatchLayout& layout, int64_t max_tokens) {

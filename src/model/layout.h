@@ -22,12 +22,15 @@ struct BatchLayout {
   int64_t tokens() const { return token_offsets.back(); }
   int64_t history(int64_t b) const { return difference(history_offsets, b); }
   int64_t targets(int64_t b) const { return difference(candidate_offsets, b); }
+  int64_t labels_of(int64_t b) const { return labels_at_targets ? targets(b) : history(b); }
 
+  bool labels_at_targets = true;
   std::vector<int64_t> history_offsets{0};    // events, [samples + 1]
   std::vector<int64_t> candidate_offsets{0};  // all zero when every item is a label
   std::vector<int64_t> token_offsets{0};
-  int64_t labels = 0;   // predicted positions: candidates, or events
-  int64_t longest = 0;  // most history tokens + most candidates + contextual: the reference's N
+  int64_t labels = 0;  // predicted positions: candidates, or events
+  /// Of any one sample; their sum is the reference's N.
+  int64_t most_before_targets = 0, most_targets = 0;
 
  private:
   static int64_t difference(const std::vector<int64_t>& offsets, int64_t b) {

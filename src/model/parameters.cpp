@@ -79,9 +79,9 @@ Parameter& Parameters::get(std::string_view name) {
                    near.empty() ? "" : fmt::format("; nearest is `{}`", near)));
 }
 
-int64_t Parameters::count() const {
+int64_t Parameters::count(size_t first, size_t end) const {
   int64_t total = 0;
-  for (const Parameter& p : all_) total += elements_of(p.shape);
+  for (size_t i = first; i < end; ++i) total += elements_of(all_[i].shape);
   return total;
 }
 

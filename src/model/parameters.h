@@ -34,8 +34,9 @@ class Parameters {
 
   std::deque<Parameter>& all() { return all_; }
   const std::deque<Parameter>& all() const { return all_; }
-  Parameter& get(std::string_view name);  // Error(kNotFound) with the nearest name
-  int64_t count() const;                  // values in all parameters
+  Parameter& get(std::string_view name);                   // Error(kNotFound) with the nearest name
+  int64_t count() const { return count(0, all_.size()); }  // values in all parameters
+  int64_t count(size_t first, size_t end) const;           // in some of them
 
   Tensor values() const { return values_; }
   Tensor grads() const { return grads_; }

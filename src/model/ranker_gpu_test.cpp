@@ -167,7 +167,7 @@ TEST(PreparedBatchTest, APreparedBatchRunsAsTheBatchItself) {
   const PassOptions options{.micro_batch_tokens = 12};
   const Pass direct = ranker.run(bed.exec, tiny_batch(), options);
   // Both are made before either runs, as when a loader is a step ahead; memory is used twice.
-  PreparedBatch first, second;
+  RankerBatch first, second;
   for (int round = 0; round < 2; ++round) {
     ranker.prepare(tiny_batch(), options.micro_batch_tokens, sparse::Mode::kTraining, first);
     ranker.prepare(tiny_batch({1}, {1}), options.micro_batch_tokens, sparse::Mode::kTraining,

@@ -84,7 +84,7 @@ Outcome run_shared(const ModelConfig& config, DType dtype, const Batch& batch, c
   Outcome out;
   std::mutex mutex;
   const auto denominator = static_cast<double>(labels_of(config, batch));
-  const int64_t longest = BatchLayout(config, batch).longest;
+  const BatchLayout whole(config, batch);
   const bool one_group = split.ranks() == split.group;
   comm::run_as_threads(split.ranks(), kTimeout, [&](comm::World& world) {
     const auto group = HeadGroup::open(world, Device::cpu(), split.group, config.heads);
@@ -93,9 +93,12 @@ Outcome run_shared(const ModelConfig& config, DType dtype, const Batch& batch, c
     PassOptions options{.training = training,
                         .micro_batch_tokens = split.cut(world.rank()),
                         .loss_denominator = denominator};
+    const auto prepared = m.ranker.new_batch();
+    m.ranker.prepare(split.part(batch, world.rank()), options.micro_batch_tokens,
+                     training ? sparse::Mode::kTraining : sparse::Mode::kEvaluation, *prepared);
     // A group finds out itself, but not about other groups.
-    if (!one_group) options.longest = longest;
-    const Pass pass = m.run(split.part(batch, world.rank()), options);
+    if (!one_group) prepared->maxima = {whole.most_before_targets, whole.most_targets};
+    const Pass pass = m.run(*prepared, options);
     const std::lock_guard lock(mutex);
     out.add(m, pass, world.rank());
     if (world.rank() == 0) out.collectives = group->heads().traffic().collectives;
@@ -238,7 +241,7 @@ TEST(RankerHeadsTest, AGridOfGroups) {
 
 TEST(RankerHeadsTest, PeersCollapseTheLastLayerTogether) {
   // Only rank 1 has too many candidates to collapse it.
-  const Batch batch = tiny_batch({4, 2, 3}, {1, 2, Ranker::kMaxTargetsForCollapse + 1});
+  const Batch batch = tiny_batch({4, 2, 3}, {1, 2, ModelConfig::kMostTargetsOfOne + 1});
   expect_same(tiny_config(), batch, {.group = 2, .samples = {2, 1}}, 2);
 }
 
@@ -255,7 +258,7 @@ TEST(RankerHeadsTest, ABatchIsPreparedWhileAnotherRuns) {
     TinyRanker m(config);
     m.ranker.set_head_group(group.get());
     const Batch mine = split.part(batch, world.rank());
-    PreparedBatch prepared[2];
+    RankerBatch prepared[2];
     const auto prepare = [&](int64_t step) {
       m.ranker.prepare(mine, split.cut(world.rank()), sparse::Mode::kTraining, prepared[step % 2]);
     };

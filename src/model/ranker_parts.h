@@ -29,7 +29,7 @@ struct Ranker::Places {
 struct Ranker::Rows {
   Tensor table_rows;       // [table rows, embedding dim]: distinct rows of all tables
   Tensor table_gradients;  // the same shape, float
-  Tensor input_index;      // i32: see PreparedBatch
+  Tensor input_index;      // i32: see RankerBatch
   ops::SortedIndex sorted_index;
   Preprocessor::Saved saved;
   Tensor all_gradients;  // of what the preprocessor made, float

@@ -1,14 +1,13 @@
 // The host part of a pass: from a batch to the indices that ops read.
 
 #include <algorithm>
-#include <limits>
 #include <numeric>
 #include <utility>
 
 #include "base/log.h"
 #include "base/parallel.h"
-#include "model/prepared_batch.h"
 #include "model/ranker.h"
+#include "model/ranker_batch.h"
 #include "model/ranker_parts.h"
 #include "ops/assemble.h"
 #include "ops/rows.h"
@@ -38,13 +37,22 @@ int64_t at(const std::vector<int64_t>& values, int64_t i) { return values[static
 
 }  // namespace
 
+std::unique_ptr<PreparedBatch> Ranker::new_batch() const { return std::make_unique<RankerBatch>(); }
+
 void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mode mode,
-                     PreparedBatch& out) {
+                     PreparedBatch& prepared) {
+  auto& out = static_cast<RankerBatch&>(prepared);
   batch.validate();
   out.layout = BatchLayout(config_, batch);
   out.block.clear();
   if (parameters_.values().device.is_cuda()) out.block.set_memory(HostMemory::kPinned);
-  out.labels.resize(config_.tasks.size() * static_cast<size_t>(out.layout.labels));
+  out.token_offsets = out.layout.token_offsets;
+  out.num_labels = out.layout.labels;
+  out.labels.resize(config_.tasks.size() * static_cast<size_t>(out.num_labels));
+  out.sample_labels.resize(static_cast<size_t>(out.samples()));
+  for (int64_t b = 0; b < out.samples(); ++b) {
+    out.sample_labels[static_cast<size_t>(b)] = out.layout.labels_of(b);
+  }
 
   prepare_ids(batch, mode, out);
   prepare_branches(out);
@@ -55,8 +63,9 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
   std::vector<MicroBatch> cuts = cut_micro_batches(out.layout, micro_batch_tokens);
   std::vector<GroupSequences> group;
   if (heads_ != nullptr) group = heads_->agree(out.layout, cuts);
+  out.maxima = {out.layout.most_before_targets, out.layout.most_targets};
   for (size_t i = 0; i < cuts.size(); ++i) {
-    PreparedBatch::Tokens& tokens =
+    RankerBatch::Tokens& tokens =
         out.micro_batches.emplace_back(prepare_tokens(batch, cuts[i], out));
     if (heads_ == nullptr) continue;
     tokens.group = std::move(group[i]);
@@ -64,35 +73,23 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
   }
 }
 
-void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, PreparedBatch& out) {
+void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out) {
   const bool candidates = config_.labels == LabelKind::kCandidates;
 
   // Look-ups: history and candidates of every sequence feature, then the contextual features.
   std::vector<sparse::Lookup> lookups;
-  const auto look_up = [&](sparse::TableId table, const std::string& column) {
+  const auto add = [&](sparse::TableId table, const std::string& column) {
     lookups.push_back({table, column, batch.column(column).values.span()});
   };
   for (size_t f = 0; f < sequence_tables_.size(); ++f) {
     const SequenceFeature& feature = f == 0 ? config_.item : config_.additional[f - 1];
-    look_up(sequence_tables_[f], feature.history);
-    if (candidates) look_up(sequence_tables_[f], feature.candidate);
+    add(sequence_tables_[f], feature.history);
+    if (candidates) add(sequence_tables_[f], feature.candidate);
   }
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
-    look_up(contextual_tables_[c], config_.contextual[c].name);
+    add(contextual_tables_[c], config_.contextual[c].name);
   }
-  out.ticket = tables_.begin(lookups, mode, std::move(out.ticket));
-  out.looked_up.clear();
-  out.slots.clear();
-  out.first_row.assign(static_cast<size_t>(tables_.count()), 0);
-  int64_t rows = 0;
-  for (const sparse::Lookup& l : lookups) {
-    if (std::ranges::find(out.looked_up, l.table) != out.looked_up.end()) continue;
-    out.looked_up.push_back(l.table);
-    if (tables_.slots_travel()) out.slots.push_back(out.block.add(out.ticket.slots(l.table)));
-    out.first_row[static_cast<size_t>(l.table)] = rows;
-    rows += out.ticket.distinct_rows(l.table);
-  }
-  SEGUE_ASSERT(rows <= std::numeric_limits<int32_t>::max(), "table rows are counted in 32 bits");
+  look_up(lookups, mode, out);
 
   // Which table rows every event and candidate is made of.
   const int64_t lookups_each = candidates ? 2 : 1;
@@ -103,7 +100,7 @@ void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, PreparedBatch& o
   }
 }
 
-void Ranker::prepare_context(const Batch& batch, PreparedBatch& out) const {
+void Ranker::prepare_context(const Batch& batch, RankerBatch& out) const {
   const BatchLayout& layout = out.layout;
   const int64_t samples = layout.samples();
   auto lookup = static_cast<int64_t>(sequence_tables_.size()) *
@@ -128,17 +125,15 @@ void Ranker::prepare_context(const Batch& batch, PreparedBatch& out) const {
 }
 
 /// What backward sums the gradients of table rows by; here it is done while another batch runs.
-void Ranker::sort_inputs(PreparedBatch& out) const {
+void Ranker::sort_inputs(RankerBatch& out) const {
   if (!parameters_.values().device.is_cuda()) return;
-  int64_t rows = 0;
-  for (const sparse::TableId table : out.looked_up) rows += out.ticket.distinct_rows(table);
   out.sorted_keys = out.block.add<int32_t>(out.input_index.count);
   out.sorted_items = out.block.add<int32_t>(out.input_index.count);
-  ops::sort_index(out.block.span(out.input_index), rows, out.block.span(out.sorted_keys),
+  ops::sort_index(out.block.span(out.input_index), out.table_rows, out.block.span(out.sorted_keys),
                   out.block.span(out.sorted_items));
 }
 
-void Ranker::prepare_branches(PreparedBatch& out) {
+void Ranker::prepare_branches(RankerBatch& out) {
   const std::vector<std::span<const int32_t>>& features = places_->feature_index;
   sparse::DistinctTuples& branches = places_->branches;
   const bool distinct = config_.identities.distinct_rows;
@@ -168,7 +163,7 @@ void Ranker::prepare_branches(PreparedBatch& out) {
   }
 }
 
-void Ranker::prepare_actions(const Batch& batch, PreparedBatch& out) {
+void Ranker::prepare_actions(const Batch& batch, RankerBatch& out) {
   Places& places = *places_;
   const int64_t events = out.layout.events();
   const int64_t targets = out.layout.candidates();
@@ -203,8 +198,8 @@ void Ranker::prepare_actions(const Batch& batch, PreparedBatch& out) {
             static_cast<int32_t>(events));
 }
 
-PreparedBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch& micro,
-                                             PreparedBatch& out) {
+RankerBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch& micro,
+                                           RankerBatch& out) {
   const bool candidates = config_.labels == LabelKind::kCandidates;
   const BatchLayout& layout = out.layout;
   const int64_t last = micro.first + micro.count;
@@ -212,7 +207,7 @@ PreparedBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatc
   const std::vector<int64_t>& label_offsets =
       candidates ? layout.candidate_offsets : layout.history_offsets;
 
-  PreparedBatch::Tokens t;
+  RankerBatch::Tokens t;
   t.count = at(layout.token_offsets, last) - begin;
   t.first_label = at(label_offsets, micro.first);
   t.labels = at(label_offsets, last) - t.first_label;
@@ -261,9 +256,8 @@ PreparedBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatc
   return t;
 }
 
-void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro,
-                         const PreparedBatch::Tokens& t, int64_t* timestamps,
-                         PreparedBatch& out) const {
+void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro, const RankerBatch::Tokens& t,
+                         int64_t* timestamps, RankerBatch& out) const {
   const Places& places = *places_;
   const int32_t* const branch = places.branches.inverse.data();
   const bool candidates = config_.labels == LabelKind::kCandidates;

@@ -158,6 +158,10 @@ struct TinyRanker {
     ranker.parameters().zero_grads();
     return ranker.run(bed.exec, batch, options);
   }
+  Pass run(PreparedBatch& prepared, const PassOptions& options) {
+    ranker.parameters().zero_grads();
+    return ranker.run(bed.exec, prepared, options);
+  }
   ops::test::TestBed bed;
   sparse::Tables tables;
   Ranker ranker;

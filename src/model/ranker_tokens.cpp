@@ -9,7 +9,7 @@
 
 namespace segue::model {
 
-Ranker::Tokens Ranker::place_tokens(const PreparedBatch& batch, const PreparedBatch::Tokens& micro,
+Ranker::Tokens Ranker::place_tokens(const RankerBatch& batch, const RankerBatch::Tokens& micro,
                                     const UploadBlock::Placed& placed, const Rows& rows,
                                     const PassOptions& options) const {
   Tokens t;
@@ -29,10 +29,10 @@ Ranker::Tokens Ranker::place_tokens(const PreparedBatch& batch, const PreparedBa
     t.sequences.heads = heads_;
     t.sequences.group = &micro.group;
   }
-  t.sequences.score_scale =
-      1.0 / static_cast<double>(std::max<int64_t>(
-                1, config_.attention.score_scale == ScoreScale::kBatchMax ? *options.longest
-                                                                          : config_.max_seq_len));
+  t.sequences.score_scale = 1.0 / static_cast<double>(std::max<int64_t>(
+                                      1, config_.attention.score_scale == ScoreScale::kBatchMax
+                                             ? batch.maxima[0] + batch.maxima[1]
+                                             : config_.max_seq_len));
 
   t.assemble.content = rows.saved.rows;
   if (rows.saved.context_rows) {
@@ -63,24 +63,15 @@ Ranker::Tokens Ranker::place_tokens(const PreparedBatch& batch, const PreparedBa
 }
 
 bool Ranker::collapses_last_layer(const Tokens& tokens) const {
-  if (!config_.identities.last_layer_targets) return false;
-  const char* reason = nullptr;
-  if (config_.labels != LabelKind::kCandidates) {
-    reason = "every item is a label";
-  } else if (!layers_.back().can_run_targets_only()) {
-    reason = "it needs layer = \"concat\" and target groups of one";
-  } else if (config_.attention.window > 0) {
-    reason = "attention has a window";
-  } else if (tokens.most_targets > kMaxTargetsForCollapse) {
-    reason = "a sample has more than 16 candidates";
-  }
+  const char* const reason = config_.why_last_layer_is_full(tokens.most_targets);
   if (reason == nullptr) return true;
+  if (!config_.identities.last_layer_targets) return false;
   base::log_once(base::LogLevel::kInfo, "last_layer_targets",
                  std::string("identity last_layer_targets does not apply: ") + reason);
   return false;
 }
 
-Ranker::UserSide Ranker::user_forward(const Exec& exec, const Rows&, const Tokens& tokens,
+Ranker::UserSide Ranker::user_forward(const Exec& exec, const Tokens& tokens,
                                       const PassOptions& options) const {
   const Tensor& labelled = tokens.labelled.rows;
   const int64_t labels = labelled.size(0);

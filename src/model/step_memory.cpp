@@ -55,7 +55,7 @@ class Step {
     width_ = m.heads * m.v_dim;
     candidates_ = m.labels == LabelKind::kCandidates;
     samples_ = bounds.samples;
-    sample_tokens_ = std::max<int64_t>(1, bounds.sample_tokens(m));
+    sample_tokens_ = std::max<int64_t>(1, m.sample_tokens(bounds.events, bounds.candidates));
     tokens_ =
         std::min(samples_ * sample_tokens_, std::max(bounds.micro_batch_tokens, sample_tokens_));
     places_ = samples_ * (bounds.events + (candidates_ ? bounds.candidates : 0));
@@ -64,9 +64,7 @@ class Step {
     branch_rows_ = m_.identities.distinct_rows ? distinct_places_ : places_;
     labels_ = candidates_ ? samples_ * bounds.candidates
                           : std::min(tokens_ / m.tokens_per_event(), samples_ * bounds.events);
-    collapsed_ = m.identities.last_layer_targets && candidates_ && m.layer == LayerKind::kConcat &&
-                 m.attention.target_group == 1 && m.attention.window == 0 &&
-                 bounds.candidates <= Ranker::kMaxTargetsForCollapse;
+    collapsed_ = m.why_last_layer_is_full(bounds.candidates) == nullptr;
     norms_targets_ = attention::target_attention_norms(device, planned_.dtype(), m.dim);
     attention_ = {.rows = tokens_,
                   .sequences = samples_,
@@ -335,7 +333,7 @@ StepMemory step_memory(const ModelConfig& model, const sparse::TablesConfig& tab
 }
 
 int64_t batch_memory(const ModelConfig& model, const StepBounds& bounds) {
-  const int64_t tokens = bounds.samples * bounds.sample_tokens(model);
+  const int64_t tokens = bounds.samples * model.sample_tokens(bounds.events, bounds.candidates);
   const int64_t places = bounds.samples * (bounds.events + bounds.candidates);
   const auto features = static_cast<int64_t>(model.additional.size()) + 1;
   const auto tasks = static_cast<int64_t>(model.tasks.size());

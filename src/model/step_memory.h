@@ -15,11 +15,6 @@ struct StepBounds {
   int64_t candidates = 1;  // of a sample
   int64_t micro_batch_tokens = 0;
   double distinct_share = 1;  // of different ids among events and candidates
-
-  int64_t sample_tokens(const ModelConfig& config) const {
-    return config.contextual_tokens() + events * config.tokens_per_event() +
-           (config.labels == LabelKind::kCandidates ? candidates : 0);
-  }
 };
 
 /// What a training step takes from its arena at most, in bytes. `rows` exists once per batch:

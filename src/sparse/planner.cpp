@@ -384,8 +384,8 @@ class Planner {
     }
     for (const PlannerInput::Fixed& f : in_.fixed) {
       if (f.knob.empty() || f.bytes < out_.missing_device / 8) continue;
-      advice.push_back(
-          fmt::format("{} take {} per rank: {}", f.purpose, format_bytes(f.bytes), f.knob));
+      advice.push_back(fmt::format("{} take {} per rank: {}", to_string(f.purpose),
+                                   format_bytes(f.bytes), f.knob));
     }
     advice.push_back(fmt::format("fewer rows: table `{}` is {:.0f} % of all tables",
                                  in_.tables[largest].name, 100 * bytes_of(largest) / all));

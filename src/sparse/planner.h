@@ -8,6 +8,7 @@
 #include "ops/optimizer.h"
 #include "sparse/shard_plan.h"
 #include "sparse/table.h"
+#include "tensor/buffer.h"
 
 namespace segue::sparse {
 
@@ -34,7 +35,7 @@ struct PlannerInput {
 
   /// What every rank's device holds beside tables.
   struct Fixed {
-    std::string purpose;
+    Purpose purpose = Purpose::kScratch;
     double bytes = 0;
     std::string knob;  // what makes it smaller, for advice
   };

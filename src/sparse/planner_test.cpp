@@ -41,7 +41,7 @@ PlannerInput benchmark(int ranks, double device_gib) {
   for (const auto& [name, rows] : contextual) in.tables.push_back(demand(name, rows, 1024));
   in.ranks = ranks;
   in.device_bytes = device_gib * kGib;
-  in.fixed = {{"activations", 30 * kGib, "lower train.micro_batch_tokens"}};
+  in.fixed = {{Purpose::kActivation, 30 * kGib, "lower train.micro_batch_tokens"}};
   return in;
 }
 
@@ -148,7 +148,7 @@ PlannerInput random_input(std::mt19937_64& random) {
       in.tables.back().sharding = static_cast<Sharding>(1 + random() % 5);
     }
   }
-  in.fixed = {{"activations", static_cast<double>(random() % 100'000'000), "use less"}};
+  in.fixed = {{Purpose::kActivation, static_cast<double>(random() % 100'000'000), "use less"}};
   in.device_bytes = static_cast<double>(random() % 4 == 0 ? 0 : 1 + random() % 2'000'000'000);
   if (random() % 3 == 0) in.host_bytes = static_cast<double>(random() % 1'000'000'000);
   return in;

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "base/config_checks.h"
 #include "base/error.h"
 #include "base/parallel.h"
 #include "ops/rows.h"
@@ -61,20 +60,6 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
   }
   out_of_range_.assign(tables_.size(), 0);
   work_.resize(tables_.size());
-}
-
-TableId Tables::id(std::string_view name) const {
-  std::vector<std::string> names;
-  for (size_t t = 0; t < tables_.size(); ++t) {
-    names.push_back(config_.tables[t].name);
-    if (names.back() == name) return static_cast<TableId>(t);
-  }
-  const std::string nearest = base::nearest_name(name, names);
-  std::string hint = nearest.empty() ? "known tables: " : "did you mean `" + nearest + "`?";
-  if (nearest.empty()) {
-    for (size_t t = 0; t < names.size(); ++t) hint += (t == 0 ? "`" : ", `") + names[t] + "`";
-  }
-  base::fail_config(fmt::format("there is no table `{}`; {}", name, hint));
 }
 
 Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket) {

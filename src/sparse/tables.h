@@ -39,7 +39,7 @@ class Tables {
   Device device() const { return device_; }
   int rank() const { return rank_; }  // among those of the plan
   bool alone() const { return groups_.rows == nullptr; }
-  TableId id(std::string_view name) const;  // Error(kConfig) with the nearest name
+  TableId id(std::string_view name) const { return config_.id(name); }
   int64_t count() const { return static_cast<int64_t>(tables_.size()); }
   Table& table(TableId id) { return *tables_[static_cast<size_t>(id)]; }
   const Table& table(TableId id) const { return *tables_[static_cast<size_t>(id)]; }

@@ -52,6 +52,21 @@ void describe(base::ConfigVisitor& v, TablesConfig& c) {
           "row-wise Adagrad of tables cut by columns: one accumulator per block, as the reference");
 }
 
+TableId TablesConfig::id(std::string_view name, std::string_view looked_up_by) const {
+  std::vector<std::string> names;
+  for (size_t t = 0; t < tables.size(); ++t) {
+    names.push_back(tables[t].name);
+    if (names.back() == name) return static_cast<TableId>(t);
+  }
+  const std::string nearest = base::nearest_name(name, names);
+  const std::string hint = nearest.empty() ? fmt::format("there is: {}", fmt::join(names, ", "))
+                                           : fmt::format("did you mean `{}`?", nearest);
+  fail_config(looked_up_by.empty()
+                  ? fmt::format("there is no table `{}`; {}", name, hint)
+                  : fmt::format("{} looks up table `{}`, which sparse.tables does not have; {}",
+                                looked_up_by, name, hint));
+}
+
 void TablesConfig::validate() const {
   if (tables.empty()) fail_config("there are no embedding tables; add at least one to `tables`");
   if (dim <= 0 || dim > kMostColumns) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "base/config.h"
@@ -29,6 +30,9 @@ struct TablesConfig {
   int64_t dim_of(const TableConfig& table) const { return table.dim > 0 ? table.dim : dim; }
   ops::RowOptimizer optimizer_of(const TableConfig& table) const;
   ops::RowUpdateParams update_params(ops::RowOptimizer optimizer, double lr, int64_t step) const;
+
+  /// Error(kConfig) with the nearest name, and who looks it up.
+  TableId id(std::string_view name, std::string_view looked_up_by = {}) const;
 
   void validate() const;  // Error(kConfig): names, sizes, duplicates
 };

@@ -79,7 +79,7 @@ TEST(TablesTest, UnknownTableSuggestsTheNearest) {
   EXPECT_TRUE(contains(message_of(ErrorCode::kConfig, [&] { (void)tables.id("artists"); }),
                        "no table `artists`; did you mean `artist`?"));
   EXPECT_TRUE(contains(message_of(ErrorCode::kConfig, [&] { (void)tables.id("xxxxxxxxxxxxx"); }),
-                       "known tables: `item`, `artist`"));
+                       "there is: item, artist"));
 }
 
 // ---- initial values ----------------------------------------------------------------------------

@@ -23,6 +23,7 @@ std::shared_future<bool> run_on(data::BackgroundWorker& worker, std::function<bo
 BatchPipeline::BatchPipeline(Source& source, Trainer& trainer, balance::Balancer* balancer,
                              Pipeline mode)
     : source_(source), trainer_(trainer), balancer_(balancer) {
+  for (auto& prepared : prepared_) prepared = trainer.model().new_batch();
   if (mode == Pipeline::kOn || (mode == Pipeline::kAuto && trainer.device().is_cuda())) {
     preparer_ = std::make_unique<data::BackgroundWorker>(prepared_.size());
     fetcher_ = std::make_unique<data::BackgroundWorker>(items_.size());
@@ -46,7 +47,7 @@ bool BatchPipeline::fetch(int64_t number) {
 
 bool BatchPipeline::prepare(int64_t number) {
   Item& to = item(number);
-  to.prepared = &prepared_[static_cast<size_t>(number) % prepared_.size()];
+  to.prepared = prepared_[static_cast<size_t>(number) % prepared_.size()].get();
   const base::Stage stage("prepare batch");
   const Ranks& ranks = trainer_.ranks();
   if (!ranks.alone()) ranks.ids->set_step(steps_before_ + number + 1);

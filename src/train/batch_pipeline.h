@@ -11,7 +11,7 @@
 #include "batch/batch.h"
 #include "data/background.h"
 #include "data/loader.h"
-#include "model/prepared_batch.h"
+#include "model/model.h"
 #include "train/source.h"
 #include "train/trainer.h"
 
@@ -59,7 +59,7 @@ class BatchPipeline {
   balance::Balancer* balancer_;
   // Batches are numbered from start(). One is trained, one prepared, one fetched; two are on a GPU.
   std::array<Item, 3> items_;
-  std::array<model::PreparedBatch, 2> prepared_;
+  std::array<std::unique_ptr<model::PreparedBatch>, 2> prepared_;
   std::array<std::shared_future<bool>, 3> fetched_;  // whether there is such a batch
   std::array<std::shared_future<bool>, 2> ready_;
   int64_t steps_before_ = 0;  // of the trainer, at start()

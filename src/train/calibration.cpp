@@ -24,14 +24,14 @@ constexpr int kWarmUp = 1, kTimed = 5;
 
 /// Of a step with samples of so many events: a rank's share, or as many as say the same.
 int64_t samples_of(const RunConfig& config, int ranks, int64_t events) {
-  const int64_t enough =
-      kMostPasses * config.train.micro_batch_tokens / (events * config.model.tokens_per_event());
+  const int64_t enough = kMostPasses * config.train.micro_batch_tokens /
+                         make_model(config)->sample_tokens(events, kRandomCandidates);
   return std::max<int64_t>(2, std::min(enough, samples_per_rank(config, ranks)));
 }
 
 /// The same model with random samples as long as the config allows.
 RunConfig calibration_config(const RunConfig& config, int ranks) {
-  const int64_t longest = std::max<int64_t>(1, step_bounds(config).events);
+  const int64_t longest = std::max<int64_t>(1, step_bounds(config, *make_model(config)).events);
   RunConfig c = config;
   c.data.store.clear();
   c.data.batch_size = samples_of(config, ranks, std::max<int64_t>(1, longest / 4));
@@ -49,7 +49,8 @@ Calibration::Step timed_step(const RunConfig& config, int64_t samples, int64_t e
   random.batch_size = samples;
   random.lengths.low = events;
   random.lengths.high = events + 1;
-  const data::RandomBatches data(random_schema(config.model, config.sparse), random,
+  const auto model = make_model(config);
+  const data::RandomBatches data(random_schema(*model, config.sparse), random,
                                  static_cast<uint64_t>(config.train.seed));
   Calibration::Step step{samples, events, {}, {}};
   Batch batch;
@@ -60,7 +61,7 @@ Calibration::Step timed_step(const RunConfig& config, int64_t samples, int64_t e
   }
   std::ranges::nth_element(step.seconds, step.seconds.begin() + kTimed / 2);
   step.timing.seconds = step.seconds[kTimed / 2];
-  const balance::SampleShape shape = sample_shape(config.model);
+  const balance::SampleShape shape = model->work().shape;
   for (const balance::SampleCost& sample :
        balance::sample_costs(batch, shape, balance::CostKind::kCalibrated, {0, 1})) {
     step.timing.tokens += static_cast<double>(sample.tokens);
@@ -95,12 +96,12 @@ Calibration calibrate_cost(const RunConfig& config, int ranks,
 Calibration calibrate_cost(const RunConfig& config, int ranks, Device device) {
   const base::Stage stage("calibrate costs");
   Trainer trainer(calibration_config(config, ranks), device);
-  model::PreparedBatch prepared;
+  const auto prepared = trainer.model().new_batch();
   return calibrate_cost(config, ranks, [&](const Batch& batch) {
-    trainer.prepare(batch, prepared);
+    trainer.prepare(batch, *prepared);
     trainer.stream()->synchronize();
     const base::Stopwatch watch;
-    trainer.step(prepared);
+    trainer.step(*prepared);
     trainer.stream()->synchronize();
     return watch.seconds();
   });

@@ -16,7 +16,7 @@ namespace {
 
 /// A clock by which tokens, pairs and a step itself cost what is said.
 auto clock_of(const RunConfig& config, double token_ps, double pair_ps, double step_seconds) {
-  return [=, shape = sample_shape(config.model)](const Batch& batch) {
+  return [=, shape = make_model(config)->work().shape](const Batch& batch) {
     double seconds = step_seconds;
     for (const balance::SampleCost& s :
          balance::sample_costs(batch, shape, balance::CostKind::kCalibrated, {token_ps, pair_ps})) {

@@ -329,8 +329,8 @@ TEST(CheckpointModelTest, ModelAndTablesComeBackInAllBits) {
     trainer.step(batch);
   }
   const std::vector<CheckpointArray> arrays =
-      model_arrays(trainer.ranker().parameters(), trainer.tables());
-  EXPECT_EQ(arrays.size(), 3 * trainer.ranker().parameters().all().size() + 2 * 4);
+      model_arrays(trainer.model().parameters(), trainer.tables());
+  EXPECT_EQ(arrays.size(), 3 * trainer.model().parameters().all().size() + 2 * 4);
   const std::string folder = temp_path("run");
   CheckpointWriter writer(folder, {});
   writer.save(3, arrays, "{}");
@@ -340,7 +340,7 @@ TEST(CheckpointModelTest, ModelAndTablesComeBackInAllBits) {
   other_seed.train.seed = 99;
   Trainer other(other_seed, Device::cpu());
   const std::vector<CheckpointArray> into =
-      model_arrays(other.ranker().parameters(), other.tables());
+      model_arrays(other.model().parameters(), other.tables());
   const Checkpoint checkpoint(checkpoint_path(folder, 3));
   checkpoint.read(into);
   for (size_t i = 0; i < arrays.size(); ++i) {
@@ -356,7 +356,7 @@ TEST(CheckpointModelTest, ExportHasTheReferencesNamesAndWeightsOnly) {
   RunConfig config = tiny_config();
   config.sparse.tables[0].rows = 600;
   Trainer trainer(config, Device::cpu());
-  const model::Parameters& parameters = trainer.ranker().parameters();
+  const model::Parameters& parameters = trainer.model().parameters();
   const std::string folder = temp_path("run");
   CheckpointWriter writer(folder, {}, 8000);  // the largest table in parts
   writer.save(3, model_arrays(parameters, trainer.tables()), "{}");
@@ -394,7 +394,7 @@ TEST(CheckpointModelTest, ForPython) {
   Trainer trainer(config, Device::cpu());
   const std::string folder = std::string(out) + "/checkpoints";
   CheckpointWriter writer(folder, {}, 8000);
-  writer.save(3, model_arrays(trainer.ranker().parameters(), trainer.tables()), test_json(3));
+  writer.save(3, model_arrays(trainer.model().parameters(), trainer.tables()), test_json(3));
   writer.wait().throw_if_failed();
   export_weights(Checkpoint(checkpoint_path(folder, 3)), std::string(out) + "/weights.safetensors",
                  true);

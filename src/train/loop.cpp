@@ -68,7 +68,7 @@ class Loop {
         ranks_(world, config, device_),
         checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
         run_dir_(run_dir),
-        eval_lifetime_(config.model.tasks) {}
+        eval_lifetime_(make_model(config)->tasks()) {}
 
   TrainSummary run() {
     open();
@@ -93,7 +93,8 @@ class Loop {
       base::set_num_threads(config_.train.threads > 0 ? static_cast<int>(config_.train.threads)
                                                       : fair_threads(ranks_));
     }
-    if (ranks_.alone()) require_memory(config_, device_, available_bytes(device_));
+    plan_ = plan_for(config_, ranks_, device_);
+    require_memory(plan_.memory, device_, available_bytes(device_));
     RunStart start = find_run_start(run_dir_, config_toml_, options_, ranks_);
     folder_ = std::move(start.folder);
     resuming_ = start.resuming;
@@ -123,7 +124,7 @@ class Loop {
     if (folder_) {
       mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
     }
-    trainer_ = std::make_unique<Trainer>(config_, device_, ranks_);
+    trainer_ = std::make_unique<Trainer>(config_, device_, ranks_, plan_);
     open_source();
     schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
     if (checkpoint_) {
@@ -156,9 +157,9 @@ class Loop {
     if (!ranks_.alone()) ranks_.results->barrier().throw_if_failed();
     if (!ranks_.first()) open();
     if (ranks_.alone() || !config_.balance.on) return;
-    balancer_ = std::make_unique<balance::Balancer>(config_.balance, sample_shape(config_.model),
-                                                    cost_weights(config_.model, SimulationConfig{}),
-                                                    *ranks_.balance);
+    const model::SampleWork work = trainer_->model().work();
+    balancer_ = std::make_unique<balance::Balancer>(
+        config_.balance, work.shape, cost_weights(work, SimulationConfig{}), *ranks_.balance);
   }
 
   /// The first rank clears away what a killed run left, before the others write.
@@ -197,7 +198,8 @@ class Loop {
     Watchdog watchdog(config_.train.watchdog_seconds);
     watchdog_ = &watchdog;
     if (folder_) {
-      log_ = std::make_unique<RunLog>(config_, device_, *folder_, state_, total_samples());
+      log_ = std::make_unique<RunLog>(config_, trainer_->model(), device_, *folder_, state_,
+                                      total_samples());
     }
     base::take_stage_seconds();
     since_save_.restart();
@@ -296,7 +298,7 @@ class Loop {
   void evaluate() {
     wait_for_verification();
     const base::Stopwatch watch;
-    Evaluator evaluator(config_.model.tasks);
+    Evaluator evaluator(trainer_->model().tasks());
     {
       const base::Stage stage("evaluate");
       pipeline_->settle();
@@ -457,6 +459,7 @@ class Loop {
   bool resuming_ = false;
   RunState state_;
   std::unique_ptr<Checkpoint> checkpoint_;  // until it has been read
+  RunPlan plan_;
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Source> source_;
   LifetimeAuc eval_lifetime_;

@@ -24,7 +24,6 @@ std::string entropy_text(const Evaluation& evaluation) {
 }  // namespace
 
 void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder) {
-  const model::ModelConfig& m = config.model;
   int64_t rows = 0, narrowest = sparse::kMostColumns, widest = 0;
   for (const sparse::TableConfig& t : config.sparse.tables) {
     rows += t.rows;
@@ -33,10 +32,8 @@ void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folde
   }
   base::log_info(fmt::format("run folder {}", folder.path()));
   base::log_info(
-      fmt::format("model: {} layers, {} heads, width {}, {} tokens at most; {} dense "
-                  "parameters",
-                  m.layers, m.heads, m.dim, m.max_seq_len,
-                  base::format_count(static_cast<double>(trainer.ranker().parameters().count()))));
+      fmt::format("model: {}; {} dense parameters", trainer.model().summary(),
+                  base::format_count(static_cast<double>(trainer.model().parameters().count()))));
   base::log_info(fmt::format(
       "tables: {} with {} rows of {}, {} with optimizer state", config.sparse.tables.size(),
       base::format_count(static_cast<double>(rows)),

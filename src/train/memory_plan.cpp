@@ -7,9 +7,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/progress.h"
-#include "model/ranker.h"
-#include "model/step_memory.h"
 #include "ops/optimizer.h"
 #include "train/random_schema.h"
 #include "train/trainer.h"
@@ -21,58 +20,37 @@ using base::format_bytes;
 
 constexpr double kMib = 1 << 20, kGib = 1 << 30;
 
-struct DenseCounts {
-  double all = 0;
-  double largest_bucket = 0;  // of gradients that ranks add up together
-};
-
-/// The registry knows every dense parameter before any memory is taken.
-DenseCounts dense_parameters(const RunConfig& c) {
-  RunConfig small = c;  // the tables' rows do not matter here
-  for (sparse::TableConfig& t : small.sparse.tables) t.rows = 1;
-  sparse::Tables tables(small.sparse, Device::cpu(), DType::kF32, 1);
-  const model::Ranker ranker(small.model, tables, Device::cpu(), DType::kF32, 1);
-  DenseCounts counts{static_cast<double>(ranker.parameters().count())};
-  for (const Tensor& bucket : ranker.gradient_buckets()) {
-    counts.largest_bucket = std::max(counts.largest_bucket, static_cast<double>(bucket.elements()));
+/// Values of the largest bucket of gradients that ranks add up together.
+double largest_bucket(const model::Model& model) {
+  double largest = 0;
+  for (const model::Model::Bucket& b : model.buckets()) {
+    largest = std::max(largest, static_cast<double>(model.parameters().count(b.first, b.end)));
   }
-  return counts;
+  return largest;
 }
 
-void add_activations(const RunConfig& c, Device device, bool shares_heads, MemoryPlan& plan) {
+void add_activations(const RunConfig& c, const model::Model& model, Device device,
+                     bool shares_heads, MemoryPlan& plan) {
+  const model::StepBounds bounds = step_bounds(c, model);
+  const auto add = [&](const char* what, double bytes) {
+    plan.parts.push_back({Purpose::kActivation, what, bytes});
+  };
   if (c.train.arena_gib > 0) {
-    plan.parts.push_back({"activations", "train.arena_gib", c.train.arena_gib * kGib});
+    add("train.arena_gib", c.train.arena_gib * kGib);
   } else {
-    const model::StepMemory step = step_memory(c, device);
-    const auto add = [&](const char* what, int64_t bytes) {
-      plan.parts.push_back({"activations", what, static_cast<double>(bytes)});
-    };
-    add("rows of a batch", step.rows);
-    add("tokens, kept for backward", step.kept);
-    add("working space", step.working);
-    add("margin", step.margin);
-    if (shares_heads) add("heads of other ranks", head_exchange_bytes(c, device));
+    const model::StepMemory step = model.step_memory(bounds, c.train.precision, device);
+    add("rows of a batch", static_cast<double>(step.rows));
+    add("tokens, kept for backward", static_cast<double>(step.kept));
+    add("working space", static_cast<double>(step.working));
+    add("margin", static_cast<double>(step.margin));
+    if (shares_heads) add("heads of other ranks", static_cast<double>(step.kept + step.working));
   }
-  constexpr double kProducts = 64 * kMib;
+  plan.switches = model.memory_switches(bounds, c.train.precision, device);
   if (device.is_cpu()) return;
-  plan.parts.push_back(
-      {"batches", "trained, next, evaluated",
-       kBatchesInFlight * static_cast<double>(model::batch_memory(c.model, step_bounds(c)))});
-  plan.parts.push_back({"scratch", "of matrix products", kProducts});
-}
-
-void add_recompute(const RunConfig& c, Device device, MemoryPlan& plan) {
-  for (const auto& [name, member] :
-       {std::pair("normed_input", &model::RecomputeConfig::normed_input),
-        std::pair("uvqk", &model::RecomputeConfig::uvqk),
-        std::pair("gate", &model::RecomputeConfig::gate)}) {
-    RunConfig on = c, off = c;
-    on.model.recompute.*member = true;
-    off.model.recompute.*member = false;
-    plan.recompute.push_back(
-        {c.model.recompute.*member ? "on" : "off", name,
-         static_cast<double>(step_memory(off, device).total() - step_memory(on, device).total())});
-  }
+  constexpr double kProducts = 64 * kMib;
+  plan.parts.push_back({Purpose::kBatch, "trained, next, evaluated",
+                        kBatchesInFlight * static_cast<double>(model.batch_memory(bounds))});
+  plan.parts.push_back({Purpose::kScratch, "of matrix products", kProducts});
 }
 
 }  // namespace
@@ -82,12 +60,9 @@ Device planned_device(const RunConfig& config) {
   return parse_device(config.train.device);
 }
 
-model::StepBounds step_bounds(const RunConfig& config) {
-  const model::ModelConfig& m = config.model;
+model::StepBounds step_bounds(const RunConfig& config, const model::Model& model) {
   const int64_t candidates = config.data.is_random() ? kRandomCandidates : kStoreCandidates;
-  const int64_t labelled = m.labels == model::LabelKind::kCandidates ? candidates : 0;
-  int64_t events = std::max<int64_t>(
-      0, (m.max_seq_len - m.contextual_tokens() - labelled) / m.tokens_per_event());
+  int64_t events = model.most_events(candidates);
   if (config.data.is_random()) {
     const int64_t longest = longest_history(config.data.random.lengths);
     if (longest >= 0) events = std::min(events, longest);
@@ -100,17 +75,14 @@ model::StepBounds step_bounds(const RunConfig& config) {
 }
 
 model::StepMemory step_memory(const RunConfig& c, Device device) {
-  return model::step_memory(c.model, c.sparse, step_bounds(c), c.train.precision, device);
+  const auto model = make_model(c);
+  return model->step_memory(step_bounds(c, *model), c.train.precision, device);
 }
 
-int64_t head_exchange_bytes(const RunConfig& config, Device device) {
-  const model::StepMemory step = step_memory(config, device);
-  return step.kept + step.working;
-}
-
-int64_t arena_bytes(const RunConfig& config, Device device) {
-  if (config.train.arena_gib > 0) return static_cast<int64_t>(config.train.arena_gib * kGib);
-  return step_memory(config, device).total();
+double MemoryPlan::of(Purpose purpose) const {
+  double sum = 0;
+  for (const Part& p : parts) sum += p.purpose == purpose ? p.bytes : 0;
+  return sum;
 }
 
 double MemoryPlan::total() const {
@@ -122,60 +94,62 @@ double MemoryPlan::total() const {
 std::string MemoryPlan::text() const {
   std::string lines;
   for (const Part& p : parts) {
-    lines += fmt::format("  {:<12} {:<28} {:>12}\n", p.purpose, p.what, format_bytes(p.bytes));
+    lines += fmt::format("  {:<12} {:<28} {:>12}\n", to_string(p.purpose), p.what,
+                         format_bytes(p.bytes));
   }
   return lines + fmt::format("  {:<12} {:<28} {:>12}\n", "total", "", format_bytes(total()));
 }
 
-std::string MemoryPlan::recompute_text() const {
+std::string MemoryPlan::switches_text() const {
   std::string lines;
-  for (const Part& p : recompute) {
-    lines += fmt::format("  model.recompute.{:<14} {:<4} {} {:>12}\n", p.what, p.purpose,
-                         p.purpose == "on" ? "saves      " : "would save ", format_bytes(p.bytes));
+  for (const model::MemorySwitch& s : switches) {
+    lines += fmt::format("  {:<30} {:<4} {} {:>12}\n", s.key, s.on ? "on" : "off",
+                         s.on ? "saves      " : "would save ",
+                         format_bytes(static_cast<double>(s.bytes)));
   }
   return lines;
 }
 
 MemoryPlan memory_plan(const RunConfig& c, Device device, int ranks) {
-  const double value_bytes = static_cast<double>(size_of(parameter_dtype(c.train.precision)));
+  const auto model = make_model(c);
+  const auto value_bytes = static_cast<double>(size_of(parameter_dtype(c.train.precision)));
   MemoryPlan plan;
   double state_bytes = 0;
   for (const sparse::TableConfig& t : c.sparse.tables) {
-    const double rows = static_cast<double>(t.rows);
+    const auto rows = static_cast<double>(t.rows);
     const int64_t dim = c.sparse.dim_of(t);
     const int64_t state = ops::row_state_size(c.sparse.optimizer_of(t), dim);
-    plan.parts.push_back({"tables", t.name, rows * static_cast<double>(dim) * value_bytes});
+    plan.parts.push_back(
+        {Purpose::kTable, t.name, rows * static_cast<double>(dim) * value_bytes, true});
     state_bytes += rows * static_cast<double>(state) * value_bytes;
   }
-  plan.parts.push_back({"optimizer", "of the tables", state_bytes});
-  const DenseCounts counts = dense_parameters(c);
-  const double dense = counts.all * value_bytes;
-  plan.parts.push_back({"parameters", "dense, and their gradients", 2 * dense});
-  plan.parts.push_back({"optimizer", "two moments of the dense ones", 2 * dense});
+  plan.parts.push_back({Purpose::kOptimizer, "of the tables", state_bytes, true});
+  const double dense = static_cast<double>(model->parameters().count()) * value_bytes;
+  plan.parts.push_back({Purpose::kParameter, "dense, and their gradients", 2 * dense});
+  plan.parts.push_back({Purpose::kOptimizer, "two moments of the dense ones", 2 * dense});
   if (ranks > 1) {
     // Parts of all ranks, one per rank and each as long as the longest.
-    const double part = std::ceil(counts.largest_bucket / ranks);
-    plan.parts.push_back({"communication", "sums of gradients", ranks * part * value_bytes});
+    const double part = std::ceil(largest_bucket(*model) / ranks);
+    plan.parts.push_back({Purpose::kComm, "sums of gradients", ranks * part * value_bytes});
   }
-  add_activations(c, device, ranks > 1 && c.parallel.tensor_parallel > 1, plan);
-  add_recompute(c, device, plan);
+  add_activations(c, *model, device, ranks > 1 && c.parallel.tensor_parallel > 1, plan);
   return plan;
 }
 
-void require_memory(const RunConfig& config, Device device, double available) {
-  const MemoryPlan plan = memory_plan(config, device);
-  const double arena = device.is_cpu() ? static_cast<double>(arena_bytes(config, device)) : 0;
-  const double needed = plan.total() - arena;
+void require_memory(const MemoryPlan& plan, Device device, double available) {
+  const double needed = plan.total();
   if (needed <= available) return;
-  fail(ErrorCode::kOutOfMemory,
-       fmt::format("the run needs {}, but {} has {}:\n{}Lower `rows` in sparse.tables or "
-                   "sparse.dim{}",
-                   format_bytes(needed), device.is_cpu() ? "this machine" : to_string(device),
-                   format_bytes(available), plan.text(),
-                   device.is_cpu() ? ", or use a larger machine"
-                                   : ", or data.batch_size or train.micro_batch_tokens, or turn "
-                                     "model.recompute on:\n" +
-                                         plan.recompute_text()));
+  const std::string where = device.is_cpu() ? "this machine" : to_string(device);
+  std::string why = fmt::format(
+      "the run needs {}, but {} has {}:\n{}Lower `rows` in sparse.tables or sparse.dim, or "
+      "data.batch_size or train.micro_batch_tokens",
+      format_bytes(needed), where, format_bytes(available), plan.text());
+  if (device.is_cpu() && needed - plan.of(Purpose::kActivation) <= available) {
+    base::log_warning(why + "; steps of smaller batches may still fit");
+    return;
+  }
+  if (!plan.switches.empty()) why += ", or turn on:\n" + plan.switches_text();
+  fail(ErrorCode::kOutOfMemory, why);
 }
 
 }  // namespace segue::train

@@ -55,7 +55,7 @@ int64_t peak_of(const RunConfig& c, Device device) {
     data.fill(step, batch);
     trainer.step(batch);
   }
-  EXPECT_EQ(trainer.arena().capacity(), arena_bytes(c, device));
+  EXPECT_EQ(trainer.arena().capacity(), plan_run(c, device).arena_bytes);
   return trainer.arena().high_water();
 }
 
@@ -81,14 +81,14 @@ TEST(GpuMemoryPlanTest, StepsStayBelowThePlanAndNearIt) {
 TEST(MemoryPlanTest, RecomputeSavesWhatItNoLongerKeeps) {
   RunConfig c = full_config();
   const MemoryPlan plan = memory_plan(c, Device::cuda());
-  ASSERT_EQ(plan.recompute.size(), 3u);
-  for (const MemoryPlan::Part& p : plan.recompute) {
-    EXPECT_GE(p.bytes, 0) << p.what;
-    EXPECT_TRUE(base::contains(plan.recompute_text(), p.what));
+  ASSERT_EQ(plan.switches.size(), 3u);
+  for (const model::MemorySwitch& s : plan.switches) {
+    EXPECT_GE(s.bytes, 0) << s.key;
+    EXPECT_TRUE(base::contains(plan.switches_text(), s.key));
   }
   c.model.layers = 8;  // a layer that is rebuilt lives once, kept ones add up
-  for (const MemoryPlan::Part& p : memory_plan(c, Device::cuda()).recompute) {
-    EXPECT_GT(p.bytes, 0) << p.what;
+  for (const model::MemorySwitch& s : memory_plan(c, Device::cuda()).switches) {
+    EXPECT_GT(s.bytes, 0) << s.key;
   }
 }
 
@@ -128,19 +128,29 @@ TEST(MemoryPlanTest, NormedRowsOfTheLastLayerCountWhereTheyAreStored) {
 TEST(MemoryPlanTest, AGivenArenaIsTaken) {
   RunConfig c = full_config();
   c.train.arena_gib = 0.25;
-  EXPECT_EQ(arena_bytes(c, Device::cpu()), int64_t{1} << 28);
+  EXPECT_EQ(plan_run(c, Device::cpu()).arena_bytes, int64_t{1} << 28);
   EXPECT_TRUE(base::contains(memory_plan(c, Device::cpu()).text(), "train.arena_gib"));
 }
 
 TEST(MemoryPlanTest, TooLittleMemoryGivesTheTableAndTheKeys) {
   const RunConfig c = full_config();
-  const auto error = base::error_of([&] { require_memory(c, Device::cuda(), 1e6); });
+  const MemoryPlan plan = memory_plan(c, Device::cuda());
+  const auto error = base::error_of([&] { require_memory(plan, Device::cuda(), 1e6); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory);
   for (const char* word :
        {"rows of a batch", "data.batch_size", "train.micro_batch_tokens", "model.recompute.uvqk"}) {
     EXPECT_TRUE(base::contains(error->what(), word)) << word;
   }
+}
+
+TEST(MemoryPlanTest, OnTheCpuAnArenaThatDoesNotFitIsAWarning) {
+  const MemoryPlan plan = memory_plan(full_config(), Device::cpu());
+  const double arena = plan.of(Purpose::kActivation), rest = plan.total() - arena;
+  ASSERT_GT(arena, 0);
+  EXPECT_NO_THROW(require_memory(plan, Device::cpu(), rest + arena / 2));
+  EXPECT_TRUE(base::error_of([&] { require_memory(plan, Device::cpu(), rest / 2); }));
+  EXPECT_TRUE(base::error_of([&] { require_memory(plan, Device::cuda(), rest + arena / 2); }));
 }
 
 }  // namespace

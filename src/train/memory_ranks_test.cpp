@@ -28,7 +28,7 @@ RunConfig memory_config(const Layout& layout, int64_t scale = 1) {
 
 std::map<std::string, double> by_purpose(const MemoryPlan& plan) {
   std::map<std::string, double> sums;
-  for (const MemoryPlan::Part& p : plan.parts) sums[p.purpose] += p.bytes;
+  for (const MemoryPlan::Part& p : plan.parts) sums[to_string(p.purpose)] += p.bytes;
   return sums;
 }
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/ranker.h"
+#include "model/model.h"
 #include "ops/metrics.h"
 #include "train/checkpoint_shards.h"
 

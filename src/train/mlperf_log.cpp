@@ -63,7 +63,7 @@ report::MllogHyperparameters mllog_hyperparameters(const RunConfig& c, int64_t t
   h.seed = c.train.seed;
   h.train_samples = train_samples;
   h.eval_samples = eval_samples;
-  h.max_sequence_length = c.model.max_seq_len;
+  h.max_sequence_length = make_model(c)->most_tokens();
   h.opt_base_learning_rate = c.optimizer.lr;
   h.opt_adam_beta_1 = c.optimizer.beta1;
   h.opt_adam_beta_2 = c.optimizer.beta2;

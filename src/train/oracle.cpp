@@ -1,8 +1,10 @@
 #include "train/oracle.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
 #include "ops/metrics.h"
 
 namespace segue::train {
@@ -18,15 +20,22 @@ double probability(const data::RandomBatches& data, const Batch& batch, int64_t 
   return 1 - none;
 }
 
+std::string label_column(const model::Model& model) {
+  const std::vector<model::ColumnDemand> demands = model.demands();
+  const auto label =
+      std::ranges::find(demands, model::ColumnDemand::Role::kLabel, &model::ColumnDemand::role);
+  SEGUE_ASSERT(label != demands.end(), "a model has labels");
+  return label->column;
+}
+
 }  // namespace
 
-double oracle_auc(const data::RandomBatches& data, const model::ModelConfig& model,
+double oracle_auc(const data::RandomBatches& data, const model::Model& model,
                   std::span<const Batch> batches) {
-  const bool candidates = model.labels == model::LabelKind::kCandidates;
-  const std::string& column = candidates ? model.candidate_label : model.action.history;
+  const std::string column = label_column(model);
   double sum = 0;
   int64_t binary = 0;
-  for (const model::TaskConfig& task : model.tasks) {
+  for (const model::TaskConfig& task : model.tasks()) {
     if (task.kind != ops::TaskKind::kBinary) continue;
     std::vector<float> predictions, labels;
     for (const Batch& batch : batches) {

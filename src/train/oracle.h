@@ -4,13 +4,13 @@
 
 #include "batch/batch.h"
 #include "data/random_batches.h"
-#include "model/config.h"
+#include "model/model.h"
 
 namespace segue::train {
 
 /// The best that any model could do on random batches: AUC of the probabilities that the labels
 /// were drawn with, mean over the binary tasks (0.5 without any).
-double oracle_auc(const data::RandomBatches& data, const model::ModelConfig& model,
+double oracle_auc(const data::RandomBatches& data, const model::Model& model,
                   std::span<const Batch> batches);
 
 }  // namespace segue::train

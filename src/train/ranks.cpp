@@ -77,7 +77,8 @@ Ranks::Ranks(comm::World& world, const RunConfig& config, Device device)
   dense = world.open("dense", device);
   results = world.open("results", device);
   if (const int64_t tp = config.parallel.tensor_parallel; tp > 1) {
-    heads = model::HeadGroup::open(world, device, static_cast<int>(tp), config.model.heads);
+    heads = model::HeadGroup::open(world, device, static_cast<int>(tp),
+                                   make_model(config)->heads_to_share());
   }
 }
 

@@ -8,7 +8,7 @@
 
 #include "comm/world.h"
 #include "model/head_group.h"
-#include "model/ranker.h"
+#include "model/model.h"
 #include "train/run_config.h"
 
 namespace segue::train {

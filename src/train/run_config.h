@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "balance/config.h"
 #include "base/config.h"
 #include "comm/world.h"
 #include "model/config.h"
+#include "model/model.h"
 #include "sparse/tables_config.h"
 #include "tensor/device.h"
 #include "train/checkpoint_config.h"
@@ -36,6 +38,9 @@ struct RunConfig {
   void validate() const;
 };
 void describe(base::ConfigVisitor& v, RunConfig& c);
+
+/// As the config says, not yet allocated.
+std::unique_ptr<model::Model> make_model(const RunConfig& config);
 
 /// Most events of a history from a store that fit the model; Error(kConfig) when none does.
 int64_t history_budget(const RunConfig& config);

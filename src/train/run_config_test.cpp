@@ -36,7 +36,7 @@ TEST(RunConfigTest, TinyConfigIsValid) { EXPECT_NO_THROW(tiny_config().validate(
 
 TEST(RunConfigTest, FeatureWithoutTableSuggestsTheNearest) {
   const std::string text = error_text([](RunConfig& c) { c.model.additional[0].table = "artst"; });
-  EXPECT_TRUE(base::contains(text, "model.additional `artist`"));
+  EXPECT_TRUE(base::contains(text, "model.additional.history `artist`"));
   EXPECT_TRUE(base::contains(text, "`artst`"));
   EXPECT_TRUE(base::contains(text, "did you mean `artist`?"));
 }
@@ -48,8 +48,7 @@ TEST(RunConfigTest, FeatureWithoutAnyNearTableListsThem) {
 
 TEST(RunConfigTest, HistoriesThatDoNotFitSayWhatToChange) {
   const std::string text = error_text([](RunConfig& c) { c.data.random.lengths.high = 30; });
-  EXPECT_TRUE(
-      base::contains(text, "32 tokens (29 events of 1 token(s), 3 contextual and candidate"));
+  EXPECT_TRUE(base::contains(text, "32 tokens (29 events"));
   EXPECT_TRUE(base::contains(text, "data.random.lengths.high"));
   EXPECT_TRUE(base::contains(text, "raise model.max_seq_len to 32"));
 }
@@ -253,7 +252,7 @@ TEST(RandomSchemaTest, LabelsAtEveryItemNeedNoCandidates) {
   RunConfig c = tiny_config();
   c.model.tokens = model::TokenKind::kInterleaved;
   c.model.labels = model::LabelKind::kEveryItem;
-  const data::RandomSchema schema = random_schema(c.model, c.sparse);
+  const data::RandomSchema schema = random_schema(*make_model(c), c.sparse);
   for (const data::RandomGroup& group : schema.groups) EXPECT_NE(group.name, "candidates");
 }
 
@@ -266,11 +265,16 @@ TEST(RandomSchemaTest, LongestHistory) {
   EXPECT_EQ(longest_history({DistributionKind::kNormal, 1, 0}), -1);
 }
 
-TEST(RandomSchemaTest, LabelBits) {
+TEST(RandomSchemaTest, LabelsHaveTheBitsOfTheTasks) {
   RunConfig c = tiny_config();
-  EXPECT_EQ(label_bits(c.model), 2);
+  const auto bits = [&] {
+    const data::RandomSchema schema = random_schema(*make_model(c), c.sparse);
+    return std::ranges::find(schema.columns, c.model.candidate_label, &data::RandomColumn::name)
+        ->bits;
+  };
+  EXPECT_EQ(bits(), 2);
   c.model.tasks[0].bit = 128;
-  EXPECT_EQ(label_bits(c.model), 8);
+  EXPECT_EQ(bits(), 8);
 }
 
 // Every value that the closed division fixes, as the log will say it.

@@ -10,7 +10,6 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/stage.h"
-#include "model/flops.h"
 #include "tensor/device_memory.h"
 
 namespace segue::train {
@@ -59,10 +58,6 @@ base::JsonLine quality_line(const TaskQuality& q) {
 
 }  // namespace
 
-int64_t length_bin_width(const model::ModelConfig& model) {
-  return model.max_seq_len / kLengthBins + 1;  // a full sample falls into the last bin
-}
-
 double stated_peak_flops(const std::string& gpu_name) {
   constexpr std::pair<const char*, double> kPeaks[] = {
       {"H200", 989e12}, {"H100", 989e12}, {"B200", 2250e12}, {"A100", 312e12}};
@@ -72,14 +67,16 @@ double stated_peak_flops(const std::string& gpu_name) {
   return 0;
 }
 
-RunLog::RunLog(const RunConfig& config, Device device, RunFolder& folder, const RunState& state,
-               int64_t total_samples)
+RunLog::RunLog(const RunConfig& config, const model::Model& model, Device device, RunFolder& folder,
+               const RunState& state, int64_t total_samples)
     : config_(config),
       folder_(folder),
       tensorboard_(folder.path(), state.step, config.checkpoint.when_full()),
       trace_{config.trace.steps, config.trace.active},
       progress_("train", total_samples, "samples", state.samples),
-      padded_flops_(model::dense_formula_flops(config.model)),
+      tasks_(model.tasks()),
+      padded_flops_(model.padded_flops()),
+      length_bin_(model.most_tokens() / kLengthBins + 1),  // a full sample falls into the last
       peak_flops_(config.train.peak_tflops * 1e12) {
   if (peak_flops_ == 0 && device.is_cuda()) {
     peak_flops_ = stated_peak_flops(cuda_facts(device.index).name);
@@ -123,7 +120,7 @@ void RunLog::count(const StepStats& stats, const data::Delivery& delivery,
   step.jagged_flops = stats.model_flops;
   step.seconds = stats.seconds + delivery.wait_seconds;
   step.wait_seconds = delivery.wait_seconds;
-  step.lengths = histogram(stats.token_offsets, length_bin_width(config_.model));
+  step.lengths = histogram(stats.token_offsets, length_bin_);
   add(state.interval, step);
   add(all_, step);
 
@@ -181,7 +178,7 @@ void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState
       interval.loss / static_cast<double>(std::max<int64_t>(1, interval.steps));
   std::vector<TaskQuality> qualities;
   base::JsonLine tasks;
-  for (size_t k = 0; k < config_.model.tasks.size(); ++k) {
+  for (size_t k = 0; k < tasks_.size(); ++k) {
     TaskQuality q = trainer.window().quality(k);
     q.loss = stats.task_losses[k];
     base::JsonLine task;
@@ -205,8 +202,7 @@ void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState
   line.add("grad_norm", stats.gradient_norm);
   line.add("loss_z", loss_z_).add("grad_norm_z", gradient_z_).add("skipped_steps", state.skipped);
   line.add("samples_window", interval.samples).add("tokens_window", interval.tokens);
-  line.add("length_bin", length_bin_width(config_.model))
-      .add("lengths", std::span<const int64_t>(interval.lengths));
+  line.add("length_bin", length_bin_).add("lengths", std::span<const int64_t>(interval.lengths));
   add_rates(interval, trainer.ranks().size(), line);
   base::JsonLine stages;
   for (const base::StageSeconds& s : base::take_stage_seconds()) stages.add(s.name, s.seconds);

@@ -23,8 +23,8 @@ namespace segue::train {
 class RunLog {
  public:
   /// `total_samples` is where the run ends, 0 if that is not known.
-  RunLog(const RunConfig& config, Device device, RunFolder& folder, const RunState& state,
-         int64_t total_samples);
+  RunLog(const RunConfig& config, const model::Model& model, Device device, RunFolder& folder,
+         const RunState& state, int64_t total_samples);
 
   /// Around every step.
   void before_step(int64_t step);
@@ -61,7 +61,9 @@ class RunLog {
   base::Progress progress_;
   Interval all_;  // of this process
   balance::BalanceStats balance_;
+  std::vector<model::TaskConfig> tasks_;
   double padded_flops_ = 0;  // of one sample
+  int64_t length_bin_ = 1;   // width of the bins of Interval::lengths
   double peak_flops_ = 0;    // 0: not known
   double first_loss_ = 0, last_loss_ = 0, last_auc_ = 0.5;
   double loss_z_ = 0, gradient_z_ = 0;
@@ -70,8 +72,5 @@ class RunLog {
 
 /// Dense bf16 rate that the maker states for a GPU, in FLOP/s; 0: not known.
 double stated_peak_flops(const std::string& gpu_name);
-
-/// Width of the bins of Interval::lengths.
-int64_t length_bin_width(const model::ModelConfig& model);
 
 }  // namespace segue::train

@@ -12,25 +12,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "train/random_schema.h"
+#include "train/trainer.h"
 
 namespace segue::train {
 namespace {
 
 constexpr double kGiga = 1e9, kGib = 1 << 30;
 constexpr double kWidth = 512;  // that other_ns was measured at
-
-bool targets_only(const model::ModelConfig& m) {
-  return m.identities.last_layer_targets && m.labels == model::LabelKind::kCandidates;
-}
-
-/// FLOPs of one layer, forward and backward: by token, everything that is a product; by pair.
-double linear_flop(const model::ModelConfig& m) {
-  const int64_t gate = m.heads * m.v_dim * (m.layer == model::LayerKind::kConcat ? 3 : 1);
-  return 6 * static_cast<double>(m.dim * (m.uvqk_columns() + gate));
-}
-double pair_flop(const model::ModelConfig& m) {
-  return 7 * static_cast<double>(m.heads * (m.qk_dim + m.v_dim));
-}
 
 data::Distribution lengths_of(const RunConfig& config, const SimulationConfig& rates) {
   if (rates.lengths.high > 0) return rates.lengths;
@@ -65,8 +53,9 @@ struct Loads {
 Loads draw(const RunConfig& config, const Cluster& cluster, const SimulationConfig& rates,
            int64_t samples, int64_t number) {
   const data::Sampler sampler(lengths_of(config, rates));
-  const balance::SampleShape shape = sample_shape(config.model);
-  const balance::CostWeights weights = cost_weights(config.model, rates);
+  const model::SampleWork work = make_model(config)->work();
+  const balance::SampleShape& shape = work.shape;
+  const balance::CostWeights weights = cost_weights(work, rates);
   const int64_t most = longest_history(config);
   const int64_t targets = shape.candidate.empty() ? 0 : kStoreCandidates;
   std::vector<int64_t> costs;
@@ -96,12 +85,9 @@ Loads draw(const RunConfig& config, const Cluster& cluster, const SimulationConf
   return result;
 }
 
-/// Dense gradients: the plan has them together with the values.
-double dense_bytes(const sparse::PlannerInput& in) {
-  for (const sparse::PlannerInput::Fixed& f : in.fixed) {
-    if (f.purpose.starts_with("parameters")) return f.bytes / 2;
-  }
-  return 0;
+double dense_gradient_bytes(const RunConfig& config) {
+  return static_cast<double>(make_model(config)->parameters().count()) *
+         static_cast<double>(size_of(parameter_dtype(config.train.precision)));
 }
 
 [[noreturn]] void bad_rates(const std::string& path, const std::string& why) {
@@ -181,7 +167,7 @@ void SimulationConfig::validate() const {
   if (lengths.high > 0) lengths.validate("simulate.lengths");
 }
 
-void read_rates(const std::string& path, const model::ModelConfig& m, SimulationConfig& rates) {
+void read_rates(const std::string& path, const model::SampleWork& w, SimulationConfig& rates) {
   const std::vector<Row> rows = read_rows(path);
   bool used = false;
   double flop = 0, time = 0;
@@ -196,63 +182,48 @@ void read_rates(const std::string& path, const model::ModelConfig& m, Simulation
   }
   // The others take attention at its rate and learn from what is left.
   const auto left = [&](const Row& r, double full_layers) {
-    const double linear = linear_flop(m) * r.tokens;
+    const double linear = w.token_flop * r.tokens;
     const double attention = (r.flop - r.layers * linear) / r.layers;
     return r.seconds - full_layers * attention / (rates.attention_tflops * 1e12);
   };
   const auto fits = [&](const Row& r) {
-    return r.dim == static_cast<double>(m.dim) && r.tokens > 0;
+    return r.dim == static_cast<double>(w.width) && r.tokens > 0;
   };
   for (const Row& r : rows) {
     if (r.name != "stack" || !fits(r)) continue;
     const double rest = left(r, r.layers);
     if (rest <= 0) continue;
-    rates.linear_tflops = r.layers * linear_flop(m) * r.tokens / rest / 1e12;
+    rates.linear_tflops = r.layers * w.token_flop * r.tokens / rest / 1e12;
     used = true;
   }
   for (const Row& r : rows) {
     const bool on = r.name == "step, identities on";
     if ((!on && r.name != "step, identities off") || !fits(r)) continue;
-    if (r.layers != static_cast<double>(m.layers)) continue;
+    if (r.layers != static_cast<double>(w.layers)) continue;
     const double full = r.layers - (on ? 1 : 0);
     const double rest =
-        left(r, full) - full * linear_flop(m) * r.tokens / (rates.linear_tflops * 1e12);
+        left(r, full) - full * w.token_flop * r.tokens / (rates.linear_tflops * 1e12);
     (on ? rates.other_ns : rates.other_plain_ns) =
-        std::max(0.0, rest / r.tokens * kGiga * kWidth / static_cast<double>(m.dim));
+        std::max(0.0, rest / r.tokens * kGiga * kWidth / static_cast<double>(w.width));
     used = true;
   }
   if (!used) {
     fail(ErrorCode::kConfig,
          fmt::format("`{}` has no rates for this model: it wants rows of `segue bench attention`, "
                      "`stack` or `step` with dim {} and, for `step`, {} layers",
-                     path, m.dim, m.layers));
+                     path, w.width, w.layers));
   }
 }
 
-balance::SampleShape sample_shape(const model::ModelConfig& m) {
-  balance::SampleShape s;
-  s.history = m.item.history;
-  if (m.labels == model::LabelKind::kCandidates) s.candidate = m.item.candidate;
-  s.contextual_tokens = m.contextual_tokens();
-  s.tokens_per_event = m.tokens_per_event();
-  s.contextual_mask = m.attention.contextual_mask;
-  s.window = m.attention.window;
-  s.min_full = m.attention.min_full;
-  s.target_group = m.attention.target_group;
-  s.heads = m.heads;
-  s.head_dim = m.qk_dim;
-  return s;
-}
-
-balance::CostWeights cost_weights(const model::ModelConfig& m, const SimulationConfig& rates) {
+balance::CostWeights cost_weights(const model::SampleWork& w, const SimulationConfig& rates) {
   // The last layer at targets alone is part of the rest.
-  const auto layers = static_cast<double>(m.layers - (targets_only(m) ? 1 : 0));
-  const double other = targets_only(m) ? rates.other_ns : rates.other_plain_ns;
+  const auto layers = static_cast<double>(w.layers - (w.last_at_targets ? 1 : 0));
+  const double other = w.last_at_targets ? rates.other_ns : rates.other_plain_ns;
   constexpr double kPsPerNs = 1000;
   // FLOP / (TFLOP/s) are picoseconds.
-  return {layers * linear_flop(m) / rates.linear_tflops +
-              other * kPsPerNs * static_cast<double>(m.dim) / kWidth,
-          layers * pair_flop(m) / rates.attention_tflops};
+  return {layers * w.token_flop / rates.linear_tflops +
+              other * kPsPerNs * static_cast<double>(w.width) / kWidth,
+          layers * w.pair_flop / rates.attention_tflops};
 }
 
 ScalingPoint simulate(const RunConfig& config, const Cluster& cluster,
@@ -293,7 +264,7 @@ ScalingPoint simulate(const RunConfig& config, const Cluster& cluster,
   point.exchange_ms = seconds(split(busiest, cluster), rates) * kMs + latency_ms;
   // Parts to their adders and sums to everyone.
   const double ranks = cluster.ranks;
-  const double dense = 2 * dense_bytes(in) * (ranks - 1) / ranks;
+  const double dense = 2 * dense_gradient_bytes(run) * (ranks - 1) / ranks;
   const double dense_ms = seconds(split(dense, cluster), rates) * kMs + latency_ms;
   point.dense_ms = std::max(0.0, dense_ms - rates.backward_share * point.compute_ms);
   if (cluster.ranks == 1) point.exchange_ms = point.dense_ms = 0;
@@ -313,7 +284,7 @@ ScalingPoint simulate(const RunConfig& config, const Cluster& cluster,
 
 std::vector<std::string> assumptions(const RunConfig& config, const Cluster& cluster,
                                      const SimulationConfig& r) {
-  const balance::CostWeights w = cost_weights(config.model, r);
+  const balance::CostWeights w = cost_weights(make_model(config)->work(), r);
   const data::Distribution lengths = lengths_of(config, r);
   constexpr const char* kKinds[] = {"uniform", "normal", "Zipf", "lognormal", "bounded Zipf"};
   return {

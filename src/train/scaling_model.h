@@ -39,12 +39,10 @@ void describe(base::ConfigVisitor& v, SimulationConfig& c);
 /// Replaces kernel rates by those in the rows of `segue bench attention|stack|step --json`, in one
 /// file of any of them. Error(kCorrupt) for other text, Error(kConfig) when no row is of use: those
 /// of another width or number of layers are not.
-void read_rates(const std::string& path, const model::ModelConfig& model, SimulationConfig& rates);
+void read_rates(const std::string& path, const model::SampleWork& work, SimulationConfig& rates);
 
-/// Work of a sample of this model for the balancer.
-balance::SampleShape sample_shape(const model::ModelConfig& model);
-/// What tokens and pairs of this model cost at these rates.
-balance::CostWeights cost_weights(const model::ModelConfig& model, const SimulationConfig& rates);
+/// What tokens and pairs of a model cost at these rates.
+balance::CostWeights cost_weights(const model::SampleWork& work, const SimulationConfig& rates);
 
 /// One number of ranks, predicted.
 struct ScalingPoint {

@@ -33,27 +33,15 @@ Checkpoint open_checkpoint(const std::string& path) {
        fmt::format("{}: no checkpoint; give the folder of a run or of one checkpoint", path));
 }
 
-/// What the dense part of a model has at least: every width of the config in its largest product.
-double dense_values(const RunConfig& config) {
-  const model::ModelConfig& m = config.model;
-  const auto product = [](auto... sizes) { return (1.0 * ... * static_cast<double>(sizes)); };
-  return product(m.layers, m.dim, m.heads, m.qk_dim + m.v_dim) +
-         product(m.dim, m.position_buckets + m.time_buckets + m.head_hidden + m.hidden) +
-         product(config.sparse.dim, m.hidden) +
-         product(m.action.weights.size(), m.action.dim, m.hidden) +
-         product(m.contextual_tokens(), config.sparse.dim, m.dim) +
-         (m.head == model::HeadKind::kProduct ? product(m.dim + config.sparse.dim, m.item_hidden)
-                                              : 0);
-}
-
 /// The config in a checkpoint may ask for any size. Nothing of it is allocated that the checkpoint
 /// does not hold.
 void require_size(const Checkpoint& checkpoint, const RunConfig& config) {
-  double values = 3 * dense_values(config);  // with both moments
+  const auto model = make_model(config);
+  double values = 3 * static_cast<double>(model->parameters().count());  // with both moments
   for (const sparse::TableConfig& t : config.sparse.tables) {
-    values += static_cast<double>(t.rows) * static_cast<double>(config.sparse.dim);
+    values += static_cast<double>(t.rows) * static_cast<double>(config.sparse.dim_of(t));
   }
-  values += 2 * static_cast<double>(config.model.tasks.size()) *
+  values += 2 * static_cast<double>(model->tasks().size()) *
             static_cast<double>(config.train.metric_window);
   const double bytes = values * sizeof(float);
   if (bytes <= static_cast<double>(checkpoint.manifest().bytes())) return;

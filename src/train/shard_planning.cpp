@@ -24,10 +24,6 @@ double history_exponent(const RunConfig& c) {
   return zipf ? ids.alpha : 0;
 }
 
-bool is_of_tables(const MemoryPlan::Part& p) {
-  return p.purpose == "tables" || p.what == "of the tables";
-}
-
 /// Who names the memory of a device means a GPU, whatever this machine has.
 Device device_of(const RunConfig& config, const Cluster& cluster) {
   const bool gpu = config.train.device == "auto" && cluster.device_bytes > 0;
@@ -41,9 +37,9 @@ std::vector<sparse::PlannerInput::Fixed> fixed_parts(const RunConfig& config,
   const Device device = device_of(config, cluster);
   std::vector<sparse::PlannerInput::Fixed> fixed;
   for (const MemoryPlan::Part& p : memory_plan(one, device, cluster.ranks).parts) {
-    if (is_of_tables(p)) continue;
-    const bool activations = p.purpose == "activations";
-    fixed.push_back({activations ? p.purpose : p.purpose + ", " + p.what, p.bytes,
+    if (p.of_tables) continue;
+    const bool activations = p.purpose == Purpose::kActivation;
+    fixed.push_back({p.purpose, p.bytes,
                      activations ? "lower train.arena_gib and train.micro_batch_tokens, or turn "
                                    "on model.recompute"
                                  : ""});
@@ -74,28 +70,29 @@ int64_t longest_history(const RunConfig& config) {
 }
 
 void set_demands(const RunConfig& c, double events, sparse::PlannerInput& in) {
+  using Of = model::ColumnDemand::Of;
   const auto samples = static_cast<double>(samples_per_rank(c, in.ranks));
-  if (c.model.labels == model::LabelKind::kCandidates) {
-    events += static_cast<double>(c.data.is_random() ? kRandomCandidates : kStoreCandidates);
-  }
+  const int64_t candidates = c.data.is_random() ? kRandomCandidates : kStoreCandidates;
   struct Ids {
-    double history = 0, contextual = 0;
+    double of_items = 0, of_samples = 0;
   };
   std::map<std::string, Ids> lookups;
-  lookups[c.model.item.table].history += samples * events;
-  for (const model::SequenceFeature& f : c.model.additional) {
-    lookups[f.table].history += samples * events;
-  }
-  for (const model::ContextualFeature& f : c.model.contextual) {
-    lookups[f.table].contextual += samples * static_cast<double>(f.max_length);
+  for (const model::ColumnDemand& d : make_model(c)->demands()) {
+    if (d.role != model::ColumnDemand::Role::kId) continue;
+    Ids& ids = lookups[d.table];
+    if (d.of == Of::kSample) {
+      ids.of_samples += samples * static_cast<double>(d.length);
+    } else {
+      ids.of_items += samples * (d.of == Of::kEvent ? events : static_cast<double>(candidates));
+    }
   }
   const double exponent = history_exponent(c);
   for (sparse::TableDemand& d : in.tables) {
     const Ids ids = lookups[d.name];
-    d.lookups = ids.history + ids.contextual;
+    d.lookups = ids.of_items + ids.of_samples;
     d.distinct = std::min(static_cast<double>(d.rows),
-                          sparse::expected_distinct(ids.history, d.rows, exponent) +
-                              sparse::expected_distinct(ids.contextual, d.rows, 0));
+                          sparse::expected_distinct(ids.of_items, d.rows, exponent) +
+                              sparse::expected_distinct(ids.of_samples, d.rows, 0));
   }
 }
 
@@ -122,20 +119,39 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   return in;
 }
 
-MemoryPlan rank_memory(const RunConfig& config, const Cluster& cluster, int rank) {
-  const sparse::PlannedTables planned = plan_shards(config, cluster);
-  const sparse::RankLoad& load = planned.ranks[static_cast<size_t>(rank)];
-  MemoryPlan plan =
-      memory_plan(share_of(config, cluster.ranks), device_of(config, cluster), cluster.ranks);
-  std::erase_if(plan.parts, is_of_tables);
-  plan.parts.insert(plan.parts.begin(), {{"tables", "of this rank", load.tables},
-                                         {"optimizer", "of these tables", load.optimizer}});
-  if (load.requests > 0) plan.parts.push_back({"batches", "rows asked for", load.requests});
-  // A given arena has to hold them, too.
-  if (config.train.arena_gib == 0) {
-    plan.parts.push_back({"activations", "rows on their way", load.exchange});
-  }
+RunPlan plan_run(const RunConfig& config, Device device) {
+  const auto model = make_model(config);
+  RunPlan plan;
+  plan.tables.plan = sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()));
+  plan.memory = memory_plan(config, device);
+  plan.arena_bytes = static_cast<int64_t>(plan.memory.of(Purpose::kActivation));
+  plan.batch_bytes = model->batch_memory(step_bounds(config, *model));
   return plan;
+}
+
+RunPlan plan_run(const RunConfig& config, const Cluster& cluster, int rank, Device device) {
+  const RunConfig share = share_of(config, cluster.ranks);
+  RunPlan plan = plan_run(share, device);
+  plan.memory = memory_plan(share, device, cluster.ranks);
+  plan.arena_bytes = static_cast<int64_t>(plan.memory.of(Purpose::kActivation));
+  plan.tables = plan_shards(config, cluster);
+  const sparse::RankLoad& load = plan.tables.ranks[static_cast<size_t>(rank)];
+  plan.request_bytes = static_cast<int64_t>(load.requests) / kBatchesInFlight;
+  std::vector<MemoryPlan::Part>& parts = plan.memory.parts;
+  std::erase_if(parts, [](const MemoryPlan::Part& p) { return p.of_tables; });
+  parts.insert(parts.begin(), {{Purpose::kTable, "of this rank", load.tables, true},
+                               {Purpose::kOptimizer, "of these tables", load.optimizer, true}});
+  if (load.requests > 0) parts.push_back({Purpose::kBatch, "rows asked for", load.requests});
+  if (config.train.arena_gib > 0) return plan;  // a given arena has to hold rows on their way, too
+  parts.push_back({Purpose::kActivation, "rows on their way", load.exchange});
+  // Address space on the CPU is free, so there the worst case is allowed for.
+  plan.arena_bytes += device.is_cpu() ? 4 * cluster.ranks * step_memory(share, device).rows
+                                      : static_cast<int64_t>(load.exchange);
+  return plan;
+}
+
+MemoryPlan rank_memory(const RunConfig& config, const Cluster& cluster, int rank) {
+  return plan_run(config, cluster, rank, device_of(config, cluster)).memory;
 }
 
 sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluster) {

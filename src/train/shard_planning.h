@@ -23,6 +23,18 @@ Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine);
 /// trainer does. A function of its arguments alone; ranks that call it with the same ones agree.
 sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluster);
 
+/// What one rank of a run is made by: planned once, before anything is taken.
+struct RunPlan {
+  sparse::PlannedTables tables;  // of all ranks
+  MemoryPlan memory;             // of this rank, by purpose
+  int64_t arena_bytes = 0;
+  int64_t batch_bytes = 0;    // of a prepared batch on the device, at most
+  int64_t request_bytes = 0;  // of its ticket
+};
+/// Of a rank that has no others, and of one of several.
+RunPlan plan_run(const RunConfig& config, Device device);
+RunPlan plan_run(const RunConfig& config, const Cluster& cluster, int rank, Device device);
+
 /// What one of the ranks takes on its device, by purpose: its shards, its share of the samples, and
 /// room for what ranks exchange.
 MemoryPlan rank_memory(const RunConfig& config, const Cluster& cluster, int rank);

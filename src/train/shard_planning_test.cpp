@@ -125,7 +125,7 @@ TEST(ScalingModelTest, CostsFollowTheFormula) {
   SimulationConfig rates;
   rates.linear_tflops = rates.attention_tflops = 1;
   rates.other_plain_ns = 0;
-  const balance::CostWeights w = cost_weights(c.model, rates);
+  const balance::CostWeights w = cost_weights(make_model(c)->work(), rates);
   const std::vector<int64_t> offsets{0, 1000};
   c.model.tasks.clear();
   const double flops = model::formula_flops(c.model, offsets, true);
@@ -154,7 +154,7 @@ TEST(ScalingModelTest, BalancingHelpsAndRanksCost) {
 
 TEST(ScalingModelTest, ReadsRatesOfBenches) {
   RunConfig c = benchmark();
-  const auto& m = c.model;
+  const model::SampleWork work = make_model(c)->work();
   // A made-up machine: 100 TFLOP/s in products, 50 in attention, 10 ns a token for the rest.
   const double tokens = 1e5, pairs = 1e8;
   const double linear = 6.0 * 512 * (2048 + 1536) * tokens, attention = 7.0 * 4 * 256 * pairs;
@@ -172,16 +172,16 @@ TEST(ScalingModelTest, ReadsRatesOfBenches) {
           row("stack", 3 * layer, 3 * (linear + attention), 3) +
           row("step, identities on", 2 * layer + 10e-9 * tokens, 3 * (linear + attention), 3));
   SimulationConfig rates;
-  read_rates(path, m, rates);
+  read_rates(path, work, rates);
   EXPECT_NEAR(rates.attention_tflops, 50, 0.1);
   EXPECT_NEAR(rates.linear_tflops, 100, 0.2);
   EXPECT_NEAR(rates.other_ns, 10, 0.2);
   EXPECT_EQ(rates.other_plain_ns, 38);
 
   base::put_file(path, "not json\n");
-  EXPECT_EQ(base::error_of([&] { read_rates(path, m, rates); })->code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(base::error_of([&] { read_rates(path, work, rates); })->code(), ErrorCode::kCorrupt);
   base::put_file(path, "{\"name\":\"ops\",\"median_s\":1}\n");
-  EXPECT_TRUE(contains(base::error_of([&] { read_rates(path, m, rates); })->what(), "dim 512"));
+  EXPECT_TRUE(contains(base::error_of([&] { read_rates(path, work, rates); })->what(), "dim 512"));
 }
 
 TEST(ScalingModelTest, ImpossibleRatesAreErrors) {

@@ -33,12 +33,12 @@ constexpr int64_t kRandomEvalBatches = 20;
 class RandomSource final : public Source {
  public:
   RandomSource(const RunConfig& config, int rank, int ranks)
-      : model_(config.model),
+      : model_(make_model(config)),
         first_(config.data.batch_size * rank / ranks),
         count_(config.data.batch_size * (rank + 1) / ranks - first_),
         batch_size_(config.data.batch_size),
         eval_batches_(config.eval.max_batches > 0 ? config.eval.max_batches : kRandomEvalBatches),
-        batches_(random_schema(config.model, config.sparse), config.data.random_config(),
+        batches_(random_schema(*model_, config.sparse), config.data.random_config(),
                  static_cast<uint64_t>(config.train.seed)) {
     if (config.train.steps > 0) return;
     fail(ErrorCode::kConfig,
@@ -68,11 +68,11 @@ class RandomSource final : public Source {
     for (size_t i = 0; i < held_out.size(); ++i) {
       batches_.fill(kHeldOutStep + static_cast<int64_t>(i), held_out[i]);
     }
-    return train::oracle_auc(batches_, model_, held_out);
+    return train::oracle_auc(batches_, *model_, held_out);
   }
 
  private:
-  const model::ModelConfig model_;
+  std::unique_ptr<model::Model> model_;
   int64_t first_ = 0, count_ = 0;  // samples of this rank
   int64_t batch_size_ = 0, eval_batches_ = 0, evaluated_ = 0;
   data::RandomBatches batches_;
@@ -172,7 +172,8 @@ std::vector<std::string> columns_of(const data::SampleSchema& schema) {
   return names;
 }
 
-void require_column(std::span<const std::string> names, const char* key, const std::string& name) {
+void require_column(std::span<const std::string> names, const std::string& key,
+                    const std::string& name) {
   if (std::ranges::find(names, name) != names.end()) return;
   const std::string nearest = base::nearest_name(name, names);
   fail(ErrorCode::kConfig,
@@ -191,28 +192,13 @@ data::GatherConfig gather_config(const RunConfig& config, const data::EventStore
 }
 
 data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema) {
-  const model::ModelConfig& m = config.model;
   const std::vector<std::string> names = columns_of(schema);
-  require_column(names, "model.item.history", m.item.history);
-  require_column(names, "model.item.candidate", m.item.candidate);
-  for (const model::SequenceFeature& f : m.additional) {
-    require_column(names, "model.additional.history", f.history);
-    require_column(names, "model.additional.candidate", f.candidate);
-  }
-  for (const model::ContextualFeature& f : m.contextual) {
-    require_column(names, "model.contextual.name", f.name);
-  }
-  require_column(names, "model.action.history", m.action.history);
-  require_column(names, "model.history_timestamp", m.history_timestamp);
-  require_column(names, "model.candidate_timestamp", m.candidate_timestamp);
-  require_column(names, "model.candidate_label", m.candidate_label);
-  // A hash may be cut to any size; the table that is looked up decides.
-  for (data::CrossConfig& cross : schema.crosses) {
-    for (const model::ContextualFeature& f : m.contextual) {
-      if (f.name != cross.name) continue;
-      const auto table =
-          std::ranges::find(config.sparse.tables, f.table, &sparse::TableConfig::name);
-      if (table != config.sparse.tables.end()) cross.rows = table->rows;
+  for (const model::ColumnDemand& d : make_model(config)->demands()) {
+    require_column(names, d.key, d.column);
+    // A hash may be cut to any size; the table that is looked up decides.
+    for (data::CrossConfig& cross : schema.crosses) {
+      if (cross.name != d.column || d.table.empty()) continue;
+      cross.rows = config.sparse.tables[static_cast<size_t>(config.sparse.id(d.table))].rows;
     }
   }
   return schema;

@@ -13,6 +13,7 @@
 
 #include "base/rng.h"
 #include "base/test_util.h"
+#include "model/ranker.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_writer.h"
 #include "train/memory_plan.h"
@@ -112,7 +113,7 @@ TEST_F(GpuStepTest, RepeatedPassesOfThePublishedModelGiveEqualBits) {
     c.model.identities = {identities, identities, identities};
     sparse::Tables tables(c.sparse, Device::cuda(), DType::kF32, 1);
     model::Ranker ranker(c.model, tables, Device::cuda(), DType::kF32, 1);
-    Arena arena(Device::cuda(), arena_bytes(c, Device::cuda()));
+    Arena arena(Device::cuda(), plan_run(c, Device::cuda()).arena_bytes);
     const Stream stream(Device::cuda());
     Exec exec;
     exec.arena = &arena;

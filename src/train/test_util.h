@@ -70,7 +70,7 @@ inline RunConfig filling_memory(RunConfig c) {
 }
 
 inline data::RandomBatches random_batches(const RunConfig& c) {
-  return data::RandomBatches(random_schema(c.model, c.sparse), c.data.random_config(),
+  return data::RandomBatches(random_schema(*make_model(c), c.sparse), c.data.random_config(),
                              static_cast<uint64_t>(c.train.seed));
 }
 

@@ -13,7 +13,6 @@
 #include "base/rng.h"
 #include "base/stage.h"
 #include "base/time.h"
-#include "model/flops.h"
 #include "ops/optimizer.h"
 #include "tensor/launches.h"
 #include "train/checkpoint_model.h"
@@ -31,89 +30,67 @@ namespace {
                    step, what));
 }
 
-/// Which tables lie where, and what that takes of this rank.
-sparse::PlannedTables planned_tables(const RunConfig& config, const Ranks& ranks) {
-  if (ranks.alone()) {
-    return {.plan = sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size())),
-            .ranks = {{}}};
-  }
-  // The first rank's count: all ranks must make the same plan.
-  const int per_machine = std::stoi(ranks.from_first(std::to_string(ranks.local_size())));
-  return plan_shards(config, cluster_of(config, ranks.size(), per_machine));
-}
-
-/// With several ranks: room for this rank's share of a batch, and for rows and gradients on their
-/// way, as rank_memory says. Address space on the CPU is free, so there the worst case is allowed
-/// for.
-int64_t arena_of_rank(const RunConfig& config, const Ranks& ranks, const sparse::RankLoad& load,
-                      Device device) {
-  const RunConfig share = share_of(config, ranks.size());
-  const int64_t alone = arena_bytes(share, device);
-  if (ranks.alone() || config.train.arena_gib > 0) return alone;
-  const int64_t heads =
-      config.parallel.tensor_parallel > 1 ? head_exchange_bytes(share, device) : 0;
-  if (device.is_cpu()) {
-    return alone + heads + 4 * ranks.size() * step_memory(share, device).rows;
-  }
-  return alone + heads + static_cast<int64_t>(load.exchange);
-}
-
-/// Labels, and the longest sample (as BatchLayout counts it), are those of all ranks.
-void share_lengths(comm::Communicator& group, model::PreparedBatch& prepared) {
-  model::BatchLayout& layout = prepared.layout;
-  std::array<int64_t, 3> mine{layout.labels, 0, 0};  // labels, most tokens before targets, targets
-  for (int64_t b = 0; b < layout.samples(); ++b) {
-    const auto i = static_cast<size_t>(b);
-    const int64_t tokens = layout.token_offsets[i + 1] - layout.token_offsets[i];
-    mine[1] = std::max(mine[1], tokens - layout.targets(b));
-    mine[2] = std::max(mine[2], layout.targets(b));
-  }
-  const auto ranks = static_cast<size_t>(group.size());
-  std::vector<int64_t> all(ranks * mine.size());
-  const std::vector<int64_t> equal(ranks, static_cast<int64_t>(mine.size()));
+/// Labels, and maxima, are those of all ranks.
+void share_counts(comm::Communicator& group, model::PreparedBatch& prepared) {
+  std::vector<int64_t> mine{prepared.num_labels};
+  mine.insert(mine.end(), prepared.maxima.begin(), prepared.maxima.end());
+  const size_t ranks = static_cast<size_t>(group.size()), each = mine.size();
+  std::vector<int64_t> all(ranks * each);
+  const std::vector<int64_t> equal(ranks, static_cast<int64_t>(each));
   group.all_gather(host_view(std::span<int64_t>(mine)), host_view(std::span<int64_t>(all)), equal)
       .throw_if_failed();
-  std::array<int64_t, 3> global{};
+  prepared.global_labels = 0;
   for (size_t r = 0; r < ranks; ++r) {
-    global[0] += all[3 * r];
-    global[1] = std::max(global[1], all[3 * r + 1]);
-    global[2] = std::max(global[2], all[3 * r + 2]);
+    prepared.global_labels += all[r * each];
+    for (size_t i = 1; i < each; ++i) {
+      int64_t& most = prepared.maxima[i - 1];
+      most = std::max(most, all[r * each + i]);
+    }
   }
-  prepared.global_labels = global[0];
-  layout.longest = global[1] + global[2];
 }
 
 }  // namespace
+
+RunPlan plan_for(const RunConfig& config, const Ranks& ranks, Device device) {
+  if (ranks.alone()) return plan_run(config, device);
+  // The first rank's count: all ranks must make the same plan.
+  const int per_machine = std::stoi(ranks.from_first(std::to_string(ranks.local_size())));
+  return plan_run(config, cluster_of(config, ranks.size(), per_machine), ranks.rank(), device);
+}
 
 DType parameter_dtype(Precision precision) {
   return precision == Precision::kF64 ? DType::kF64 : DType::kF32;
 }
 
 Trainer::Trainer(const RunConfig& config, Device device)
-    : Trainer(config, device, nullptr, std::make_unique<Ranks>()) {}
+    : Trainer(config, device, std::make_unique<Ranks>()) {}
+
+Trainer::Trainer(const RunConfig& config, Device device, std::unique_ptr<Ranks> alone)
+    : Trainer(config, device, *alone) {
+  alone_ = std::move(alone);
+}
 
 Trainer::Trainer(const RunConfig& config, Device device, Ranks& ranks)
-    : Trainer(config, device, &ranks, nullptr) {}
+    : Trainer(config, device, ranks, plan_for(config, ranks, device)) {}
 
-Trainer::Trainer(const RunConfig& config, Device device, Ranks* ranks, std::unique_ptr<Ranks> alone)
+Trainer::Trainer(const RunConfig& config, Device device, Ranks& ranks, RunPlan plan)
     : config_(config),
-      alone_(std::move(alone)),
-      ranks_(ranks != nullptr ? *ranks : *alone_),
-      planned_(planned_tables(config, ranks_)),
-      arena_(device, arena_of_rank(config, ranks_, load(), device)),
+      ranks_(ranks),
+      plan_(std::move(plan)),
+      arena_(device, plan_.arena_bytes),
       stream_(device),
       copy_stream_(device),
-      tables_(config.sparse, planned_.plan, {ranks_.ids.get(), ranks_.rows.get()}, device,
+      tables_(config.sparse, plan_.tables.plan, {ranks_.ids.get(), ranks_.rows.get()}, device,
               parameter_dtype(config.train.precision), static_cast<uint64_t>(config.train.seed)),
-      ranker_(config.model, tables_, device, parameter_dtype(config.train.precision),
-              static_cast<uint64_t>(config.train.seed)),
-      batch_bytes_(model::batch_memory(config.model, step_bounds(share_of(config, ranks_.size())))),
-      request_bytes_(static_cast<int64_t>(load().requests) / kBatchesInFlight),
-      lifetime_(config.model.tasks),
-      window_(config.model.tasks, config.train.metric_window) {
+      model_(make_model(config)),
+      lifetime_(model_->tasks()),
+      window_(model_->tasks(), config.train.metric_window) {
+  model_->allocate(tables_, device, parameter_dtype(config.train.precision),
+                   static_cast<uint64_t>(config.train.seed));
+  prepared_ = model_->new_batch();
   if (ranks_.alone()) return;
-  ranker_.set_head_group(ranks_.heads.get());
-  reducer_ = std::make_unique<GradientReducer>(*ranks_.dense, ranker_.gradient_buckets(), device);
+  model_->set_head_group(ranks_.heads.get());
+  reducer_ = std::make_unique<GradientReducer>(*ranks_.dense, model_->gradient_buckets(), device);
 }
 
 Exec Trainer::exec(int64_t step) {
@@ -132,23 +109,17 @@ void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
 }
 
 void Trainer::prepare(const Batch& batch, sparse::Mode mode, model::PreparedBatch& prepared) {
-  ranker_.prepare(batch, config_.train.micro_batch_tokens, mode, prepared);
+  model_->prepare(batch, config_.train.micro_batch_tokens, mode, prepared);
   // So that memory stays what was announced.
-  prepared.block.reserve_copy(device(), batch_bytes_);
-  prepared.ticket.block.reserve_copy(device(), request_bytes_);
+  prepared.block.reserve_copy(device(), plan_.batch_bytes);
+  prepared.ticket.block.reserve_copy(device(), plan_.request_bytes);
   prepared.block.send(copy_stream_);
   tables_.stage(prepared.ticket, copy_stream_);
-  prepared.global_labels = prepared.layout.labels;
+  prepared.global_labels = prepared.num_labels;
   if (ranks_.alone()) return;
-  const bool candidates = config_.model.labels == model::LabelKind::kCandidates;
   const std::span<const int64_t> index = batch.sample_index.span();
   prepared.sample_index.assign(index.begin(), index.end());
-  prepared.sample_labels.resize(index.size());
-  for (int64_t b = 0; b < batch.num_samples(); ++b) {
-    prepared.sample_labels[static_cast<size_t>(b)] =
-        candidates ? prepared.layout.targets(b) : prepared.layout.history(b);
-  }
-  share_lengths(*ranks_.ids, prepared);
+  share_counts(*ranks_.ids, prepared);
 }
 
 model::PassOptions Trainer::pass_options(const model::PreparedBatch& prepared, bool training) {
@@ -168,7 +139,7 @@ void Trainer::combine_ranks(const Exec& exec, const model::Pass& pass, bool trai
   if (training) reducer_->finish(stream_);
   ranks_.results->all_reduce(pass.results.sums, &stream_).throw_if_failed();
   if (training) {
-    ops::sum_of_squares(exec, ranker_.parameters().grads(), pass.results.gradient_squares);
+    ops::sum_of_squares(exec, model_->parameters().grads(), pass.results.gradient_squares);
   }
 }
 
@@ -181,16 +152,16 @@ void Trainer::gather_ranks(const model::PreparedBatch& prepared, bool training, 
   if (ranks_.alone()) return;
   const base::Stage stage("gather results");
   gather_pass(*ranks_.results, {prepared.sample_index, prepared.sample_labels},
-              static_cast<int64_t>(config_.model.tasks.size()), pass);
-  pass.model_flops = model::formula_flops(config_.model, pass.token_offsets, training);
+              static_cast<int64_t>(model_->tasks().size()), pass);
+  pass.model_flops = model_->flops(pass.token_offsets, training);
 }
 
 StepStats Trainer::step(const Batch& batch) {
   {
     const base::Stage stage("prepare batch");
-    prepare(batch, prepared_);
+    prepare(batch, *prepared_);
   }
-  return step(prepared_);
+  return step(*prepared_);
 }
 
 StepStats Trainer::step(model::PreparedBatch& prepared) {
@@ -203,24 +174,24 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   const Exec e = exec(stats.step);
 
   ranks_.set_step(stats.step);
-  ranker_.parameters().zero_grads(&stream_);
-  model::Pass pass = ranker_.enqueue(e, prepared, pass_options(prepared, /*training=*/true));
+  model_->parameters().zero_grads(&stream_);
+  model::Pass pass = model_->enqueue(e, prepared, pass_options(prepared, /*training=*/true));
   combine_ranks(e, pass, /*training=*/true);
   // The host reads the results while the updates run; these look for themselves whether all is
   // finite. So a GPU never waits for the host between two steps.
-  ranker_.send_results(e, pass);
+  model_->send_results(e, pass);
   update(e, pass, stats);
   prepared.block.release(stream_);
   tables_.release(pass.ticket, stream_);
   wait_for_ranks();
-  ranker_.finish(pass);
+  model_->finish(pass);
   prepared.ticket = std::move(pass.ticket);  // its memory serves the next batch
   require_finite(e, pass, stats.step);
   ++steps_done_;
   gather_ranks(prepared, /*training=*/true, pass);
 
   const base::Stage stage("count");
-  for (size_t k = 0; k < config_.model.tasks.size(); ++k) {
+  for (size_t k = 0; k < model_->tasks().size(); ++k) {
     lifetime_.add(k, of_task(pass.predictions, k, pass.num_labels),
                   of_task(pass.labels, k, pass.num_labels));
   }
@@ -244,7 +215,7 @@ void Trainer::update(const Exec& exec, model::Pass& pass, const StepStats& stats
                 stats.step, finite);
   stage.reset();
   stage.emplace("update dense");
-  model::update_dense(exec, config_.optimizer, steps_done_, ranker_.parameters(),
+  model::update_dense(exec, config_.optimizer, steps_done_, model_->parameters(),
                       pass.results.gradient_squares, finite);
 }
 
@@ -252,7 +223,7 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
   const base::Stage stage("check finite");
   for (size_t k = 0; k < pass.task_losses.size(); ++k) {
     if (!std::isfinite(pass.task_losses[k])) {
-      fail_numeric(step, fmt::format("the loss of task `{}`", config_.model.tasks[k].name));
+      fail_numeric(step, fmt::format("the loss of task `{}`", model_->tasks()[k].name));
     }
   }
   const auto finite = [&](const Tensor& t) {
@@ -265,7 +236,7 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
     return std::isfinite(value);
   };
   if (!std::isfinite(pass.gradient_squares)) {
-    for (const model::Parameter& p : ranker_.parameters().all()) {
+    for (const model::Parameter& p : model_->parameters().all()) {
       if (!finite(p.grad)) fail_numeric(step, fmt::format("the gradient of `{}`", p.name));
     }
     fail_numeric(step, "the norm of the dense gradient");
@@ -285,21 +256,21 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
 model::Pass Trainer::predict(const Batch& batch) {
   const Arena::Mark mark(arena_);
   const Exec e = exec(0);
-  prepare(batch, sparse::Mode::kEvaluation, prepared_);
-  model::Pass pass = ranker_.enqueue(e, prepared_, pass_options(prepared_, /*training=*/false));
+  prepare(batch, sparse::Mode::kEvaluation, *prepared_);
+  model::Pass pass = model_->enqueue(e, *prepared_, pass_options(*prepared_, /*training=*/false));
   combine_ranks(e, pass, /*training=*/false);
-  ranker_.send_results(e, pass);
-  prepared_.block.release(stream_);
+  model_->send_results(e, pass);
+  prepared_->block.release(stream_);
   tables_.release(pass.ticket, stream_);
   wait_for_ranks();
-  ranker_.finish(pass);
-  prepared_.ticket = std::move(pass.ticket);
-  gather_ranks(prepared_, /*training=*/false, pass);
+  model_->finish(pass);
+  prepared_->ticket = std::move(pass.ticket);
+  gather_ranks(*prepared_, /*training=*/false, pass);
   return pass;
 }
 
 std::vector<CheckpointArray> Trainer::arrays() {
-  std::vector<CheckpointArray> all = model_arrays(ranker_.parameters(), tables_);
+  std::vector<CheckpointArray> all = model_arrays(model_->parameters(), tables_);
   for (std::vector<CheckpointArray> part :
        {lifetime_.arrays("train_lifetime"), window_.arrays("train_window")}) {
     std::ranges::move(part, std::back_inserter(all));

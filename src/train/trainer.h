@@ -6,8 +6,7 @@
 
 #include "batch/batch.h"
 #include "model/dense_optimizer.h"
-#include "model/ranker.h"
-#include "sparse/planner.h"
+#include "model/model.h"
 #include "sparse/tables.h"
 #include "tensor/arena.h"
 #include "train/checkpoint_shards.h"
@@ -15,6 +14,7 @@
 #include "train/metrics.h"
 #include "train/ranks.h"
 #include "train/run_config.h"
+#include "train/shard_planning.h"
 
 namespace segue::train {
 
@@ -41,6 +41,8 @@ class Trainer {
   /// One of several ranks, which outlive it: every call is collective then. Statistics, predictions
   /// and metrics are those of all ranks, on all of them.
   Trainer(const RunConfig& config, Device device, Ranks& ranks);
+  /// As it was planned.
+  Trainer(const RunConfig& config, Device device, Ranks& ranks, RunPlan plan);
 
   /// Forward, backward, tables, then clip and Adam. Error(kNumeric) when loss or gradients are not
   /// finite; parameters and tables are then as they were before the step.
@@ -57,7 +59,8 @@ class Trainer {
 
   int64_t steps_done() const { return steps_done_; }
   const Ranks& ranks() const { return ranks_; }
-  model::Ranker& ranker() { return ranker_; }
+  model::Model& model() { return *model_; }
+  const model::Model& model() const { return *model_; }
   sparse::Tables& tables() { return tables_; }
   const Arena& arena() const { return arena_; }
   Device device() const { return arena_.device(); }
@@ -73,13 +76,10 @@ class Trainer {
   void restore(int64_t steps_done, int64_t window_labels_seen);
 
  private:
-  Trainer(const RunConfig& config, Device device, Ranks* ranks, std::unique_ptr<Ranks> alone);
+  Trainer(const RunConfig& config, Device device, std::unique_ptr<Ranks> alone);
   Exec exec(int64_t step);
   void prepare(const Batch& batch, sparse::Mode mode, model::PreparedBatch& prepared);
   model::PassOptions pass_options(const model::PreparedBatch& prepared, bool training);
-  const sparse::RankLoad& load() const {
-    return planned_.ranks[static_cast<size_t>(ranks_.rank())];
-  }
   void combine_ranks(const Exec& exec, const model::Pass& pass, bool training);
   void wait_for_ranks() const;
   void gather_ranks(const model::PreparedBatch& prepared, bool training, model::Pass& pass);
@@ -89,19 +89,20 @@ class Trainer {
   RunConfig config_;
   std::unique_ptr<Ranks> alone_;
   Ranks& ranks_;
-  sparse::PlannedTables planned_;
+  RunPlan plan_;
   Arena arena_;
   Stream stream_, copy_stream_;
   sparse::Tables tables_;
-  model::Ranker ranker_;
-  std::unique_ptr<GradientReducer> reducer_;  // with several ranks
-  model::PreparedBatch prepared_;             // of step(batch): its memory is kept
-  int64_t batch_bytes_ = 0;                   // of a prepared batch on the device, at most
-  int64_t request_bytes_ = 0;                 // of its ticket, as planned
+  std::unique_ptr<model::Model> model_;
+  std::unique_ptr<GradientReducer> reducer_;        // with several ranks
+  std::unique_ptr<model::PreparedBatch> prepared_;  // of step(batch): its memory is kept
   int64_t steps_done_ = 0;
   LifetimeAuc lifetime_;
   WindowMetrics window_;
 };
+
+/// The plan of this rank. Collective.
+RunPlan plan_for(const RunConfig& config, const Ranks& ranks, Device device);
 
 /// Type of parameters and tables in a precision.
 DType parameter_dtype(Precision precision);

@@ -64,18 +64,19 @@ TEST_F(GpuTrainerTest, BatchesPreparedAStepAheadGiveEqualBits) {
   Trainer trainer(c, Device::cuda());
   const data::RandomBatches data = random_batches(c);
   std::array<Batch, 2> batches;
-  std::array<model::PreparedBatch, 2> prepared;
+  const std::unique_ptr<model::PreparedBatch> prepared[] = {trainer.model().new_batch(),
+                                                            trainer.model().new_batch()};
   const auto prepare = [&](int64_t step) {
     const auto i = static_cast<size_t>(step % 2);
     data.fill(step, batches[i]);
-    trainer.prepare(batches[i], prepared[i]);
+    trainer.prepare(batches[i], *prepared[i]);
   };
   std::vector<double> losses;
   prepare(1);
   for (int64_t step = 1; step <= kSteps; ++step) {
     // Into the memory that the updates of the step before may still be reading.
     prepare(step + 1);
-    const StepStats stats = trainer.step(prepared[static_cast<size_t>(step % 2)]);
+    const StepStats stats = trainer.step(*prepared[static_cast<size_t>(step % 2)]);
     losses.push_back(stats.loss);
     EXPECT_GT(stats.launches, 0);
   }
@@ -96,7 +97,7 @@ TEST_F(GpuTrainerTest, NonFiniteGradientsNameTheCulpritAndChangeNothing) {
   Batch batch;
   data.fill(1, batch);
   trainer.step(batch);
-  model::Parameters& parameters = trainer.ranker().parameters();
+  model::Parameters& parameters = trainer.model().parameters();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor value =
       parameters.get("_hstu_transducer._output_postprocessor._layer_norm.bias").value;

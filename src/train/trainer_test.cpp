@@ -180,16 +180,16 @@ TEST(TrainerTest, EmptyBatchIsLegal) {
   Trainer trainer(c, Device::cpu());
   Batch batch;
   random_batches(c).fill(1, 0, 0, batch);
-  const std::vector<float> before = copy_of(trainer.ranker().parameters().values());
+  const std::vector<float> before = copy_of(trainer.model().parameters().values());
   EXPECT_EQ(trainer.step(batch).loss, 0);
-  EXPECT_EQ(copy_of(trainer.ranker().parameters().values()), before);
+  EXPECT_EQ(copy_of(trainer.model().parameters().values()), before);
 }
 
 TEST(TrainerTest, EvaluationChangesNothing) {
   const RunConfig c = tiny_config();
   Trainer trainer(c, Device::cpu());
   constexpr int64_t kBatches = 3;
-  const std::vector<float> parameters = copy_of(trainer.ranker().parameters().values());
+  const std::vector<float> parameters = copy_of(trainer.model().parameters().values());
   const std::vector<float> items =
       copy_of(trainer.tables().table(sparse::TableId{0}).resident().weights);
   const auto evaluate = [&] {
@@ -211,7 +211,7 @@ TEST(TrainerTest, EvaluationChangesNothing) {
   EXPECT_EQ(first.tasks[0].name, "listen");
   EXPECT_NEAR(first.loss, first.tasks[0].loss + first.tasks[1].loss, 1e-12);
   EXPECT_GT(first.normalized_entropy(), 0);
-  EXPECT_EQ(copy_of(trainer.ranker().parameters().values()), parameters);
+  EXPECT_EQ(copy_of(trainer.model().parameters().values()), parameters);
   EXPECT_EQ(copy_of(trainer.tables().table(sparse::TableId{0}).resident().weights), items);
 }
 
@@ -242,7 +242,7 @@ TEST(TrainerTest, NonFiniteLossNamesStepAndTaskAndChangesNothing) {
   Batch batch;
   data.fill(1, batch);
   trainer.step(batch);
-  Tensor values = trainer.ranker().parameters().values();
+  Tensor values = trainer.model().parameters().values();
   values.ptr<float>()[values.elements() / 2] = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> users =
       copy_of(trainer.tables().table(sparse::TableId{2}).resident().weights);

@@ -28,10 +28,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto config = fuzz::accepted([&] { return load(text, sets); });
   if (!config) return 0;
 
-  // Not the whole plan: it makes the dense weights, to measure them.
   fuzz::accepted_all([&] {
-    fuzz::require(train::arena_bytes(*config, Device::cpu()) > 0, "a step needs memory");
-    fuzz::require(train::head_exchange_bytes(*config, Device::cpu()) >= 0, "bytes are counted");
+    fuzz::require(train::memory_plan(*config, Device::cpu(), 2).total() > 0, "a run needs memory");
   });
   const std::string written = base::to_toml(*config);
   fuzz::require(base::to_toml(load(written, {})) == written, "what was written is what was read");

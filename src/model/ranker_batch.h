@@ -5,18 +5,12 @@
 
 #include "model/head_group.h"
 #include "model/layout.h"
-#include "sparse/ticket.h"
-#include "tensor/upload.h"
+#include "model/model.h"
 
 namespace segue::model {
 
-/// What a batch alone decides: where tokens stand, distinct rows, every index that an op will read.
-/// Made on the host by Ranker::prepare, without touching weights or the device, so it may be made
-/// a step ahead on another thread. Keeps its memory when it is made again.
-struct PreparedBatch {
-  template <class T>
-  using Part = UploadBlock::Part<T>;
-
+/// A batch as the ranker prepares it: where tokens stand, and what they are made of.
+struct RankerBatch final : PreparedBatch {
   /// One micro-batch, token by token.
   struct Tokens {
     std::vector<int64_t> offsets;  // tokens, from 0
@@ -39,15 +33,6 @@ struct PreparedBatch {
   };
 
   BatchLayout layout;
-  sparse::Ticket ticket;
-  std::vector<sparse::TableId> looked_up;  // tables of the ticket, each once
-  /// Per table: where its distinct rows begin when those of `looked_up` lie one after the other. A
-  /// "table row" below is counted so.
-  std::vector<int64_t> first_row;
-
-  UploadBlock block;
-  std::vector<Part<int64_t>>
-      slots;  // like looked_up, of the ticket; empty where it has its own copy
   /// Branch rows: one per distinct tuple (or per event and candidate), and which table rows they
   /// are made of.
   int64_t branch_rows = 0;
@@ -57,12 +42,6 @@ struct PreparedBatch {
   Part<int32_t> sorted_keys, sorted_items;  // the same sorted, for a GPU: see ops::sort_index
   Part<int32_t> action_code;                // codes the action branch runs on
   std::vector<Tokens> micro_batches;
-
-  std::vector<float> labels;  // [tasks][labels], in sample order
-  /// What the trainer adds: numbers of the samples in the global batch, labels of each (per task)
-  /// and of all ranks together.
-  std::vector<int64_t> sample_index, sample_labels;
-  int64_t global_labels = 0;
 };
 
 }  // namespace segue::model

@@ -1,0 +1,204 @@
+#include "model/model.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/config_checks.h"
+#include "base/error.h"
+#include "base/stage.h"
+#include "model/ranker.h"
+#include "ops/optimizer.h"
+
+namespace segue::model {
+
+Model::Model(std::vector<TaskConfig> tasks) : tasks_(std::move(tasks)) {}
+Model::~Model() = default;
+
+std::vector<MemorySwitch> Model::memory_switches(const StepBounds&, Precision, Device) const {
+  return {};
+}
+
+void Model::check_demands(const sparse::TablesConfig& tables) const {
+  std::set<std::string> names;
+  for (const ColumnDemand& d : demands()) {
+    if (d.column.empty()) base::fail_config(fmt::format("{} names no column", d.key));
+    if (!names.insert(d.column).second) {
+      base::fail_config(fmt::format(
+          "column `{}` is read by two features of the model; give each its own", d.column));
+    }
+    if (d.role == ColumnDemand::Role::kId) {
+      tables.id(d.table, fmt::format("{} `{}`", d.key, d.column));
+    }
+  }
+}
+
+void Model::allocate(sparse::Tables& tables, Device device, DType parameter_dtype, uint64_t seed) {
+  tables_ = &tables;
+  parameters_.allocate(device, parameter_dtype, seed);
+}
+
+void Model::set_head_group(HeadGroup* heads) {
+  SEGUE_ASSERT(heads == nullptr, "this family has no heads to share");
+}
+
+std::vector<Tensor> Model::gradient_buckets() const {
+  const Tensor all = parameters_.grads();
+  const auto at = [&](size_t parameter) {  // where its gradient begins
+    if (parameter == parameters_.all().size()) return all.elements();
+    const Tensor& grad = parameters_.all()[parameter].grad;
+    return (static_cast<const char*>(grad.data) - static_cast<const char*>(all.data)) /
+           size_of(all.dtype);
+  };
+  std::vector<Tensor> pieces;
+  for (const Bucket& b : buckets()) {
+    pieces.push_back(all.narrow(0, at(b.first), at(b.end) - at(b.first)));
+  }
+  return pieces;
+}
+
+void Model::look_up(std::span<const sparse::Lookup> lookups, sparse::Mode mode,
+                    PreparedBatch& out) const {
+  out.ticket = tables_->begin(lookups, mode, std::move(out.ticket));
+  out.looked_up.clear();
+  out.slots.clear();
+  out.first_row.assign(static_cast<size_t>(tables_->count()), 0);
+  out.table_rows = 0;
+  for (const sparse::Lookup& l : lookups) {
+    if (std::ranges::find(out.looked_up, l.table) != out.looked_up.end()) continue;
+    out.looked_up.push_back(l.table);
+    if (tables_->slots_travel()) out.slots.push_back(out.block.add(out.ticket.slots(l.table)));
+    out.first_row[static_cast<size_t>(l.table)] = out.table_rows;
+    out.table_rows += out.ticket.distinct_rows(l.table);
+  }
+  SEGUE_ASSERT(out.table_rows <= std::numeric_limits<int32_t>::max(),
+               "table rows are counted in 32 bits");
+}
+
+Pass Model::start_pass(const Exec& exec, PreparedBatch& batch, const UploadBlock::Placed& placed,
+                       bool training) const {
+  Pass pass;
+  pass.samples = batch.samples();
+  pass.tokens = batch.token_offsets.back();
+  pass.num_labels = batch.num_labels;
+  pass.model_flops = flops(batch.token_offsets, training);
+  pass.token_offsets = batch.token_offsets;
+  pass.labels = batch.labels;
+  pass.looked_up = batch.looked_up;
+  pass.row_gradients.resize(static_cast<size_t>(tables_->count()));
+  for (size_t i = 0; i < batch.slots.size(); ++i) {
+    batch.ticket.place_slots(batch.looked_up[i], placed.tensor(batch.slots[i]));
+  }
+  pass.results = make_results(exec, batch.num_labels);
+  return pass;
+}
+
+void Model::end_pass(const Exec& exec, PreparedBatch& batch, const Tensor& table_gradients,
+                     const PassOptions& options, Pass& pass) const {
+  if (options.training) {
+    const Tensor squared[] = {parameters_.grads(),
+                              table_gradients.reshape({table_gradients.elements()})};
+    if (options.gradients_ready) {
+      ops::sum_of_squares(exec, squared[1], pass.results.row_gradient_squares);
+    } else {
+      ops::sums_of_squares(exec, squared, pass.results.squares);
+    }
+    pass.all_row_gradients = table_gradients;
+    for (const sparse::TableId table : batch.looked_up) {
+      const auto t = static_cast<size_t>(table);
+      pass.row_gradients[t] =
+          table_gradients.rows(batch.first_row[t], batch.ticket.distinct_rows(table));
+    }
+  }
+  pass.ticket = std::move(batch.ticket);
+}
+
+PassResults Model::make_results(const Exec& exec, int64_t labels) const {
+  const auto tasks = static_cast<int64_t>(tasks_.size());
+  const DType type = exec.parameter_dtype();
+  const int64_t sums = tasks + 2;
+  const int64_t sum_bytes = sums * size_of(DType::kF64);
+  const int64_t value_bytes = labels * tasks * size_of(type);
+  PassResults r;
+  r.memory = exec.arena->tensor(DType::kU8, {sum_bytes + 2 * value_bytes});
+  const auto view = [&](int64_t at, DType dtype, std::initializer_list<int64_t> shape) {
+    return Tensor(static_cast<char*>(r.memory.data) + at, dtype, exec.device, shape);
+  };
+  r.sums = view(0, DType::kF64, {sums});
+  zero(r.sums, exec.stream);
+  r.losses = r.sums.narrow(0, 0, tasks);
+  r.squares = r.sums.narrow(0, tasks, 2);
+  r.gradient_squares = r.squares.narrow(0, 0, 1);
+  r.row_gradient_squares = r.squares.narrow(0, 1, 1);
+  r.logits = view(sum_bytes, type, {labels, tasks});
+  r.predictions = view(sum_bytes + value_bytes, type, {tasks, labels});
+  return r;
+}
+
+void Model::send_results(const Exec& exec, const Pass& pass) {
+  if (exec.device.is_cpu()) return;
+  const Tensor& memory = pass.results.memory;
+  host_results_.set_memory(HostMemory::kPinned);
+  host_results_.resize(memory.bytes());
+  copy(host_results_.tensor(), memory, exec.stream);
+  results_arrived_.record(*exec.stream);
+}
+
+void Model::finish(Pass& pass) const {
+  const base::Stage stage("read results");
+  results_arrived_.synchronize();
+  const PassResults& results = pass.results;
+  const bool on_gpu = results.memory.device.is_cuda();
+  const char* from = static_cast<const char*>(results.memory.data);
+  const char* here = on_gpu ? reinterpret_cast<const char*>(host_results_.data()) : from;
+  // The same place in the copy.
+  const auto values = [&]<class T>(const Tensor& t, T) {
+    return std::span(reinterpret_cast<const T*>(here + (static_cast<const char*>(t.data) - from)),
+                     static_cast<size_t>(t.elements()));
+  };
+  const auto losses = values(results.losses, double{});
+  pass.task_losses.assign(losses.begin(), losses.end());
+  pass.loss = std::accumulate(losses.begin(), losses.end(), 0.0);
+  pass.gradient_squares = values(results.gradient_squares, double{})[0];
+  pass.row_gradient_squares = values(results.row_gradient_squares, double{})[0];
+  const size_t tasks = tasks_.size();
+  const auto labels = static_cast<size_t>(pass.num_labels);
+  pass.logits.resize(tasks * labels);
+  dispatch_real(results.logits.dtype, [&](auto zero_value) {
+    const auto logits = values(results.logits, zero_value);
+    const auto predictions = values(results.predictions, zero_value);
+    for (size_t i = 0; i < labels; ++i) {
+      for (size_t k = 0; k < tasks; ++k) {
+        pass.logits[k * labels + i] = static_cast<double>(logits[i * tasks + k]);
+      }
+    }
+    pass.predictions.assign(predictions.begin(), predictions.end());
+  });
+}
+
+Pass Model::run(const Exec& exec, const Batch& batch, const PassOptions& options) {
+  {
+    const base::Stage stage("prepare batch");
+    if (!prepared_) prepared_ = new_batch();
+    prepare(batch, options.micro_batch_tokens,
+            options.training ? sparse::Mode::kTraining : sparse::Mode::kEvaluation, *prepared_);
+  }
+  return run(exec, *prepared_, options);
+}
+
+Pass Model::run(const Exec& exec, PreparedBatch& batch, const PassOptions& options) {
+  Pass pass = enqueue(exec, batch, options);
+  send_results(exec, pass);
+  finish(pass);
+  return pass;
+}
+
+std::unique_ptr<Model> make_model(const ModelConfig& config, const sparse::TablesConfig& tables) {
+  return std::make_unique<Ranker>(config, tables);
+}
+
+}  // namespace segue::model

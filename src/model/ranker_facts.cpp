@@ -1,0 +1,143 @@
+// What a ranker's config alone tells.
+
+#include <algorithm>
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "model/flops.h"
+#include "model/ranker.h"
+#include "model/step_memory.h"
+
+namespace segue::model {
+namespace {
+
+using Of = ColumnDemand::Of;
+using Role = ColumnDemand::Role;
+
+int64_t bits_of(int64_t value) {
+  return static_cast<int64_t>(std::bit_width(static_cast<uint64_t>(value)));
+}
+
+/// The item and what is a function of it, of every event or candidate.
+void add_features(const ModelConfig& c, Of of, std::vector<ColumnDemand>& out) {
+  const bool events = of == Of::kEvent;
+  const auto column = events ? &SequenceFeature::history : &SequenceFeature::candidate;
+  const char* const name = events ? "history" : "candidate";
+  const std::string& item = c.item.*column;
+  out.push_back({fmt::format("model.item.{}", name), item, of, Role::kId, c.item.table});
+  for (const SequenceFeature& f : c.additional) {
+    out.push_back({.key = fmt::format("model.additional.{}", name),
+                   .column = f.*column,
+                   .of = of,
+                   .table = f.table,
+                   .item = item});
+  }
+}
+
+}  // namespace
+
+std::string Ranker::summary() const {
+  return fmt::format("{} layers, {} heads, width {}, {} tokens at most", config_.layers,
+                     config_.heads, config_.dim, config_.max_seq_len);
+}
+
+std::vector<ColumnDemand> Ranker::demands() const {
+  const ModelConfig& c = config_;
+  const bool candidates = c.labels == LabelKind::kCandidates;
+  std::vector<ColumnDemand> all;
+  add_features(c, Of::kEvent, all);
+  all.push_back({"model.history_timestamp", c.history_timestamp, Of::kEvent, Role::kTimestamp});
+  ColumnDemand action{"model.action.history", c.action.history, Of::kEvent,
+                      candidates ? Role::kAction : Role::kLabel};
+  for (const int64_t w : c.action.weights) action.bits = std::max(action.bits, bits_of(w));
+  all.push_back(std::move(action));
+  if (candidates) {
+    add_features(c, Of::kCandidate, all);
+    all.push_back(
+        {"model.candidate_timestamp", c.candidate_timestamp, Of::kCandidate, Role::kTimestamp});
+    ColumnDemand label{"model.candidate_label", c.candidate_label, Of::kCandidate, Role::kLabel};
+    for (const TaskConfig& task : c.tasks) label.bits = std::max(label.bits, bits_of(task.bit));
+    all.push_back(std::move(label));
+  }
+  for (const ContextualFeature& f : c.contextual) {
+    all.push_back({.key = "model.contextual.name",
+                   .column = f.name,
+                   .table = f.table,
+                   .length = f.max_length});
+  }
+  return all;
+}
+
+int64_t Ranker::sample_tokens(int64_t events, int64_t candidates) const {
+  return config_.sample_tokens(events, candidates);
+}
+
+int64_t Ranker::most_events(int64_t candidates) const {
+  const int64_t left = config_.max_seq_len - config_.sample_tokens(0, candidates);
+  return std::max<int64_t>(0, left / config_.tokens_per_event());
+}
+
+StepMemory Ranker::step_memory(const StepBounds& bounds, Precision precision, Device device) const {
+  return model::step_memory(config_, tables_config_, bounds, precision, device);
+}
+
+int64_t Ranker::batch_memory(const StepBounds& bounds) const {
+  return model::batch_memory(config_, bounds);
+}
+
+std::vector<MemorySwitch> Ranker::memory_switches(const StepBounds& bounds, Precision precision,
+                                                  Device device) const {
+  std::vector<MemorySwitch> switches;
+  for (const auto& [name, member] :
+       {std::pair("normed_input", &RecomputeConfig::normed_input),
+        std::pair("uvqk", &RecomputeConfig::uvqk), std::pair("gate", &RecomputeConfig::gate)}) {
+    const auto bytes = [&](bool on) {
+      ModelConfig c = config_;
+      c.recompute.*member = on;
+      return model::step_memory(c, tables_config_, bounds, precision, device).total();
+    };
+    switches.push_back({fmt::format("model.recompute.{}", name), config_.recompute.*member,
+                        bytes(false) - bytes(true)});
+  }
+  return switches;
+}
+
+double Ranker::flops(std::span<const int64_t> token_offsets, bool training) const {
+  return formula_flops(config_, token_offsets, training);
+}
+
+double Ranker::padded_flops() const { return dense_formula_flops(config_); }
+
+SampleWork Ranker::work() const {
+  const ModelConfig& c = config_;
+  SampleWork w;
+  w.shape.history = c.item.history;
+  if (c.labels == LabelKind::kCandidates) w.shape.candidate = c.item.candidate;
+  w.shape.contextual_tokens = c.contextual_tokens();
+  w.shape.tokens_per_event = c.tokens_per_event();
+  w.shape.contextual_mask = c.attention.contextual_mask;
+  w.shape.window = c.attention.window;
+  w.shape.min_full = c.attention.min_full;
+  w.shape.target_group = c.attention.target_group;
+  w.shape.heads = c.heads;
+  w.shape.head_dim = c.qk_dim;
+  const int64_t gate = c.heads * c.v_dim * (c.layer == LayerKind::kConcat ? 3 : 1);
+  w.token_flop = 6 * static_cast<double>(c.dim * (c.uvqk_columns() + gate));
+  w.pair_flop = 7 * static_cast<double>(c.heads * (c.qk_dim + c.v_dim));
+  w.layers = c.layers;
+  w.width = c.dim;
+  w.last_at_targets = c.why_last_layer_is_full(1) == nullptr;
+  return w;
+}
+
+std::vector<Model::Bucket> Ranker::buckets() const {
+  std::vector<Bucket> all{{0, layer_parameters_.front()}};
+  for (size_t l = layers_.size(); l-- > 0;) {
+    all.push_back({layer_parameters_[l], layer_parameters_[l + 1]});
+  }
+  all.push_back({layer_parameters_.back(), parameters_.all().size()});
+  return all;
+}
+
+}  // namespace segue::model
