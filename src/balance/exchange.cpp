@@ -21,6 +21,9 @@ uint64_t schema_hash(const Batch& batch) {
   std::string text;
   for (const Batch::Group& g : batch.groups) text += g.name + '\n';
   for (const Batch::Column& c : batch.columns) text += fmt::format("{} {}\n", c.name, c.group);
+  for (const Batch::FloatColumn& c : batch.float_columns) {
+    text += fmt::format("{} {} float\n", c.name, c.group);
+  }
   return base::xxh64(text.data(), text.size());
 }
 
@@ -30,15 +33,34 @@ std::span<const int64_t> words_of(const std::vector<std::byte>& message) {
 
 /// Cuts a message buffer into one part per peer.
 template <class Byte, class Array>
-std::vector<std::span<Byte>> parts_of(Array& words, std::span<const int64_t> counts) {
+std::vector<std::span<Byte>> parts_of(Array& message, std::span<const int64_t> counts) {
   std::vector<std::span<Byte>> parts;
-  auto* at = reinterpret_cast<Byte*>(words.data());
+  auto* at = reinterpret_cast<Byte*>(message.data());
   for (const int64_t count : counts) {
-    const size_t bytes = static_cast<size_t>(count) * sizeof(int64_t);
+    const size_t bytes = static_cast<size_t>(count) * sizeof(*message.data());
     parts.emplace_back(at, bytes);
     at += bytes;
   }
   return parts;
+}
+
+/// f(column) for the columns of all types, in the order in which a message has them.
+template <class F>
+void for_each_column(const Batch& batch, const F& f) {
+  std::ranges::for_each(batch.columns, f);
+  std::ranges::for_each(batch.float_columns, f);
+}
+
+template <class T>
+constexpr int64_t value_bytes(const Batch::ColumnOf<T>&) {
+  return sizeof(T);
+}
+
+/// Values travel as bytes: what follows a float of a message need not be aligned for more.
+template <class T>
+std::span<const std::byte> bytes_of(const Batch::ColumnOf<T>& c, int64_t begin, int64_t end) {
+  return std::as_bytes(
+      c.values.span().subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)));
 }
 
 int64_t total(std::span<const int64_t> counts) {
@@ -198,7 +220,7 @@ BalanceStats Balancer::finish(Batch& batch, Pending pending) {
     exchange_lengths(batch, state);
     exchange_values(batch, state);
     state.stats.bytes_sent =
-        (sent_lengths_.size() + sent_values_.size()) * static_cast<int64_t>(sizeof(int64_t));
+        sent_lengths_.size() * static_cast<int64_t>(sizeof(int64_t)) + sent_values_.size();
   }
   if (state.stats.samples_moved > 0 || !state.in_order()) assemble(batch, state);
   state.stats.exchange_ms = exchange_watch.seconds() * 1e3;
@@ -230,11 +252,12 @@ void Balancer::exchange_lengths(const Batch& batch, const State& state) {
 void Balancer::exchange_values(const Batch& batch, const State& state) {
   const size_t groups = batch.groups.size();
   const size_t ranks = state.send.size();
-  std::vector<int64_t> columns(groups, 0);  // of each group
-  for (const Batch::Column& c : batch.columns) ++columns[static_cast<size_t>(c.group)];
-  const auto words = [&](std::span<const int64_t> lengths) {
+  std::vector<int64_t> widths(groups, 0);  // bytes of all columns of each group
+  for_each_column(batch,
+                  [&](const auto& c) { widths[static_cast<size_t>(c.group)] += value_bytes(c); });
+  const auto bytes = [&](std::span<const int64_t> lengths) {
     int64_t sum = 0;
-    for (size_t i = 0; i < lengths.size(); ++i) sum += lengths[i] * columns[i % groups];
+    for (size_t i = 0; i < lengths.size(); ++i) sum += lengths[i] * widths[i % groups];
     return sum;
   };
   std::vector<int64_t> send_counts(ranks, 0), receive_counts(ranks, 0);
@@ -244,23 +267,23 @@ void Balancer::exchange_values(const Batch& batch, const State& state) {
     if (static_cast<int>(q) == group_.rank()) continue;
     const size_t out = groups * state.send[q].size();
     const size_t in = groups * static_cast<size_t>(state.receive[q]);
-    send_counts[q] = words({sent, out});
-    receive_counts[q] = words({received, in});
+    send_counts[q] = bytes({sent, out});
+    receive_counts[q] = bytes({received, in});
     sent += out;
     received += in;
   }
   sent_values_.resize(total(send_counts));
   received_values_.resize(total(receive_counts));
-  int64_t* out = sent_values_.data();
+  std::byte* out = sent_values_.data();
   for (size_t q = 0; q < ranks; ++q) {
     if (static_cast<int>(q) == group_.rank()) continue;
-    for (const Batch::Column& c : batch.columns) {
+    for_each_column(batch, [&](const auto& c) {
       const std::span<const int64_t> offsets = batch.offsets(c);
       for (const int64_t place : state.send[q]) {
         const auto at = static_cast<size_t>(place);
-        out = std::copy(c.values.data() + offsets[at], c.values.data() + offsets[at + 1], out);
+        out = std::ranges::copy(bytes_of(c, offsets[at], offsets[at + 1]), out).out;
       }
-    }
+    });
   }
   const auto send = parts_of<const std::byte>(sent_values_, send_counts);
   const auto receive = parts_of<std::byte>(received_values_, receive_counts);
@@ -276,14 +299,10 @@ void Balancer::assemble(Batch& batch, const State& state) {
   const size_t ranks = state.send.size();
   const auto own = static_cast<size_t>(group_.rank());
   std::vector<const int64_t*> lengths(ranks, nullptr);  // where each rank's message stands
-  std::vector<std::vector<int64_t>> sums(ranks, std::vector<int64_t>(groups, 0));
   const int64_t* at = received_lengths_.data();
   for (size_t q = 0; q < ranks; ++q) {
     lengths[q] = at;
-    if (q == own) continue;
-    for (int64_t i = 0; i < state.receive[q]; ++i) {
-      for (size_t g = 0; g < groups; ++g) sums[q][g] += *at++;
-    }
+    if (q != own) at += static_cast<int64_t>(groups) * state.receive[q];
   }
   for (const int64_t i : state.mine) {
     const State::Sample& s = state.samples[static_cast<size_t>(i)];
@@ -296,32 +315,52 @@ void Balancer::assemble(Batch& batch, const State& state) {
       offsets.push_back(offsets[offsets.size() - 1] + length);
     }
   }
-  // Each message has its columns one after the other.
-  std::vector<const int64_t*> values(ranks, nullptr);
-  const int64_t* start = received_values_.data();
-  for (size_t q = 0; q < ranks; ++q) {
-    values[q] = start;
-    for (const Batch::Column& c : batch.columns) start += sums[q][static_cast<size_t>(c.group)];
-  }
-  for (size_t c = 0; c < batch.columns.size(); ++c) {
-    const Batch::Column& held = batch.columns[c];
-    const std::span<const int64_t> held_offsets = batch.offsets(held);
-    const std::span<const int64_t> offsets = spare_.offsets(held);
-    HostArray<int64_t>& to = spare_.columns[c].values;
-    to.resize(offsets.back());
-    for (size_t k = 0; k < state.mine.size(); ++k) {
-      const State::Sample& s = state.samples[static_cast<size_t>(state.mine[k])];
-      const auto from = static_cast<size_t>(s.rank);
-      const int64_t length = offsets[k + 1] - offsets[k];
-      const int64_t*& cursor = values[from];
-      const int64_t* source =
-          from == own ? held.values.data() + held_offsets[static_cast<size_t>(s.place)] : cursor;
-      std::copy_n(source, length, to.data() + offsets[k]);
-      if (from != own) cursor += length;
-    }
-  }
+  assemble_values(batch, state);
   spare_.global_samples = batch.global_samples;
   std::swap(batch, spare_);
+}
+
+/// The values of spare_, whose samples and offsets are there. Each message has its columns one
+/// after the other.
+void Balancer::assemble_values(const Batch& batch, const State& state) {
+  const auto own = static_cast<size_t>(group_.rank());
+  const auto sample = [&](size_t k) -> const State::Sample& {
+    return state.samples[static_cast<size_t>(state.mine[k])];
+  };
+  std::vector<int64_t> sizes(state.send.size(), 0);  // of each rank's message
+  for_each_column(spare_, [&](const auto& c) {
+    const std::span<const int64_t> offsets = spare_.offsets(c);
+    for (size_t k = 0; k < state.mine.size(); ++k) {
+      const auto from = static_cast<size_t>(sample(k).rank);
+      if (from != own) sizes[from] += (offsets[k + 1] - offsets[k]) * value_bytes(c);
+    }
+  });
+  std::vector<const std::byte*> messages;
+  for (const std::span<const std::byte> part : parts_of<const std::byte>(received_values_, sizes)) {
+    messages.push_back(part.data());
+  }
+  const auto fill = [&](const auto& held, auto& columns) {
+    for (size_t c = 0; c < columns.size(); ++c) {
+      const std::span<const int64_t> held_offsets = batch.offsets(held[c]);
+      const std::span<const int64_t> offsets = spare_.offsets(columns[c]);
+      columns[c].values.resize(offsets.back());
+      std::byte* out = std::as_writable_bytes(columns[c].values.span()).data();
+      for (size_t k = 0; k < state.mine.size(); ++k) {
+        const auto from = static_cast<size_t>(sample(k).rank);
+        const int64_t bytes = (offsets[k + 1] - offsets[k]) * value_bytes(held[c]);
+        const std::byte* source = messages[from];
+        if (from == own) {
+          const auto place = static_cast<size_t>(sample(k).place);
+          source = bytes_of(held[c], held_offsets[place], held_offsets[place + 1]).data();
+        } else {
+          messages[from] += bytes;
+        }
+        out = std::copy_n(source, bytes, out);
+      }
+    }
+  };
+  fill(batch.columns, spare_.columns);
+  fill(batch.float_columns, spare_.float_columns);
 }
 
 }  // namespace segue::balance

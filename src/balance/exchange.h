@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -69,13 +70,15 @@ class Balancer {
   void exchange_lengths(const Batch& batch, const State& state);
   void exchange_values(const Batch& batch, const State& state);
   void assemble(Batch& batch, const State& state);
+  void assemble_values(const Batch& batch, const State& state);
 
   BalanceConfig config_;
   SampleShape shape_;
   CostWeights weights_;
   comm::Communicator& group_;
   // Kept between batches: messages of all peers one after the other, and the batch that is made.
-  HostArray<int64_t> sent_lengths_, received_lengths_, sent_values_, received_values_;
+  HostArray<int64_t> sent_lengths_, received_lengths_;
+  HostArray<std::byte> sent_values_, received_values_;
   Batch spare_;
 };
 

@@ -17,7 +17,7 @@ namespace {
 
 constexpr double kTimeout = 20;
 
-/// Three groups, one without columns, one with two.
+/// Three groups, one without columns; columns of both types.
 Batch make_batch() {
   Batch batch;
   const int user = batch.add_group("user");
@@ -26,6 +26,8 @@ Batch make_batch() {
   batch.add_column("user_id", user);
   batch.add_column("item", history);
   batch.add_column("time", history);
+  batch.add_float_column("price", history);
+  batch.add_float_column("age", user);
   return batch;
 }
 
@@ -33,9 +35,11 @@ Batch make_batch() {
 void add_sample(Batch& batch, int64_t number, int64_t length) {
   batch.sample_index.push_back(number);
   batch.column("user_id").values.push_back(number * 1000);
+  batch.float_column("age").values.push_back(static_cast<float>(number) / 4);
   for (int64_t i = 0; i < length; ++i) {
     batch.column("item").values.push_back(number * 1000 + i);
     batch.column("time").values.push_back(-number * 1000 - i);
+    batch.float_column("price").values.push_back(static_cast<float>(number * 100 + i) / 8);
   }
   batch.group("user").offsets.push_back(batch.column("user_id").values.size());
   batch.group("history").offsets.push_back(batch.column("item").values.size());
@@ -65,11 +69,14 @@ Samples read_samples(const Batch& batch) {
     samples[batch.sample_index[b]] = offsets[b + 1] - offsets[b];
     add_sample(expected, batch.sample_index[b], offsets[b + 1] - offsets[b]);
   }
-  for (size_t c = 0; c < batch.columns.size(); ++c) {
-    EXPECT_TRUE(
-        std::ranges::equal(batch.columns[c].values.span(), expected.columns[c].values.span()))
-        << batch.columns[c].name;
-  }
+  const auto expect_equal_columns = [](const auto& columns, const auto& wanted) {
+    for (size_t c = 0; c < wanted.size(); ++c) {
+      EXPECT_TRUE(std::ranges::equal(columns[c].values.span(), wanted[c].values.span()))
+          << wanted[c].name;
+    }
+  };
+  expect_equal_columns(batch.columns, expected.columns);
+  expect_equal_columns(batch.float_columns, expected.float_columns);
   for (size_t g = 0; g < batch.groups.size(); ++g) {
     EXPECT_TRUE(
         std::ranges::equal(batch.groups[g].offsets.span(), expected.groups[g].offsets.span()))
@@ -253,6 +260,14 @@ void expect_refused_by_all(const std::function<void(Batch&)>& change) {
 
 TEST(BalancerTest, BatchesOfDifferentSchemasAreRefusedByAll) {
   expect_refused_by_all([](Batch& batch) { batch.add_column("extra", 0); });
+  expect_refused_by_all([](Batch& batch) { batch.add_float_column("extra", 0); });
+}
+
+TEST(BalancerTest, AColumnOfAnotherTypeIsAnotherSchema) {
+  expect_refused_by_all([](Batch& batch) {
+    batch.float_columns.pop_back();
+    batch.add_column("age", 0);
+  });
 }
 
 TEST(BalancerTest, BatchesOfDifferentStepsAreRefusedByAll) {

@@ -40,20 +40,30 @@ int Batch::add_group(std::string name) {
   return static_cast<int>(groups.size()) - 1;
 }
 
-int Batch::add_column(std::string name, int group) {
+template <class T>
+int Batch::add_to(std::vector<ColumnOf<T>>& of_type, std::string name, int group) {
   SEGUE_ASSERT(num_samples() == 0, "the schema of a filled batch is fixed");
   SEGUE_ASSERT(group >= 0 && group < static_cast<int>(groups.size()), "no such group");
-  if (find_column(name) != nullptr) {
+  if (find_column(name) != nullptr || find_float_column(name) != nullptr) {
     fail(ErrorCode::kInvalidArgument, fmt::format("the batch already has a column `{}`", name));
   }
-  columns.push_back({std::move(name), group, {}});
-  return static_cast<int>(columns.size()) - 1;
+  of_type.push_back({std::move(name), group, {}});
+  return static_cast<int>(of_type.size()) - 1;
+}
+
+int Batch::add_column(std::string name, int group) {
+  return add_to(columns, std::move(name), group);
+}
+
+int Batch::add_float_column(std::string name, int group) {
+  return add_to(float_columns, std::move(name), group);
 }
 
 Batch Batch::schema() const {
   Batch batch;
   for (const Group& group : groups) batch.add_group(group.name);
   for (const Column& column : columns) batch.add_column(column.name, column.group);
+  for (const FloatColumn& column : float_columns) batch.add_float_column(column.name, column.group);
   return batch;
 }
 
@@ -63,6 +73,7 @@ void Batch::clear() {
     group.offsets[0] = 0;
   }
   for (Column& column : columns) column.values.resize(0);
+  for (FloatColumn& column : float_columns) column.values.resize(0);
   sample_index.resize(0);
   global_samples = 0;
 }
@@ -87,9 +98,24 @@ Batch::Column& Batch::column(std::string_view name) {
   return const_cast<Column&>(std::as_const(*this).column(name));
 }
 
+const Batch::FloatColumn& Batch::float_column(std::string_view name) const {
+  const FloatColumn* found = find_float_column(name);
+  if (found == nullptr) fail_not_found("float column", name, float_columns);
+  return *found;
+}
+
+Batch::FloatColumn& Batch::float_column(std::string_view name) {
+  return const_cast<FloatColumn&>(std::as_const(*this).float_column(name));
+}
+
 const Batch::Column* Batch::find_column(std::string_view name) const {
   const auto found = find_by_name(columns, name);
   return found == columns.end() ? nullptr : &*found;
+}
+
+const Batch::FloatColumn* Batch::find_float_column(std::string_view name) const {
+  const auto found = find_by_name(float_columns, name);
+  return found == float_columns.end() ? nullptr : &*found;
 }
 
 void Batch::validate() const {
@@ -112,7 +138,7 @@ void Batch::validate() const {
                        group.name, drop[0], drop[1], drop - offsets.begin()));
     }
   }
-  for (const Column& column : columns) {
+  const auto check = [this](const auto& column) {
     if (column.group < 0 || column.group >= static_cast<int>(groups.size())) {
       fail(ErrorCode::kInvalidArgument, fmt::format("column `{}` of the batch names group {} of {}",
                                                     column.name, column.group, groups.size()));
@@ -125,45 +151,50 @@ void Batch::validate() const {
                        column.name, column.values.size(),
                        groups[static_cast<size_t>(column.group)].name, expected));
     }
-  }
+  };
+  std::ranges::for_each(columns, check);
+  std::ranges::for_each(float_columns, check);
 }
 
 Batch Batch::slice(int64_t begin, int64_t count) const {
   SEGUE_ASSERT(begin >= 0 && count >= 0 && count <= num_samples() - begin,
                "slice beyond the samples of the batch");
   const auto first = static_cast<size_t>(begin), samples = static_cast<size_t>(count);
-  const auto copy = [](std::span<const int64_t> from, HostArray<int64_t>& to) {
-    to.resize(static_cast<int64_t>(from.size()));
-    std::ranges::copy(from, to.data());
-  };
   Batch part = schema();
-  copy(sample_index.span().subspan(first, samples), part.sample_index);
+  part.sample_index.assign(sample_index.span().subspan(first, samples));
   for (size_t g = 0; g < groups.size(); ++g) {
-    copy(groups[g].offsets.span().subspan(first, samples + 1), part.groups[g].offsets);
+    part.groups[g].offsets.assign(groups[g].offsets.span().subspan(first, samples + 1));
     for (int64_t& offset : part.groups[g].offsets.span()) offset -= groups[g].offsets[begin];
   }
-  for (size_t c = 0; c < columns.size(); ++c) {
-    const std::span<const int64_t> of_column = offsets(columns[c]);
-    const auto value = static_cast<size_t>(of_column[first]);
-    const auto values = static_cast<size_t>(of_column[first + samples]) - value;
-    copy(columns[c].values.span().subspan(value, values), part.columns[c].values);
-  }
+  const auto copy = [&](const auto& from, auto& to) {
+    for (size_t c = 0; c < from.size(); ++c) {
+      const std::span<const int64_t> of_column = offsets(from[c]);
+      const auto value = static_cast<size_t>(of_column[first]);
+      const auto values = static_cast<size_t>(of_column[first + samples]) - value;
+      to[c].values.assign(from[c].values.span().subspan(value, values));
+    }
+  };
+  copy(columns, part.columns);
+  copy(float_columns, part.float_columns);
   part.global_samples = global_samples;
   return part;
 }
 
 bool Batch::operator==(const Batch& other) const {
-  const auto equal = [](const HostArray<int64_t>& a, const HostArray<int64_t>& b) {
-    return std::ranges::equal(a.span(), b.span());
+  // Bytes: a value that is not a number equals itself, and zeros have signs.
+  const auto equal = [](const auto& a, const auto& b) {
+    return std::ranges::equal(std::as_bytes(a.span()), std::as_bytes(b.span()));
+  };
+  const auto same_column = [&](const auto& a, const auto& b) {
+    return a.name == b.name && a.group == b.group && equal(a.values, b.values);
   };
   return global_samples == other.global_samples && equal(sample_index, other.sample_index) &&
          std::ranges::equal(groups, other.groups,
                             [&](const Group& a, const Group& b) {
                               return a.name == b.name && equal(a.offsets, b.offsets);
                             }) &&
-         std::ranges::equal(columns, other.columns, [&](const Column& a, const Column& b) {
-           return a.name == b.name && a.group == b.group && equal(a.values, b.values);
-         });
+         std::ranges::equal(columns, other.columns, same_column) &&
+         std::ranges::equal(float_columns, other.float_columns, same_column);
 }
 
 }  // namespace segue

@@ -11,8 +11,9 @@
 namespace segue {
 
 /// What one rank trains on in one step: named jagged columns of int64 (ids, timestamps, action
-/// bits, labels). Columns that always have equal lengths share a group of offsets. Real samples are
-/// told by a count, never by a zero; an empty batch is legal everywhere.
+/// bits, labels) and of float (dense features). Columns that always have equal lengths share a
+/// group of offsets, whatever their type. Real samples are told by a count, never by a zero; an
+/// empty batch is legal everywhere.
 ///
 /// Memory is kept when a batch is refilled: clear() forgets values, not capacity.
 class Batch {
@@ -21,15 +22,20 @@ class Batch {
     std::string name;
     HostArray<int64_t> offsets;  // [samples + 1]
   };
-  struct Column {
+  template <class T>
+  struct ColumnOf {
     std::string name;
     int group = 0;
-    HostArray<int64_t> values;
+    HostArray<T> values;
   };
+  using Column = ColumnOf<int64_t>;
+  using FloatColumn = ColumnOf<float>;
 
   /// Schema first: groups and columns are added once, then the batch is filled any number of times.
   int add_group(std::string name);
+  /// No two columns have one name, of whichever types they are.
   int add_column(std::string name, int group);
+  int add_float_column(std::string name, int group);
   void clear();
   /// An empty batch with the same groups and columns.
   Batch schema() const;
@@ -38,9 +44,13 @@ class Batch {
   const Group& group(std::string_view name) const;    // Error(kNotFound) names what there is
   const Column& column(std::string_view name) const;  // Error(kNotFound) names what there is
   Column& column(std::string_view name);
+  const FloatColumn& float_column(std::string_view name) const;  // likewise
+  FloatColumn& float_column(std::string_view name);
   Group& group(std::string_view name);
-  const Column* find_column(std::string_view name) const;  // null if absent
-  std::span<const int64_t> offsets(const Column& c) const {
+  const Column* find_column(std::string_view name) const;             // null if absent
+  const FloatColumn* find_float_column(std::string_view name) const;  // likewise
+  template <class T>
+  std::span<const int64_t> offsets(const ColumnOf<T>& c) const {
     return groups[static_cast<size_t>(c.group)].offsets.span();
   }
 
@@ -51,13 +61,18 @@ class Batch {
   /// Samples [begin, begin + count) as a new batch.
   Batch slice(int64_t begin, int64_t count) const;
 
-  /// The same schema and samples.
+  /// The same schema and samples, bit for bit.
   bool operator==(const Batch& other) const;
 
   std::vector<Group> groups;
   std::vector<Column> columns;
+  std::vector<FloatColumn> float_columns;
   HostArray<int64_t> sample_index;  // number of each sample in the global batch of the step
   int64_t global_samples = 0;       // real samples of the step over all ranks
+
+ private:
+  template <class T>
+  int add_to(std::vector<ColumnOf<T>>& of_type, std::string name, int group);
 };
 
 }  // namespace segue

@@ -1,6 +1,7 @@
 #include "batch/batch.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include <gtest/gtest.h>
@@ -21,6 +22,8 @@ Batch make_schema() {
   batch.add_column("user_id", user);
   batch.add_column("item_id", history);
   batch.add_column("timestamp", history);
+  batch.add_float_column("price", history);
+  batch.add_float_column("age", user);
   return batch;
 }
 
@@ -40,6 +43,10 @@ void fill_random(Batch& batch, int64_t samples, uint64_t seed) {
     const int64_t count = batch.offsets(column).back();
     for (int64_t i = 0; i < count; ++i) column.values.push_back(static_cast<int64_t>(random()));
   }
+  for (Batch::FloatColumn& column : batch.float_columns) {
+    const int64_t count = batch.offsets(column).back();
+    for (int64_t i = 0; i < count; ++i) column.values.push_back(static_cast<float>(random() % 99));
+  }
   batch.validate();
 }
 
@@ -55,10 +62,27 @@ TEST(BatchTest, FindsGroupsAndColumnsByName) {
   EXPECT_TRUE(contains(message_of(ErrorCode::kNotFound, [] { (void)Batch().group("x"); }), "none"));
 }
 
+TEST(BatchTest, FindsFloatColumnsByName) {
+  Batch batch = make_schema();
+  EXPECT_EQ(batch.float_column("price").group, 1);
+  EXPECT_EQ(batch.offsets(batch.float_column("price")).data(),
+            batch.offsets(batch.column("item_id")).data());
+  EXPECT_EQ(batch.find_float_column("age"), &batch.float_columns[1]);
+  // A column is found as what it is.
+  EXPECT_EQ(batch.find_float_column("item_id"), nullptr);
+  EXPECT_EQ(batch.find_column("price"), nullptr);
+  EXPECT_TRUE(
+      contains(message_of(ErrorCode::kNotFound, [&] { (void)batch.float_column("item_id"); }),
+               "no float column `item_id`; it has `price`, `age`"));
+}
+
 TEST(BatchTest, NamesAreUnique) {
   Batch batch = make_schema();
   message_of(ErrorCode::kInvalidArgument, [&] { batch.add_group("user"); });
   message_of(ErrorCode::kInvalidArgument, [&] { batch.add_column("item_id", 0); });
+  message_of(ErrorCode::kInvalidArgument, [&] { batch.add_float_column("price", 0); });
+  message_of(ErrorCode::kInvalidArgument, [&] { batch.add_column("price", 0); });
+  message_of(ErrorCode::kInvalidArgument, [&] { batch.add_float_column("item_id", 0); });
 }
 
 TEST(BatchTest, EmptyBatchIsLegalEverywhere) {
@@ -76,9 +100,11 @@ TEST(BatchTest, ClearKeepsMemory) {
   Batch batch = make_schema();
   fill_random(batch, 40, 2);
   const int64_t* memory = batch.columns[1].values.data();
+  const float* float_memory = batch.float_columns[0].values.data();
   const int64_t live = Buffer::live_bytes(Purpose::kBatch);
   fill_random(batch, 40, 2);
   EXPECT_EQ(batch.columns[1].values.data(), memory);
+  EXPECT_EQ(batch.float_columns[0].values.data(), float_memory);
   EXPECT_EQ(Buffer::live_bytes(Purpose::kBatch), live);
   batch.clear();
   batch.validate();
@@ -110,6 +136,15 @@ TEST(BatchTest, ValidateSaysWhatDisagrees) {
   fill_random(batch, 6, 3);
   batch.column("item_id").group = 3;
   EXPECT_TRUE(contains(message(), "column `item_id` of the batch names group 3 of 3"));
+
+  batch = make_schema();
+  fill_random(batch, 6, 3);
+  batch.float_column("price").values.push_back(0);
+  EXPECT_TRUE(contains(message(), "column `price`"));
+
+  fill_random(batch, 6, 3);
+  batch.float_column("age").group = -1;
+  EXPECT_TRUE(contains(message(), "column `age` of the batch names group -1 of 3"));
 }
 
 TEST(BatchTest, SliceHoldsTheRightSamples) {
@@ -118,14 +153,18 @@ TEST(BatchTest, SliceHoldsTheRightSamples) {
   const Batch part = whole.slice(3, 4);
   for (int64_t s = 0; s < 4; ++s) {
     EXPECT_EQ(part.sample_index[s], whole.sample_index[s + 3]);
+    const auto values = [](const Batch& batch, const auto& column, int64_t sample) {
+      const auto offsets = batch.offsets(column).subspan(static_cast<size_t>(sample), 2);
+      return column.values.span().subspan(static_cast<size_t>(offsets[0]),
+                                          static_cast<size_t>(offsets[1] - offsets[0]));
+    };
     for (const char* name : {"user_id", "item_id", "timestamp"}) {
-      const auto values = [name](const Batch& batch, int64_t sample) {
-        const Batch::Column& column = batch.column(name);
-        const auto offsets = batch.offsets(column).subspan(static_cast<size_t>(sample), 2);
-        return column.values.span().subspan(static_cast<size_t>(offsets[0]),
-                                            static_cast<size_t>(offsets[1] - offsets[0]));
-      };
-      EXPECT_TRUE(std::ranges::equal(values(part, s), values(whole, s + 3)));
+      EXPECT_TRUE(std::ranges::equal(values(part, part.column(name), s),
+                                     values(whole, whole.column(name), s + 3)));
+    }
+    for (const char* name : {"price", "age"}) {
+      EXPECT_TRUE(std::ranges::equal(values(part, part.float_column(name), s),
+                                     values(whole, whole.float_column(name), s + 3)));
     }
   }
 }
@@ -149,6 +188,14 @@ TEST(BatchTest, EqualBatchesHaveTheSameSchemaAndSamples) {
   EXPECT_TRUE(differs([](Batch& b) { b.columns[0].name = "x"; }));
   EXPECT_TRUE(differs([](Batch& b) { b.columns[1].group = 2; }));
   EXPECT_TRUE(differs([](Batch& b) { b.groups[2].name = "x"; }));
+  EXPECT_TRUE(differs([](Batch& b) { ++b.float_column("price").values[0]; }));
+  EXPECT_TRUE(differs([](Batch& b) { b.float_columns[0].name = "x"; }));
+  EXPECT_TRUE(differs([](Batch& b) { b.float_columns[1].group = 2; }));
+
+  batch.float_column("price").values[0] = std::numeric_limits<float>::quiet_NaN();
+  batch.float_column("price").values[1] = 0.f;
+  EXPECT_TRUE(copy() == batch);
+  EXPECT_TRUE(differs([](Batch& b) { b.float_column("price").values[1] = -0.f; }));
 }
 
 }  // namespace

@@ -213,7 +213,8 @@ void RandomBatches::set_schema(Batch& batch) const {
     }
     return;
   }
-  const bool same = std::ranges::equal(batch.groups, schema_.groups, {}, &Batch::Group::name,
+  const bool same = batch.float_columns.empty() &&
+                    std::ranges::equal(batch.groups, schema_.groups, {}, &Batch::Group::name,
                                        &RandomGroup::name) &&
                     std::ranges::equal(batch.columns, schema_.columns,
                                        [&](const Batch::Column& a, const RandomColumn& b) {

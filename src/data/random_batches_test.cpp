@@ -334,6 +334,12 @@ TEST(RandomBatchesTest, BadSchemasAndConfigsAreExplained) {
   other.add_group("history");
   EXPECT_TRUE(contains(message_of(ErrorCode::kInvalidArgument, [&] { data.fill(0, other); }),
                        "other groups or columns"));
+  Batch more;
+  data.fill(0, more);
+  more = more.schema();
+  more.add_float_column("price", 0);
+  EXPECT_TRUE(contains(message_of(ErrorCode::kInvalidArgument, [&] { data.fill(0, more); }),
+                       "other groups or columns"));
 }
 
 TEST(RandomBatchesTest, ReadsFromConfig) {
