@@ -272,10 +272,10 @@ class OpsBench {
     Arena::Mark mark(*w_.exec.arena);
     const int64_t n = tokens_ * shape_.dim, parameter = size_of(w_.exec.parameter_dtype());
     const Tensor gradient = w_.parameter({n}, "gradient"), value = w_.parameter({n}, "value");
-    const Tensor m = w_.zero_parameter({n}), v = w_.zero_parameter({n});
-    const ops::AdamParams p;
+    const Tensor moments[] = {w_.zero_parameter({n}), w_.zero_parameter({n})};
+    const ops::DenseUpdateParams p;
     add_bytes("adam_update", 7 * shape_.dim * parameter,
-              [&] { ops::adam_update(w_.exec, p, {}, gradient, m, v, value); });
+              [&] { ops::dense_update(w_.exec, p, {}, gradient, moments, value); });
     const Tensor sum = w_.exec.arena->tensor(DType::kF64, {1});
     add_bytes("sum_of_squares", shape_.dim * parameter,
               [&] { ops::sum_of_squares(w_.exec, gradient, sum); });

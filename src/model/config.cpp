@@ -118,12 +118,15 @@ void describe(ConfigVisitor& v, ModelConfig& c) {
 }
 
 void describe(ConfigVisitor& v, OptimizerConfig& c) {
+  v.choice("kind", c.kind, {"adam", "adamw"}, "of the dense parameters");
   v.field("lr", c.lr, "dense learning rate");
   v.field("sparse_lr", c.sparse_lr, "learning rate of the tables");
   v.field("beta1", c.beta1, "Adam");
   v.field("beta2", c.beta2, "Adam");
   v.field("eps", c.eps, "Adam");
-  v.field("weight_decay", c.weight_decay, "added to the dense gradient");
+  v.field("weight_decay", c.weight_decay,
+          "adam: times the weight, added to its gradient; adamw: times lr, the share of a weight "
+          "that each step takes off it");
   v.field("clip_norm", c.clip_norm, "largest norm of the dense gradient; 0: no clipping");
   v.field("warmup_steps", c.warmup_steps, "both learning rates grow linearly over these steps");
   v.field("warmup_start_lr", c.warmup_start_lr, "learning rate of the first step");

@@ -8,6 +8,7 @@
 #include "attention/hstu_mask.h"
 #include "base/config.h"
 #include "ops/loss.h"
+#include "ops/optimizer.h"
 #include "sparse/tables_config.h"
 
 namespace segue::model {
@@ -142,6 +143,7 @@ struct ModelConfig {
 void describe(base::ConfigVisitor& v, ModelConfig& c);
 
 struct OptimizerConfig {
+  ops::DenseOptimizer kind = ops::DenseOptimizer::kAdam;
   double lr = 1e-3;
   double sparse_lr = 1e-2;
   double beta1 = 0.95, beta2 = 0.999, eps = 1e-8, weight_decay = 0;

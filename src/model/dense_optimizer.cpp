@@ -21,17 +21,19 @@ LearningRates learning_rates(const OptimizerConfig& config, int64_t steps_done) 
 
 namespace {
 
-void run_adam(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
-              const Parameters& parameters, const Tensor& gradient_squares, const Tensor& finite) {
-  const ops::AdamParams adam{.lr = learning_rates(config, steps_done).dense,
-                             .beta1 = config.beta1,
-                             .beta2 = config.beta2,
-                             .eps = config.eps,
-                             .weight_decay = config.weight_decay,
-                             .clip_norm = config.clip_norm,
-                             .t = steps_done + (config.adam_counts_initial_step ? 2 : 1)};
-  ops::adam_update(exec, adam, gradient_squares, parameters.grads(), parameters.first_moments(),
-                   parameters.second_moments(), parameters.values(), finite);
+void run_update(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
+                const Parameters& parameters, const Tensor& gradient_squares,
+                const Tensor& finite) {
+  const ops::DenseUpdateParams update{.kind = config.kind,
+                                      .lr = learning_rates(config, steps_done).dense,
+                                      .beta1 = config.beta1,
+                                      .beta2 = config.beta2,
+                                      .eps = config.eps,
+                                      .weight_decay = config.weight_decay,
+                                      .clip_norm = config.clip_norm,
+                                      .t = steps_done + (config.adam_counts_initial_step ? 2 : 1)};
+  ops::dense_update(exec, update, gradient_squares, parameters.grads(), parameters.states(),
+                    parameters.values(), finite);
 }
 
 }  // namespace
@@ -39,7 +41,7 @@ void run_adam(const Exec& exec, const OptimizerConfig& config, int64_t steps_don
 void update_dense(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
                   const Parameters& parameters, const Tensor& gradient_squares,
                   const Tensor& finite) {
-  run_adam(exec, config, steps_done, parameters, gradient_squares, finite);
+  run_update(exec, config, steps_done, parameters, gradient_squares, finite);
 }
 
 DenseUpdate update_dense(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
@@ -47,7 +49,7 @@ DenseUpdate update_dense(const Exec& exec, const OptimizerConfig& config, int64_
   const Arena::Mark scratch(*exec.arena);
   const Tensor squares = exec.arena->tensor(DType::kF64, {1});
   ops::sum_of_squares(exec, parameters.grads(), squares);
-  run_adam(exec, config, steps_done, parameters, squares, {});
+  run_update(exec, config, steps_done, parameters, squares, {});
   double host = 0;
   copy(host_view(std::span<double>(&host, 1)), squares, exec.stream);
   if (exec.stream != nullptr) exec.stream->synchronize();

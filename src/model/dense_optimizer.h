@@ -17,9 +17,10 @@ struct LearningRates {
 LearningRates learning_rates(const OptimizerConfig& config, int64_t steps_done);
 
 /// Clips the dense gradients by their global norm, whose square is given (f64 [1] on exec's
-/// device), and runs Adam over the flat parameter buffers. Its only state besides the moments is
-/// the number of completed steps. Nothing visits the host. Unless all values of `finite` (flat f64
-/// on exec's device; absent: none) are finite, nothing changes.
+/// device), and runs the optimizer over the flat parameter buffers, whose states are its own
+/// (Parameters::allocate_states). Besides them the number of completed steps is all it knows.
+/// Nothing visits the host. Unless all values of `finite` (flat f64 on exec's device; absent: none)
+/// are finite, nothing changes.
 void update_dense(const Exec& exec, const OptimizerConfig& config, int64_t steps_done,
                   const Parameters& parameters, const Tensor& gradient_squares,
                   const Tensor& finite = {});

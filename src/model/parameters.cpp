@@ -35,35 +35,52 @@ Parameter* Parameters::add(std::string name, std::vector<int64_t> shape, ops::In
                            double bound) {
   SEGUE_ASSERT(!values_, "parameters are added before allocate()");
   SEGUE_ASSERT(!shape.empty() && shape.size() <= 3, "parameters have one to three dimensions");
-  all_.push_back({std::move(name), std::move(shape), init, bound, {}, {}, {}, {}});
+  all_.push_back({std::move(name), std::move(shape), init, bound, {}, {}, {}});
   return &all_.back();
 }
 
 void Parameters::allocate(Device device, DType dtype, uint64_t seed) {
-  const int64_t alignment = device.is_cuda() ? 256 / size_of(dtype) : 1;
   const auto padded = [&](const Parameter& p) {
+    const int64_t alignment = device.is_cuda() ? 256 / size_of(dtype) : 1;
     return (elements_of(p.shape) + alignment - 1) / alignment * alignment;
   };
   int64_t total = 0;
   for (const Parameter& p : all_) total += padded(p);
-  const auto flat = [&](Buffer& memory, Purpose purpose) {
-    memory = Buffer(device, total * size_of(dtype), purpose);
+  const auto flat = [&](Buffer& memory) {
+    memory = Buffer(device, total * size_of(dtype), Purpose::kParameter);
     return Tensor(memory.data(), dtype, device, {total});
   };
-  values_ = flat(value_memory_, Purpose::kParameter);
-  grads_ = flat(grad_memory_, Purpose::kParameter);
-  m_ = flat(m_memory_, Purpose::kOptimizer);
-  v_ = flat(v_memory_, Purpose::kOptimizer);
+  values_ = flat(value_memory_);
+  grads_ = flat(grad_memory_);
   int64_t begin = 0;
   for (Parameter& p : all_) {
     p.value = view(values_, begin, p.shape);
     p.grad = view(grads_, begin, p.shape);
-    p.m = view(m_, begin, p.shape);
-    p.v = view(v_, begin, p.shape);
     begin += padded(p);
     const Tensor matrix =
         p.shape.size() == 3 ? p.value.reshape({p.shape[0] * p.shape[1], p.shape[2]}) : p.value;
     ops::initialize(matrix, p.init, p.bound, seed, p.name);
+  }
+  allocate_states(ops::DenseOptimizer::kAdam);
+}
+
+void Parameters::allocate_states(ops::DenseOptimizer optimizer) {
+  SEGUE_ASSERT(all_.empty() || values_, "states are allocated after the parameters");
+  state_names_ = ops::dense_states(optimizer);
+  states_.clear();
+  state_memory_.clear();
+  for (size_t s = 0; s < state_names_.size(); ++s) {
+    const Buffer& memory =
+        state_memory_.emplace_back(values_.device, values_.bytes(), Purpose::kOptimizer);
+    states_.emplace_back(memory.data(), values_.dtype, values_.device,
+                         std::initializer_list<int64_t>{values_.elements()});
+  }
+  for (Parameter& p : all_) {
+    p.states.clear();
+    const auto begin = static_cast<const char*>(p.value.data) - static_cast<char*>(values_.data);
+    for (const Tensor& state : states_) {
+      p.states.push_back(view(state, begin / size_of(values_.dtype), p.shape));
+    }
   }
 }
 

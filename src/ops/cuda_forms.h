@@ -98,9 +98,9 @@ void loss_forward_backward(const Exec& exec, TaskKind kind, const Tensor& logits
                            const Tensor& dlogits, const Tensor& predictions,
                            const Tensor& loss_sum);
 
-void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_squares,
-                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
-                 const Tensor& finite);
+void dense_update(const Exec& exec, const DenseUpdateParams& p, const Tensor& gradient_squares,
+                  const Tensor& gradient, std::span<const Tensor> states, const Tensor& parameter,
+                  const Tensor& finite);
 void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& out);
 void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
                    DType wire, const Tensor& finite);

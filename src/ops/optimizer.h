@@ -10,19 +10,33 @@
 
 namespace segue::ops {
 
-struct AdamParams {
+enum class DenseOptimizer { kAdam, kAdamW };
+inline constexpr DenseOptimizer kDenseOptimizers[] = {DenseOptimizer::kAdam,
+                                                      DenseOptimizer::kAdamW};
+
+struct DenseUpdateParams {
+  DenseOptimizer kind = DenseOptimizer::kAdam;
   double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
-  double weight_decay = 0;  // times the parameter, added to the scaled gradient
-  double clip_norm = 0;     // longest gradient that is used as it is; 0: none is too long
-  int64_t t = 1;            // number of this update, counting from 1
+  double weight_decay = 0;
+  double clip_norm = 0;  // longest gradient that is used as it is; 0: none is too long
+  int64_t t = 1;         // number of this update, counting from 1
 };
-/// p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps), with g scaled first by what
-/// clip_scale says of `gradient_squares` (f64 [1] on exec's device, which the host never has to
-/// see; absent: 1). All others flat and contiguous, of equal type. Unless all values of `finite`
-/// (flat f64 on exec's device; absent: none) are finite, nothing changes.
-void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_squares,
-                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
-                 const Tensor& finite = {});
+/// Names of the arrays that an optimizer keeps beside the parameters, each as long as they are and
+/// 0 at first.
+std::span<const std::string_view> dense_states(DenseOptimizer kind);
+/// The name that papers and logs use.
+std::string_view published_name(DenseOptimizer kind);
+
+/// One update of all parameters, with g scaled first by what clip_scale says of `gradient_squares`
+/// (f64 [1] on exec's device, which the host never has to see; absent: 1):
+///   Adam:  g += weight_decay * p;  m, v are means of g and g^2 that decay by beta1 and beta2;
+///          p -= lr / (1 - beta1^t) * m / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+///   AdamW: p -= lr * weight_decay * p, then as Adam with g as it was
+/// `states` are what dense_states names. All flat and contiguous, of equal type. Unless all values
+/// of `finite` (flat f64 on exec's device; absent: none) are finite, nothing changes.
+void dense_update(const Exec& exec, const DenseUpdateParams& p, const Tensor& gradient_squares,
+                  const Tensor& gradient, std::span<const Tensor> states, const Tensor& parameter,
+                  const Tensor& finite = {});
 
 /// min(1, clip_norm / (sqrt(sum_of_squares) + 1e-6)), or 1 if clip_norm is 0.
 SEGUE_HOST_DEVICE inline double clip_scale(double sum_of_squares, double clip_norm) {
@@ -66,7 +80,7 @@ std::string_view published_name(RowOptimizer kind);
 ///   Adam:             m, v per element; only touched rows move
 /// state [rows, row_state_size], in the type of the table; gradients may be float
 /// or double. ids i64. Row addresses are 64 bit. Error(kOutOfRange) leaves the table as it was, and
-/// so does a value of `finite` that is not (as in adam_update). `mean_squares` (f64 [n],
+/// so does a value of `finite` that is not (as in dense_update). `mean_squares` (f64 [n],
 /// row-wise Adagrad only) stands for mean(g^2) where the table holds some columns of wider rows.
 struct TableUpdate {
   Tensor ids, gradients, table, state;

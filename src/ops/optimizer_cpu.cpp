@@ -1,11 +1,13 @@
 #include "ops/optimizer.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <utility>
 
-#include "ops/adam_step.h"
 #include "ops/cuda_forms.h"
+#include "ops/dense_step.h"
 #include "ops/row_loop.h"
 
 namespace segue::ops {
@@ -67,6 +69,17 @@ void update_row(const RowUpdateParams& p, const AdamStep<T>& adam, int64_t dim, 
   }
 }
 
+template <class Step, class T, size_t... kState>
+void update_elements(const Step& step, T scale, const T* gradient, std::span<const Tensor> states,
+                     T* parameter, int64_t n, std::index_sequence<kState...>) {
+  const std::array<T*, sizeof...(kState)> kept = {states[kState].template span<T>().data()...};
+  for_rows(n, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      step.apply(scale * gradient[i], parameter[i], kept[kState][i]...);
+    }
+  });
+}
+
 bool all_finite(const Tensor& values) {
   if (!values) return true;
   return std::ranges::all_of(values.span<double>(), [](double x) { return std::isfinite(x); });
@@ -74,32 +87,42 @@ bool all_finite(const Tensor& values) {
 
 }  // namespace
 
-void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_squares,
-                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
-                 const Tensor& finite) {
+std::span<const std::string_view> dense_states(DenseOptimizer kind) {
+  std::span<const std::string_view> names;
+  dispatch_dense<float>({.kind = kind}, [&](const auto& step) { names = step.kStates; });
+  return names;
+}
+
+std::string_view published_name(DenseOptimizer kind) {
+  std::string_view name;
+  dispatch_dense<float>({.kind = kind}, [&](const auto& step) { name = step.kName; });
+  return name;
+}
+
+void dense_update(const Exec& exec, const DenseUpdateParams& p, const Tensor& gradient_squares,
+                  const Tensor& gradient, std::span<const Tensor> states, const Tensor& parameter,
+                  const Tensor& finite) {
+  const int64_t n = parameter.elements();
+  SEGUE_ASSERT(states.size() == dense_states(p.kind).size(),
+               "dense_update: states of another kind");
+  SEGUE_ASSERT(gradient.elements() == n, "dense_update: sizes differ");
+  for (const Tensor& state : states) {
+    SEGUE_ASSERT(state.elements() == n, "dense_update: sizes differ");
+  }
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda())
-      return cuda::adam_update(exec, p, gradient_squares, gradient, m, v, parameter, finite);
+      return cuda::dense_update(exec, p, gradient_squares, gradient, states, parameter, finite);
   }
-  require_cpu(exec, "adam_update");
+  require_cpu(exec, "dense_update");
   if (!all_finite(finite)) return;
-  const int64_t n = parameter.elements();
-  SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
-               "adam_update: sizes differ");
   dispatch_real(parameter.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
-    const AdamStep<T> step(p.lr, p.beta1, p.beta2, p.eps, p.t);
     const T scale = static_cast<T>(
         gradient_squares ? clip_scale(gradient_squares.ptr<double>()[0], p.clip_norm) : 1.0);
-    const T decay = static_cast<T>(p.weight_decay);
     const T* g = gradient.span<T>().data();
-    T* m_data = m.span<T>().data();
-    T* v_data = v.span<T>().data();
     T* data = parameter.span<T>().data();
-    for_rows(n, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        step.apply(scale * g[i] + decay * data[i], m_data[i], v_data[i], data[i]);
-      }
+    dispatch_dense<T>(p, [&]<class Step>(const Step& step) {
+      update_elements(step, scale, g, states, data, n, StateIndices<Step>());
     });
   });
 }

@@ -1,5 +1,8 @@
-#include "ops/adam_step.h"
+#include <array>
+#include <utility>
+
 #include "ops/cuda_forms.h"
+#include "ops/dense_step.h"
 #include "ops/kernel.cuh"
 
 namespace segue::ops::cuda {
@@ -18,29 +21,44 @@ struct Finite {
   }
 };
 
-template <int kW>
+template <class Step, int kW, size_t... kState>
 __global__ void __launch_bounds__(kThreads)
-    adam_kernel(AdamStep<float> step, float decay, double clip_norm, const double* squares,
-                Finite finite, int64_t n, const float* gradient, float* m, float* v,
-                float* parameter) {
+    dense_kernel(Step step, double clip_norm, const double* squares, Finite finite, int64_t n,
+                 const float* gradient, std::array<float*, sizeof...(kState)> states,
+                 float* parameter) {
   if (!finite.all()) return;
   const float factor =
       squares != nullptr ? static_cast<float>(clip_scale(*squares, clip_norm)) : 1.f;
   const int64_t stride = static_cast<int64_t>(gridDim.x) * kThreads * kW;
   for (int64_t i = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kW; i < n;
        i += stride) {
-    float g[kW], m_i[kW], v_i[kW], p[kW];
+    float g[kW], kept[sizeof...(kState) + 1][kW], p[kW];  // there may be no state at all
     load(gradient + i, g);
-    load(m + i, m_i);
-    load(v + i, v_i);
+    (load(states[kState] + i, kept[kState]), ...);
     load(parameter + i, p);
-    for (int j = 0; j < kW; ++j) {
-      step.apply(factor * g[j] + decay * p[j], m_i[j], v_i[j], p[j]);
-    }
-    store(m + i, m_i);
-    store(v + i, v_i);
+    for (int j = 0; j < kW; ++j) step.apply(factor * g[j], p[j], kept[kState][j]...);
+    (store(states[kState] + i, kept[kState]), ...);
     store(parameter + i, p);
   }
+}
+
+template <class Step, size_t... kState>
+void launch_dense(const Step& step, const DenseUpdateParams& p, cudaStream_t stream,
+                  const Tensor& gradient_squares, const Tensor& gradient,
+                  std::span<const Tensor> states, const Tensor& parameter, const Tensor& finite,
+                  std::index_sequence<kState...>) {
+  const int64_t n = parameter.elements();
+  const auto flat = [n](const Tensor& t) { return t.reshape({n}); };
+  const bool vectorize =
+      can_vectorize(n, {flat(gradient), flat(parameter), flat(states[kState])...});
+  const auto kernel =
+      vectorize ? dense_kernel<Step, 8, kState...> : dense_kernel<Step, 1, kState...>;
+  const int64_t blocks = std::min(divide_up(n, kThreads * (vectorize ? 8 : 1)), kMaxBlocks);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+      step, p.clip_norm, device_ptr<double>(gradient_squares), Finite(finite), n,
+      device_ptr<float>(gradient), {device_ptr<float>(states[kState])...},
+      device_ptr<float>(parameter));
+  check_launch();
 }
 
 /// Sum of one double per thread, in a fixed order; valid in thread 0.
@@ -264,29 +282,15 @@ void update_some(const Exec& exec, const RowUpdateParams& p, std::span<const Tab
 
 }  // namespace
 
-void adam_update(const Exec& exec, const AdamParams& p, const Tensor& gradient_squares,
-                 const Tensor& gradient, const Tensor& m, const Tensor& v, const Tensor& parameter,
-                 const Tensor& finite) {
-  const int64_t n = parameter.elements();
-  SEGUE_ASSERT(gradient.elements() == n && m.elements() == n && v.elements() == n,
-               "adam_update: sizes differ");
-  if (n == 0) return;
+void dense_update(const Exec& exec, const DenseUpdateParams& p, const Tensor& gradient_squares,
+                  const Tensor& gradient, std::span<const Tensor> states, const Tensor& parameter,
+                  const Tensor& finite) {
+  if (parameter.elements() == 0) return;
   const cudaStream_t stream = stream_of(exec);
-  const AdamStep<float> step(p.lr, p.beta1, p.beta2, p.eps, p.t);
-  const auto launch = [&](auto kernel, int64_t width) {
-    const int64_t blocks = std::min(divide_up(n, kThreads * width), kMaxBlocks);
-    kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
-        step, static_cast<float>(p.weight_decay), p.clip_norm, device_ptr<double>(gradient_squares),
-        Finite(finite), n, device_ptr<float>(gradient), device_ptr<float>(m), device_ptr<float>(v),
-        device_ptr<float>(parameter));
-    check_launch();
-  };
-  const auto flat = [n](const Tensor& t) { return t.reshape({n}); };
-  if (can_vectorize(n, {flat(gradient), flat(m), flat(v), flat(parameter)})) {
-    launch(adam_kernel<8>, 8);
-  } else {
-    launch(adam_kernel<1>, 1);
-  }
+  dispatch_dense<float>(p, [&]<class Step>(const Step& step) {
+    launch_dense(step, p, stream, gradient_squares, gradient, states, parameter, finite,
+                 StateIndices<Step>());
+  });
 }
 
 void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& out) {

@@ -11,28 +11,32 @@ using test::Outputs;
 using GpuOptimizerTest = test::GpuTest;
 using GpuLossTest = test::GpuTest;
 
-TEST_F(GpuOptimizerTest, AdamWithAClippedGradient) {
-  for (const int64_t n : {1, 1000, 70001}) {
-    expect_like_cpu(
-        [&](ModeBed& bed) -> Outputs {
-          const Tensor g = bed.parameter(1, {n}), parameter = bed.parameter(2, {n});
-          const Tensor m = bed.parameter(3, {n}, 0), v = bed.parameter(4, {n}, 0);
-          const Tensor squares = bed.exec.arena->tensor(DType::kF64, {2});
-          const Tensor squared[] = {parameter, g};
-          sums_of_squares(bed.exec, squared, squares);
-          AdamParams p;
-          p.clip_norm = 0.5;
-          p.weight_decay = 0.01;
-          for (p.t = 1; p.t <= 3; ++p.t) {
-            adam_update(bed.exec, p, squares.narrow(0, 1, 1), g, m, v, parameter);
-          }
-          adam_update(bed.exec, p, {}, g, m, v, parameter);
-          return {{"squares", false, bed.values(squares)},
-                  {"m", false, bed.values(m)},
-                  {"v", false, bed.values(v)},
-                  {"parameter", false, bed.values(parameter)}};
-        },
-        Precision::kF32);
+TEST_F(GpuOptimizerTest, DenseUpdatesWithAClippedGradient) {
+  for (const DenseOptimizer kind : kDenseOptimizers) {
+    for (const int64_t n : {1, 1000, 70001}) {
+      expect_like_cpu(
+          [&](ModeBed& bed) -> Outputs {
+            const Tensor g = bed.parameter(1, {n}), parameter = bed.parameter(2, {n});
+            std::vector<Tensor> states;
+            for (size_t s = 0; s < dense_states(kind).size(); ++s) {
+              states.push_back(bed.parameter(3 + s, {n}, 0));
+            }
+            const Tensor squares = bed.exec.arena->tensor(DType::kF64, {2});
+            const Tensor squared[] = {parameter, g};
+            sums_of_squares(bed.exec, squared, squares);
+            DenseUpdateParams p{.kind = kind, .weight_decay = 0.01, .clip_norm = 0.5};
+            for (p.t = 1; p.t <= 3; ++p.t) {
+              dense_update(bed.exec, p, squares.narrow(0, 1, 1), g, states, parameter);
+            }
+            dense_update(bed.exec, p, {}, g, states, parameter);
+            Outputs outputs = {{"squares", false, bed.values(squares)},
+                               {"parameter", false, bed.values(parameter)}};
+            for (const Tensor& state : states)
+              outputs.push_back({"state", false, bed.values(state)});
+            return outputs;
+          },
+          Precision::kF32);
+    }
   }
 }
 
@@ -61,14 +65,13 @@ TEST_F(GpuOptimizerTest, UpdatesChangeNothingUnlessAllIsFinite) {
     rowwise_update(bed.exec, p, {ids, g, table, state}, on);
     EXPECT_NE(bed.values(table), before);
   }
-  const Tensor g = bed.parameter(4, {64}), m = bed.parameter(5, {64}),
-               v = bed.parameter(6, {64}, 0);
-  const Tensor parameter = bed.parameter(7, {64});
+  const Tensor g = bed.parameter(4, {64}), m = bed.parameter(5, {64});
+  const Tensor states[] = {m, bed.parameter(6, {64}, 0)}, parameter = bed.parameter(7, {64});
   const std::vector<double> before = bed.values(parameter), moments = bed.values(m);
-  adam_update(bed.exec, {}, {}, g, m, v, parameter, off);
+  dense_update(bed.exec, {}, {}, g, states, parameter, off);
   EXPECT_EQ(bed.values(parameter), before);
   EXPECT_EQ(bed.values(m), moments);
-  adam_update(bed.exec, {}, {}, g, m, v, parameter, on);
+  dense_update(bed.exec, {}, {}, g, states, parameter, on);
   EXPECT_NE(bed.values(m), moments);
 }
 

@@ -19,13 +19,13 @@ TEST(OptimizerTest, FirstUpdateAtTheSecondCount) {
   for (const Precision precision : {Precision::kF32, Precision::kF64}) {
     TestBed bed(precision);
     const DType type = bed.exec.dtype();
-    const Tensor g = bed.random(1, {3}), m = bed.zeros(type, {3}), v = bed.zeros(type, {3});
+    const Tensor g = bed.random(1, {3}), moments[] = {bed.zeros(type, {3}), bed.zeros(type, {3})};
     const Tensor parameter = bed.zeros(type, {3});
-    AdamParams p;
+    DenseUpdateParams p;
     p.lr = 0.01;
     p.beta1 = 0.95;
     p.t = 2;
-    adam_update(bed.exec, p, {}, g, m, v, parameter);
+    dense_update(bed.exec, p, {}, g, moments, parameter);
     // (1 - b1) / (1 - b1^2) over sqrt((1 - b2) / (1 - b2^2)), as t starts at 2 with empty moments.
     const double moved = 0.05 / (1 - 0.95 * 0.95) / std::sqrt(0.001 / (1 - 0.999 * 0.999));
     EXPECT_NEAR(moved, 0.725, 1e-3);
@@ -39,42 +39,83 @@ TEST(OptimizerTest, FirstUpdateAtTheSecondCount) {
   }
 }
 
-TEST(OptimizerTest, AdamFollowsItsFormula) {
-  TestBed bed(Precision::kF64);
-  const int64_t n = 17;
-  const Tensor m = bed.zeros(DType::kF64, {n}), v = bed.zeros(DType::kF64, {n});
-  const Tensor parameter = bed.random(2, {n});
-  std::vector<double> w(parameter.span<double>().begin(), parameter.span<double>().end());
-  std::vector<double> m_ref(n), v_ref(n);
-  AdamParams p;
-  p.lr = 0.02;
-  p.weight_decay = 0.1;
-  p.clip_norm = 1;
-  const Tensor squares = bed.zeros(DType::kF64, {1});
-  squares.ptr<double>()[0] = 4;
-  for (p.t = 1; p.t <= 5; ++p.t) {
-    const Tensor g = bed.random(static_cast<uint64_t>(10 + p.t), {n});
-    adam_update(bed.exec, p, squares, g, m, v, parameter);
-    for (size_t i = 0; i < w.size(); ++i) {
-      const double gradient = clip_scale(4, 1) * g.span<double>()[i] + 0.1 * w[i];
-      m_ref[i] = 0.9 * m_ref[i] + 0.1 * gradient;
-      v_ref[i] = 0.999 * v_ref[i] + 0.001 * gradient * gradient;
-      const auto t = static_cast<double>(p.t);
-      w[i] -= p.lr / (1 - std::pow(0.9, t)) * m_ref[i] /
-              (std::sqrt(v_ref[i]) / std::sqrt(1 - std::pow(0.999, t)) + 1e-8);
-      ASSERT_NEAR(parameter.span<double>()[i], w[i], 1e-14);
+/// The formula of every dense optimizer once more, for one element in double.
+double plain_update(const DenseUpdateParams& p, double g, std::vector<double>& state, double w) {
+  const auto t = static_cast<double>(p.t);
+  switch (p.kind) {
+    case DenseOptimizer::kAdam:
+    case DenseOptimizer::kAdamW: {
+      const bool decoupled = p.kind == DenseOptimizer::kAdamW;
+      if (!decoupled) g += p.weight_decay * w;
+      state[0] = p.beta1 * state[0] + (1 - p.beta1) * g;
+      state[1] = p.beta2 * state[1] + (1 - p.beta2) * g * g;
+      const double mean = state[0] / (1 - std::pow(p.beta1, t));
+      const double root = std::sqrt(state[1] / (1 - std::pow(p.beta2, t)));
+      return w - p.lr * mean / (root + p.eps) - (decoupled ? p.lr * p.weight_decay * w : 0);
+    }
+  }
+  ADD_FAILURE() << "an optimizer without a formula here";
+  return w;
+}
+
+TEST(OptimizerTest, DenseUpdatesFollowTheirFormulas) {
+  for (const DenseOptimizer kind : kDenseOptimizers) {
+    SCOPED_TRACE(published_name(kind));
+    TestBed bed(Precision::kF64);
+    const int64_t n = 17;
+    const size_t states = dense_states(kind).size();
+    std::vector<Tensor> state;
+    for (size_t s = 0; s < states; ++s) state.push_back(bed.zeros(DType::kF64, {n}));
+    const Tensor parameter = bed.random(2, {n});
+    std::vector<double> w(parameter.span<double>().begin(), parameter.span<double>().end());
+    std::vector<std::vector<double>> kept(w.size(), std::vector<double>(states));
+    DenseUpdateParams p{.kind = kind, .lr = 0.02, .weight_decay = 0.1, .clip_norm = 1};
+    const Tensor squares = bed.zeros(DType::kF64, {1});
+    squares.ptr<double>()[0] = 4;
+    for (p.t = 1; p.t <= 5; ++p.t) {
+      const Tensor g = bed.random(static_cast<uint64_t>(10 + p.t), {n});
+      dense_update(bed.exec, p, squares, g, state, parameter);
+      for (size_t i = 0; i < w.size(); ++i) {
+        w[i] = plain_update(p, clip_scale(4, 1) * g.span<double>()[i], kept[i], w[i]);
+        ASSERT_NEAR(parameter.span<double>()[i], w[i], 1e-14);
+        for (size_t s = 0; s < states; ++s) {
+          ASSERT_NEAR(state[s].span<double>()[i], kept[i][s], 1e-14);
+        }
+      }
     }
   }
 }
 
+TEST(OptimizerTest, DecoupledDecayShrinksWeightsWithoutGradientsAndLeavesTheMoments) {
+  TestBed bed;
+  const Tensor g = bed.zeros(DType::kF32, {2}), parameter = bed.zeros(DType::kF32, {2});
+  const Tensor moments[] = {bed.zeros(DType::kF32, {2}), bed.zeros(DType::kF32, {2})};
+  parameter.ptr<float>()[0] = 2;
+  dense_update(bed.exec, {.kind = DenseOptimizer::kAdamW, .lr = 0.5, .weight_decay = 0.25}, {}, g,
+               moments, parameter);
+  EXPECT_EQ(parameter.ptr<float>()[0], 1.75f);
+  EXPECT_EQ(parameter.ptr<float>()[1], 0.f);
+  for (const Tensor& m : moments) EXPECT_EQ(m.ptr<float>()[0], 0.f);
+}
+
+TEST(OptimizerTest, DenseOptimizersNameTheirStates) {
+  for (const DenseOptimizer kind : kDenseOptimizers) {
+    EXPECT_FALSE(published_name(kind).empty());
+    for (const std::string_view name : dense_states(kind)) EXPECT_FALSE(name.empty());
+  }
+  // Checkpoints have these names.
+  ASSERT_EQ(dense_states(DenseOptimizer::kAdam).size(), 2u);
+  EXPECT_EQ(dense_states(DenseOptimizer::kAdam)[0], "adam_m");
+  EXPECT_EQ(dense_states(DenseOptimizer::kAdam)[1], "adam_v");
+  EXPECT_EQ(published_name(DenseOptimizer::kAdamW), "AdamW");
+}
+
 TEST(OptimizerTest, AdamEpsilonStandsOutsideTheRoot) {
   TestBed bed(Precision::kF64);
-  const Tensor g = bed.zeros(DType::kF64, {1}), m = bed.zeros(DType::kF64, {1});
-  const Tensor v = bed.zeros(DType::kF64, {1}), parameter = bed.zeros(DType::kF64, {1});
+  const Tensor g = bed.zeros(DType::kF64, {1}), parameter = bed.zeros(DType::kF64, {1});
+  const Tensor moments[] = {bed.zeros(DType::kF64, {1}), bed.zeros(DType::kF64, {1})};
   g.ptr<double>()[0] = 1e-8;
-  AdamParams p;
-  p.lr = 1;
-  adam_update(bed.exec, p, {}, g, m, v, parameter);
+  dense_update(bed.exec, {.lr = 1}, {}, g, moments, parameter);
   EXPECT_NEAR(parameter.ptr<double>()[0], -0.5, 1e-6);
 }
 
@@ -125,11 +166,11 @@ TEST(OptimizerTest, UpdatesChangeNothingUnlessAllIsFinite) {
   TestBed bed;
   const Tensor finite = bed.zeros(DType::kF64, {3});
   finite.ptr<double>()[2] = std::nan("");
-  const Tensor g = bed.random(1, {20}), m = bed.random(2, {20}), v = bed.random(3, {20});
-  const Tensor parameter = bed.random(4, {20});
+  const Tensor g = bed.random(1, {20}), parameter = bed.random(4, {20});
+  const Tensor m = bed.random(2, {20}), v = bed.random(3, {20}), moments[] = {m, v};
   const Table t(bed, RowOptimizer::kRowwiseAdagrad, {3, 7});
   const auto run = [&] {
-    adam_update(bed.exec, {}, {}, g, m, v, parameter, finite);
+    dense_update(bed.exec, {}, {}, g, moments, parameter, finite);
     rowwise_update(bed.exec, t.p, {t.ids, t.gradients, t.weights, t.state}, finite);
     std::vector<uint8_t> bytes;
     for (const Tensor& x : {m, v, parameter, t.weights, t.state}) {
@@ -147,13 +188,13 @@ TEST(OptimizerTest, UpdatesChangeNothingUnlessAllIsFinite) {
 TEST(OptimizerTest, DenseOpsAreIndependentOfThreads) {
   TestBed bed;
   const int64_t n = 100003;
-  const Tensor g = bed.random(1, {n}), m = bed.zeros(DType::kF32, {n});
-  const Tensor v = bed.zeros(DType::kF32, {n}), parameter = bed.zeros(DType::kF32, {n});
+  const Tensor g = bed.random(1, {n}), parameter = bed.zeros(DType::kF32, {n});
+  const Tensor m = bed.zeros(DType::kF32, {n}), v = bed.zeros(DType::kF32, {n}), moments[] = {m, v};
   expect_independent_of_threads([&] {
     for (const Tensor& t : {m, v, parameter}) zero(t);
     const Tensor squares = bed.zeros(DType::kF64, {1});
     sum_of_squares(bed.exec, g, squares);
-    adam_update(bed.exec, {.clip_norm = 1}, squares, g, m, v, parameter);
+    dense_update(bed.exec, {.clip_norm = 1}, squares, g, moments, parameter);
     return bytes_of(parameter);
   });
 }

@@ -14,8 +14,7 @@ namespace {
 
 constexpr int64_t kExportChunk = 16 << 20;
 constexpr std::string_view kDense = "dense", kTables = "tables";
-constexpr std::string_view kParameter = "param/", kFirstMoment = "adam_m/",
-                           kSecondMoment = "adam_v/", kWeight = "weight/";
+constexpr std::string_view kParameter = "param/", kWeight = "weight/";
 
 /// The reference's name of what is a weight; empty for all other arrays.
 std::string exported_name(const Checkpoint::Array& array, bool tables) {
@@ -53,8 +52,10 @@ std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
     arrays.push_back({std::string(kDense), fmt::format("{}{}", kind, name), value, {}, true, {}});
   };
   for (const model::Parameter& p : parameters.all()) add(kParameter, p.name, p.value);
-  for (const model::Parameter& p : parameters.all()) add(kFirstMoment, p.name, p.m);
-  for (const model::Parameter& p : parameters.all()) add(kSecondMoment, p.name, p.v);
+  for (size_t s = 0; s < parameters.states().size(); ++s) {
+    const std::string kind = fmt::format("{}/", parameters.state_names()[s]);
+    for (const model::Parameter& p : parameters.all()) add(kind, p.name, p.states[s]);
+  }
   for (const sparse::TableConfig& table : tables.config().tables) {
     for (sparse::TableArray& array : tables.table(tables.id(table.name)).snapshot()) {
       arrays.push_back({std::string(kTables), fmt::format("{}/{}", array.name, table.name),

@@ -126,7 +126,8 @@ MemoryPlan memory_plan(const RunConfig& c, Device device, int ranks) {
   plan.parts.push_back({Purpose::kOptimizer, "of the tables", state_bytes, true});
   const double dense = static_cast<double>(model->parameters().count()) * value_bytes;
   plan.parts.push_back({Purpose::kParameter, "dense, and their gradients", 2 * dense});
-  plan.parts.push_back({Purpose::kOptimizer, "two moments of the dense ones", 2 * dense});
+  const auto states = static_cast<double>(ops::dense_states(c.optimizer.kind).size());
+  plan.parts.push_back({Purpose::kOptimizer, "of the dense ones", states * dense});
   if (ranks > 1) {
     // Parts of all ranks, one per rank and each as long as the longest.
     const double part = std::ceil(largest_bucket(*model) / ranks);
