@@ -4,11 +4,13 @@
 #include <string>
 
 #include "ops/assemble.h"
+#include "ops/bags.h"
 #include "ops/contextual.h"
 #include "ops/deferred_sums.h"
 #include "ops/gate.h"
 #include "ops/gemm.h"
 #include "ops/head_bias.h"
+#include "ops/interaction.h"
 #include "ops/loss.h"
 #include "ops/norm.h"
 #include "ops/optimizer.h"
@@ -69,6 +71,12 @@ void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
 void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
 void round_rows_to_bf16(const Exec& exec, const Tensor& x);
 void round_rows_to_f16(const Exec& exec, const Tensor& x);
+
+void bag_sum_forward(const Exec& exec, const Tensor& from, const Tensor& index,
+                     const Tensor& offsets, const Tensor& y);
+void dot_interaction_forward(const Exec& exec, const Tensor& x, int64_t count, const Tensor& y);
+void dot_interaction_backward(const Exec& exec, const Tensor& dy, const Tensor& x, int64_t count,
+                              const Tensor& dx);
 
 void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x,
                       const FollowingNorm& norm);

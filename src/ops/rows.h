@@ -47,7 +47,7 @@ void convert(const Exec& exec, const Tensor& from, const Tensor& to);
 /// y = factor * x, rounded once in mode kBf16; y may alias x. On a GPU types may differ.
 void scale(const Exec& exec, const Tensor& x, double factor, const Tensor& y);
 
-/// y = max(x, 0), NaN stays NaN; dx = dy where x > 0.
+/// y = max(x, 0), NaN stays NaN; dx = dy where x > 0. y may be x, dx may be dy.
 void relu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
 void relu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
 
