@@ -19,7 +19,13 @@ struct Draw {
   }
 };
 
-enum class DrawPurpose : uint32_t { kDistribution = 1, kEvent = 2, kTime = 3 };
+enum class DrawPurpose : uint32_t {
+  kDistribution = 1,
+  kEvent = 2,
+  kTime = 3,
+  kInteraction = 4,
+  kFactor = 5
+};
 
 /// `number` tells apart several draws for one element.
 inline Draw draw(DrawPurpose purpose, uint64_t key, uint64_t element, uint32_t number) {
