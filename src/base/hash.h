@@ -48,10 +48,8 @@ class Xxh64Stream {
   uint64_t digest() const;  // of everything so far; more may follow
 
  private:
-  uint64_t lanes_[4];
-  uint64_t seed_;
-  uint64_t total_ = 0;
-  unsigned char tail_[32] = {};  // the last total_ mod 32 bytes
+  // libxxhash's state, in room of our own: a header of this room includes no library.
+  alignas(8) std::byte state_[88];
 };
 
 }  // namespace segue::base
