@@ -5,6 +5,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "attention/jagged40.h"
 #include "base/config.h"
@@ -138,37 +139,42 @@ std::string Report::human(const Result& r) const {
 
 std::string Report::json(const Result& r) const {
   const double seconds = r.timing.median();
-  base::JsonLine shape;
-  for (const auto& [name, size] : r.shape) shape.add(name, size);
-  base::JsonLine line;
-  line.add("name", r.name);
-  for (const auto& [name, value] : r.labels) line.add(name, value);
-  line.add("shape", shape);
-  line.add("median_s", seconds).add("fastest_s", r.timing.fastest());
-  line.add("slowest_s", r.timing.slowest()).add("spread", r.timing.spread());
-  line.add("repeats", static_cast<int64_t>(r.timing.seconds.size()));
+  nlohmann::ordered_json line;
+  line["name"] = r.name;
+  for (const auto& [name, value] : r.labels) line[name] = value;
+  auto& shape = line["shape"] = nlohmann::ordered_json::object();
+  for (const auto& [name, size] : r.shape) shape[name] = size;
+  line["median_s"] = seconds;
+  line["fastest_s"] = r.timing.fastest();
+  line["slowest_s"] = r.timing.slowest();
+  line["spread"] = r.timing.spread();
+  line["repeats"] = r.timing.seconds.size();
   if (r.flop > 0) {
-    line.add("gflop", r.flop / kGiga).add("gflops_per_s", r.flop / seconds / kGiga);
+    line["gflop"] = r.flop / kGiga;
+    line["gflops_per_s"] = r.flop / seconds / kGiga;
     if (gemm_rate_ > 0) {
-      line.add("gemm_gflops_per_s", gemm_rate_ / kGiga);
-      line.add("share_of_gemm", r.flop / seconds / gemm_rate_);
+      line["gemm_gflops_per_s"] = gemm_rate_ / kGiga;
+      line["share_of_gemm"] = r.flop / seconds / gemm_rate_;
     }
   }
   if (r.bytes > 0) {
-    line.add("gbytes", r.bytes / kGiga).add("gbytes_per_s", r.bytes / seconds / kGiga);
+    line["gbytes"] = r.bytes / kGiga;
+    line["gbytes_per_s"] = r.bytes / seconds / kGiga;
     if (copy_rate_ > 0) {
-      line.add("copy_gbytes_per_s", copy_rate_ / kGiga);
-      line.add("share_of_copy", r.bytes / seconds / copy_rate_);
+      line["copy_gbytes_per_s"] = copy_rate_ / kGiga;
+      line["share_of_copy"] = r.bytes / seconds / copy_rate_;
     }
   }
-  if (r.items > 0) line.add(r.item_name + "_per_s", r.items / seconds);
-  line.add("device", to_string(device_));
-  if (device_.is_cuda()) line.add("gpu", cuda_facts(device_.index).name);
-  line.add("cpu", cpu_name()).add("threads", static_cast<int64_t>(base::num_threads()));
-  line.add("gemm", device_.is_cuda() ? "cuBLASLt" : ops::gemm_backend());
-  line.add("version", SEGUE_VERSION).add("commit", SEGUE_GIT_COMMIT);
-  line.add("time", base::iso_time_now());
-  return line.text();
+  if (r.items > 0) line[r.item_name + "_per_s"] = r.items / seconds;
+  line["device"] = to_string(device_);
+  if (device_.is_cuda()) line["gpu"] = cuda_facts(device_.index).name;
+  line["cpu"] = cpu_name();
+  line["threads"] = base::num_threads();
+  line["gemm"] = device_.is_cuda() ? "cuBLASLt" : ops::gemm_backend();
+  line["version"] = SEGUE_VERSION;
+  line["commit"] = SEGUE_GIT_COMMIT;
+  line["time"] = base::iso_time_now();
+  return base::json_line(line);
 }
 
 void LayerShape::validate() const {

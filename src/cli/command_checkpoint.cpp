@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <sys/stat.h>
 
 #include "base/error.h"
@@ -64,13 +65,13 @@ void list(const CheckpointArguments& arguments) {
       const auto files = static_cast<int64_t>(manifest.files.size());
       const std::string saved = saved_at(path);
       if (arguments.json) {
-        base::JsonLine line;
-        line.add("path", path).add("step", manifest.step).add("bytes", manifest.bytes());
-        print(line.add("files", files)
-                  .add("ranks", int64_t{manifest.ranks})
-                  .add("saved", saved)
-                  .add("segue", manifest.segue_version)
-                  .text() +
+        print(base::json_line({{"path", path},
+                               {"step", manifest.step},
+                               {"bytes", manifest.bytes()},
+                               {"files", files},
+                               {"ranks", manifest.ranks},
+                               {"saved", saved},
+                               {"segue", manifest.segue_version}}) +
               "\n");
       } else {
         const std::string ranks =
@@ -81,7 +82,7 @@ void list(const CheckpointArguments& arguments) {
       }
     } catch (const Error& error) {
       if (arguments.json) {
-        print(base::JsonLine().add("path", path).add("error", error.what()).text() + "\n");
+        print(base::json_line({{"path", path}, {"error", error.what()}}) + "\n");
       } else {
         print(fmt::format("damaged: {}\n", error.what()));
       }

@@ -3,6 +3,7 @@
 #include <string>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/json_line.h"
@@ -83,15 +84,18 @@ struct RcpArguments {
 };
 
 std::string rcp_json(const report::RcpSubmission& submission, const report::RcpVerdict& verdict) {
-  base::JsonLine line;
-  line.add("verdict", verdict.passed ? "passed" : "failed").add("reason", verdict.reason);
-  line.add("benchmark", submission.benchmark).add("batch_size", submission.batch);
-  line.add("runs", static_cast<int64_t>(submission.runs.size())).add("mean", verdict.mean);
+  nlohmann::ordered_json line = {{"verdict", verdict.passed ? "passed" : "failed"},
+                                 {"reason", verdict.reason},
+                                 {"benchmark", submission.benchmark},
+                                 {"batch_size", submission.batch},
+                                 {"runs", submission.runs.size()},
+                                 {"mean", verdict.mean}};
   if (verdict.record) {
-    line.add("reference_mean", verdict.record->mean);
-    line.add("smallest_acceptable_mean", verdict.record->smallest);
+    line["reference_mean"] = verdict.record->mean;
+    line["smallest_acceptable_mean"] = verdict.record->smallest;
   }
-  return line.add("scaling_factor", verdict.scaling_factor).text();
+  line["scaling_factor"] = verdict.scaling_factor;
+  return base::json_line(line);
 }
 
 std::string rcp_text(const report::RcpSubmission& submission, const report::RcpVerdict& verdict) {

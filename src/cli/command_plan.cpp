@@ -1,6 +1,7 @@
 #include <memory>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/json_line.h"
 #include "cli/commands.h"
@@ -45,15 +46,16 @@ void add_plan(CLI::App& app) {
           plan.text(), device.is_cpu() ? "" : kContextNote, plan.switches_text()));
       return;
     }
-    base::JsonLine line;
+    nlohmann::ordered_json line;
     for (const train::MemoryPlan::Part& p : plan.parts) {
-      line.add(fmt::format("{}/{}", to_string(p.purpose), p.what), p.bytes);
+      line[fmt::format("{}/{}", to_string(p.purpose), p.what)] = p.bytes;
     }
     for (const model::MemorySwitch& s : plan.switches) {
-      line.add("recompute_saves/" + s.key.substr(s.key.rfind('.') + 1),
-               static_cast<double>(s.bytes));
+      line["recompute_saves/" + s.key.substr(s.key.rfind('.') + 1)] =
+          static_cast<double>(s.bytes);
     }
-    print(line.add("total", plan.total()).text() + "\n");
+    line["total"] = plan.total();
+    print(base::json_line(line) + "\n");
   });
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -50,15 +51,15 @@ std::string csv_text(const Columns& columns) {
 std::string jsonl_text(const Columns& columns) {
   std::string text;
   for (size_t row = 0; row < columns.front().size(); ++row) {
-    base::JsonLine line;
+    nlohmann::ordered_json line;
     for (const data::TableColumn& c : columns) {
       if (c.is_real()) {
-        line.add(c.name, static_cast<double>(c.reals[row]));
+        line[c.name] = static_cast<double>(c.reals[row]);
       } else {
-        line.add(c.name, c.integers[row]);
+        line[c.name] = c.integers[row];
       }
     }
-    text += line.text() + "\n";
+    text += base::json_line(line) + "\n";
   }
   return text;
 }

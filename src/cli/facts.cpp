@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "base/json_line.h"
 
@@ -110,31 +111,27 @@ std::string FactSheet::text() const {
 }
 
 std::string FactSheet::json() const {
-  const auto put = [](base::JsonLine& object, const std::string& name, const Fact& fact) {
-    const std::string key = key_of(name);
-    if (fact.kind_ == Fact::Kind::kCount) {
-      object.add(key, fact.count_);
-    } else if (fact.kind_ == Fact::Kind::kText) {
-      object.add(key, fact.text_);
-    } else {
-      object.add(key, fact.real_);
-    }
+  using Json = nlohmann::ordered_json;
+  const auto value = [](const Fact& fact) -> Json {
+    if (fact.kind_ == Fact::Kind::kCount) return fact.count_;
+    if (fact.kind_ == Fact::Kind::kText) return fact.text_;
+    return fact.real_;
   };
-  base::JsonLine all;
+  Json all = Json::object();
   for (const FactTable& table : tables_) {
-    base::JsonLine object;
+    Json& object = all[key_of(table.title)] = Json::object();
     for (const FactTable::Row& row : table.rows) {
       if (table.columns.empty()) {
-        put(object, row.name, row.facts[0]);
+        object[key_of(row.name)] = value(row.facts[0]);
         continue;
       }
-      base::JsonLine line;
-      for (size_t c = 0; c < row.facts.size(); ++c) put(line, table.columns[c], row.facts[c]);
-      object.add(key_of(row.name), line);
+      Json& line = object[key_of(row.name)] = Json::object();
+      for (size_t c = 0; c < row.facts.size(); ++c) {
+        line[key_of(table.columns[c])] = value(row.facts[c]);
+      }
     }
-    all.add(key_of(table.title), object);
   }
-  return all.text() + "\n";
+  return base::json_line(all) + "\n";
 }
 
 }  // namespace segue::cli

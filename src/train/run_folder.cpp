@@ -8,11 +8,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json_line.h"
 #include "base/log.h"
 
 namespace segue::train {
@@ -171,9 +173,9 @@ void RunFolder::resume(const std::string& config_toml, int64_t metrics_bytes,
   metrics_->cut(metrics_bytes_);
 }
 
-void RunFolder::append_metrics(const base::JsonLine& line) {
+void RunFolder::append_metrics(const nlohmann::ordered_json& line) {
   SEGUE_ASSERT(metrics_ != nullptr, "metrics of a run that has not started");
-  const std::string text = line.text() + "\n";
+  const std::string text = base::json_line(line) + "\n";
   metrics_->append(text);
   metrics_bytes_ += static_cast<int64_t>(text.size());
 }

@@ -6,8 +6,9 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "base/append_file.h"
-#include "base/json_line.h"
 
 namespace segue::train {
 
@@ -43,7 +44,7 @@ class RunFolder {
   void resume(const std::string& config_toml, int64_t metrics_bytes,
               base::WhenFull when_full = base::WhenFull::kFail);
 
-  void append_metrics(const base::JsonLine& line);  // Error(kIo), but see WhenFull
+  void append_metrics(const nlohmann::ordered_json& line);  // Error(kIo), but see WhenFull
   /// Error(kIo) while lines wait for a full disk.
   void drain_metrics() { metrics_->drain(); }
   int64_t metrics_bytes() const { return metrics_bytes_; }  // with those that wait

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 #include <sys/resource.h>
 
 #include "base/error.h"
@@ -14,6 +15,8 @@
 
 namespace segue::train {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds : 0; }
 
@@ -45,15 +48,33 @@ std::vector<int64_t> histogram(std::span<const int64_t> offsets, int64_t width) 
   return bins;
 }
 
-base::JsonLine quality_line(const TaskQuality& q) {
-  base::JsonLine line;
-  line.add("loss", q.loss);
+Json quality_line(const TaskQuality& q) {
+  Json line;
+  line["loss"] = q.loss;
   if (q.binary) {
-    line.add("auc", q.auc).add("normalized_entropy", q.normalized_entropy);
-    line.add("accuracy", q.accuracy).add("calibration", q.calibration);
-    if (q.one_class) line.add("one_class", true);
+    line["auc"] = q.auc;
+    line["normalized_entropy"] = q.normalized_entropy;
+    line["accuracy"] = q.accuracy;
+    line["calibration"] = q.calibration;
+    if (q.one_class) line["one_class"] = true;
   }
   return line;
+}
+
+/// Of this rank's process.
+void add_memory(const Trainer& trainer, Json& line) {
+  line["arena_peak_bytes"] = trainer.arena().high_water();
+  line["arena_bytes"] = trainer.arena().capacity();
+  if (trainer.device().is_cuda()) {
+    line["gpu_memory_bytes"] = device_bytes_in_use(trainer.device());
+    // The rest are other processes, CUDA's contexts and loaded kernels.
+    Json& mine = line["gpu_memory_by_purpose"];
+    for (int p = 0; p < kNumPurposes; ++p) {
+      const auto purpose = static_cast<Purpose>(p);
+      mine[to_string(purpose)] = device_bytes_held(purpose);
+    }
+  }
+  line["memory_peak_bytes"] = peak_resident_bytes();
 }
 
 }  // namespace
@@ -138,15 +159,15 @@ void RunLog::count(const StepStats& stats, const data::Delivery& delivery,
                                               has_line_ ? last_loss_ : stats.loss, last_auc_));
 }
 
-void RunLog::add_rates(const Interval& i, int ranks, base::JsonLine& line) const {
-  line.add("samples_per_s", per_second(static_cast<double>(i.samples), i.seconds));
-  line.add("tokens_per_s", per_second(static_cast<double>(i.tokens), i.seconds));
-  line.add("gflops_padded", per_second(i.padded_flops, i.seconds) / 1e9);
-  line.add("gflops_jagged", per_second(i.jagged_flops, i.seconds) / 1e9);
+void RunLog::add_rates(const Interval& i, int ranks, Json& line) const {
+  line["samples_per_s"] = per_second(static_cast<double>(i.samples), i.seconds);
+  line["tokens_per_s"] = per_second(static_cast<double>(i.tokens), i.seconds);
+  line["gflops_padded"] = per_second(i.padded_flops, i.seconds) / 1e9;
+  line["gflops_jagged"] = per_second(i.jagged_flops, i.seconds) / 1e9;
   if (peak_flops_ > 0) {
     const double peak = peak_flops_ * ranks;
-    line.add("mfu_padded", per_second(i.padded_flops, i.seconds) / peak);
-    line.add("mfu_jagged", per_second(i.jagged_flops, i.seconds) / peak);
+    line["mfu_padded"] = per_second(i.padded_flops, i.seconds) / peak;
+    line["mfu_jagged"] = per_second(i.jagged_flops, i.seconds) / peak;
   }
 }
 
@@ -155,21 +176,20 @@ void RunLog::scalar(const char* tag, double value, const RunState& state) {
 }
 
 /// Of the newest step; bytes since the start of this process.
-void RunLog::add_ranks(const Trainer& trainer, base::JsonLine& line) const {
+void RunLog::add_ranks(const Trainer& trainer, Json& line) const {
   const Ranks& ranks = trainer.ranks();
-  line.add("ranks", static_cast<int64_t>(ranks.size()));
+  line["ranks"] = ranks.size();
   if (balance_.samples > 0) {
-    line.add("imbalance_before", balance_.before.over_mean)
-        .add("imbalance_after", balance_.after.over_mean)
-        .add("samples_moved", balance_.samples_moved);
+    line["imbalance_before"] = balance_.before.over_mean;
+    line["imbalance_after"] = balance_.after.over_mean;
+    line["samples_moved"] = balance_.samples_moved;
   }
-  base::JsonLine sent;
+  Json& sent = line["bytes_sent"];
   // The groups of this thread; the others are in use while a batch is prepared.
   for (const comm::Communicator* group :
        {ranks.rows.get(), ranks.dense.get(), ranks.results.get()}) {
-    sent.add(group->name(), group->traffic().bytes_sent);
+    sent[group->name()] = group->traffic().bytes_sent;
   }
-  line.add("bytes_sent", sent);
 }
 
 void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState& state) {
@@ -177,50 +197,51 @@ void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState
   const double mean_loss =
       interval.loss / static_cast<double>(std::max<int64_t>(1, interval.steps));
   std::vector<TaskQuality> qualities;
-  base::JsonLine tasks;
+  Json tasks;
   for (size_t k = 0; k < tasks_.size(); ++k) {
     TaskQuality q = trainer.window().quality(k);
     q.loss = stats.task_losses[k];
-    base::JsonLine task;
-    task.add("loss", q.loss);
+    Json& task = tasks[q.name];
+    task["loss"] = q.loss;
     if (q.binary) {
-      task.add("auc", trainer.lifetime().value(k)).add("auc_window", q.auc);
-      task.add("normalized_entropy", q.normalized_entropy);
-      task.add("accuracy", q.accuracy).add("calibration", q.calibration);
+      task["auc"] = trainer.lifetime().value(k);
+      task["auc_window"] = q.auc;
+      task["normalized_entropy"] = q.normalized_entropy;
+      task["accuracy"] = q.accuracy;
+      task["calibration"] = q.calibration;
     }
-    tasks.add(q.name, task);
     qualities.push_back(std::move(q));
   }
   last_auc_ = mean_auc(qualities);
 
-  base::JsonLine line;
-  line.add("event", "train").add("step", state.step).add("window", state.window);
-  line.add("samples", state.samples).add("loss", stats.loss).add("loss_window", mean_loss);
-  line.add("tasks", tasks).add("auc", trainer.lifetime().mean()).add("auc_window", last_auc_);
-  line.add("normalized_entropy", mean_normalized_entropy(qualities));
-  line.add("lr", stats.rates.dense).add("sparse_lr", stats.rates.sparse);
-  line.add("grad_norm", stats.gradient_norm);
-  line.add("loss_z", loss_z_).add("grad_norm_z", gradient_z_).add("skipped_steps", state.skipped);
-  line.add("samples_window", interval.samples).add("tokens_window", interval.tokens);
-  line.add("length_bin", length_bin_).add("lengths", std::span<const int64_t>(interval.lengths));
+  Json line = {{"event", "train"},
+               {"step", state.step},
+               {"window", state.window},
+               {"samples", state.samples},
+               {"loss", stats.loss},
+               {"loss_window", mean_loss},
+               {"tasks", std::move(tasks)},
+               {"auc", trainer.lifetime().mean()},
+               {"auc_window", last_auc_},
+               {"normalized_entropy", mean_normalized_entropy(qualities)},
+               {"lr", stats.rates.dense},
+               {"sparse_lr", stats.rates.sparse},
+               {"grad_norm", stats.gradient_norm},
+               {"loss_z", loss_z_},
+               {"grad_norm_z", gradient_z_},
+               {"skipped_steps", state.skipped},
+               {"samples_window", interval.samples},
+               {"tokens_window", interval.tokens},
+               {"length_bin", length_bin_},
+               {"lengths", interval.lengths}};
   add_rates(interval, trainer.ranks().size(), line);
-  base::JsonLine stages;
-  for (const base::StageSeconds& s : base::take_stage_seconds()) stages.add(s.name, s.seconds);
-  line.add("stages", stages).add("loader_wait_s", interval.wait_seconds);
-  line.add("launches", stats.launches);
+  Json& stages = line["stages"] = Json::object();
+  for (const base::StageSeconds& s : base::take_stage_seconds()) stages[s.name] = s.seconds;
+  line["loader_wait_s"] = interval.wait_seconds;
+  line["launches"] = stats.launches;
   if (!trainer.ranks().alone()) add_ranks(trainer, line);
-  line.add("arena_peak_bytes", trainer.arena().high_water());
-  line.add("arena_bytes", trainer.arena().capacity());
-  if (trainer.device().is_cuda()) {
-    line.add("gpu_memory_bytes", device_bytes_in_use(trainer.device()));
-    base::JsonLine mine;  // the rest are other processes, CUDA's contexts and loaded kernels
-    for (int p = 0; p < kNumPurposes; ++p) {
-      const auto purpose = static_cast<Purpose>(p);
-      mine.add(to_string(purpose), device_bytes_held(purpose));
-    }
-    line.add("gpu_memory_by_purpose", mine);
-  }
-  line.add("memory_peak_bytes", peak_resident_bytes()).add("wall_s", state.wall_seconds);
+  add_memory(trainer, line);
+  line["wall_s"] = state.wall_seconds;
   folder_.append_metrics(line);
 
   scalar("train/loss", mean_loss, state);
@@ -242,17 +263,22 @@ void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState
 
 void RunLog::eval_line(const Evaluation& e, double lifetime_auc, std::optional<double> oracle,
                        double seconds, const RunState& state) {
-  base::JsonLine tasks;
-  for (const TaskQuality& q : e.tasks) tasks.add(q.name, quality_line(q));
-  base::JsonLine line;
-  line.add("event", "eval").add("step", state.step).add("window", state.eval_window);
-  line.add("samples", state.samples).add("eval_samples", e.samples).add("loss", e.loss);
-  line.add("tasks", tasks).add("auc", e.auc());
-  line.add("normalized_entropy", e.normalized_entropy()).add("auc_lifetime", lifetime_auc);
-  if (oracle) line.add("oracle_auc", *oracle);
-  line.add("seconds", seconds);
-  line.add("samples_per_s", per_second(static_cast<double>(e.samples), seconds));
-  line.add("wall_s", state.wall_seconds);
+  Json tasks;
+  for (const TaskQuality& q : e.tasks) tasks[q.name] = quality_line(q);
+  Json line = {{"event", "eval"},
+               {"step", state.step},
+               {"window", state.eval_window},
+               {"samples", state.samples},
+               {"eval_samples", e.samples},
+               {"loss", e.loss},
+               {"tasks", std::move(tasks)},
+               {"auc", e.auc()},
+               {"normalized_entropy", e.normalized_entropy()},
+               {"auc_lifetime", lifetime_auc}};
+  if (oracle) line["oracle_auc"] = *oracle;
+  line["seconds"] = seconds;
+  line["samples_per_s"] = per_second(static_cast<double>(e.samples), seconds);
+  line["wall_s"] = state.wall_seconds;
   folder_.append_metrics(line);
 
   scalar("eval/auc", e.auc(), state);
@@ -265,10 +291,11 @@ void RunLog::eval_line(const Evaluation& e, double lifetime_auc, std::optional<d
 }
 
 void RunLog::end_line(const RunState& state, const char* status) {
-  base::JsonLine line;
-  line.add("event", "end").add("step", state.step).add("samples", state.samples);
-  line.add("status", status).add("wall_s", state.wall_seconds);
-  folder_.append_metrics(line);
+  folder_.append_metrics({{"event", "end"},
+                          {"step", state.step},
+                          {"samples", state.samples},
+                          {"status", status},
+                          {"wall_s", state.wall_seconds}});
 }
 
 void RunLog::finish() {

@@ -5,8 +5,9 @@
 #include <optional>
 #include <string>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "balance/exchange.h"
-#include "base/json_line.h"
 #include "base/progress.h"
 #include "report/tensorboard.h"
 #include "report/trace.h"
@@ -49,8 +50,8 @@ class RunLog {
   double jagged_flops_per_s() const;
 
  private:
-  void add_rates(const Interval& interval, int ranks, base::JsonLine& line) const;
-  void add_ranks(const Trainer& trainer, base::JsonLine& line) const;
+  void add_rates(const Interval& interval, int ranks, nlohmann::ordered_json& line) const;
+  void add_ranks(const Trainer& trainer, nlohmann::ordered_json& line) const;
   void scalar(const char* tag, double value, const RunState& state);
 
   const RunConfig& config_;
