@@ -63,16 +63,10 @@ const char* to_string(Op op) {
       return "open";
     case Op::kAllToAll:
       return "all_to_all";
-    case Op::kCounts:
-      return "exchange_counts";
     case Op::kAllGather:
       return "all_gather";
     case Op::kAllReduce:
       return "all_reduce";
-    case Op::kReduceScatter:
-      return "reduce_scatter";
-    case Op::kBroadcast:
-      return "broadcast";
     case Op::kBarrier:
       return "barrier";
     case Op::kSynchronize:
@@ -213,13 +207,6 @@ Status Communicator::all_to_all(const Tensor& send, std::span<const int64_t> sen
   return exchange(Op::kAllToAll, out, in, {send.device, stream});
 }
 
-Status Communicator::exchange_counts(std::span<const int64_t> mine, std::span<int64_t> theirs) {
-  const std::vector<int64_t> ones(static_cast<size_t>(size()), 1);
-  const std::vector<ConstBytes> out = cut(std::as_bytes(mine), ones, sizeof(int64_t));
-  const std::vector<Bytes> in = cut(std::as_writable_bytes(theirs), ones, sizeof(int64_t));
-  return exchange(Op::kCounts, out, in, {});
-}
-
 Status Communicator::gather(Op op, ConstBytes mine, std::span<const Bytes> all, Place place) {
   const std::vector<ConstBytes> send(all.size(), mine);
   return exchange(op, send, all, place);
@@ -295,43 +282,6 @@ Status Communicator::all_reduce(const Tensor& values, const Stream* stream) {
   const Bytes sum = pieces[static_cast<size_t>(rank())];
   sum_parts(sum.data(), parts, size(), mine, values.dtype, place.device, stream);
   return gather(Op::kAllReduce, sum, pieces, place);
-}
-
-Status Communicator::reduce_scatter(const Tensor& values, std::span<const int64_t> rows,
-                                    const Tensor& out, const Stream* stream) {
-  SEGUE_ASSERT(values.dtype == DType::kF32 || values.dtype == DType::kF64,
-               "sums over ranks are of f32 or f64");
-  SEGUE_ASSERT(values.dtype == out.dtype && row_bytes(values) == row_bytes(out) &&
-                   values.device == out.device,
-               "rows that are summed have one type");
-  const auto bytes = out.bytes();
-  const std::vector<ConstBytes> send = cut(ConstBytes(bytes_of(values)), rows, row_bytes(values));
-  SEGUE_ASSERT(send[static_cast<size_t>(rank())].size() == static_cast<size_t>(bytes),
-               "out is this rank's part");
-  std::byte* parts = parts_.take(values.device, size() * bytes);
-  const std::vector<int64_t> equal(static_cast<size_t>(size()), 1);
-  const std::vector<Bytes> receive =
-      cut(Bytes(parts, static_cast<size_t>(size() * bytes)), equal, bytes);
-  Status status = exchange(Op::kReduceScatter, send, receive, {values.device, stream});
-  if (!status.ok()) return status;
-  SEGUE_ASSERT(out.is_contiguous(), "ranks exchange contiguous tensors");
-  sum_parts(out.data, parts, size(), out.elements(), out.dtype, out.device, stream);
-  return {};
-}
-
-Status Communicator::broadcast(const Tensor& values, int root, const Stream* stream) {
-  SEGUE_ASSERT(root >= 0 && root < size(), "root is a rank of the group");
-  const auto n = static_cast<size_t>(size());
-  std::vector<ConstBytes> send(n);
-  std::vector<Bytes> receive(n);
-  const Bytes memory = bytes_of(values);
-  if (rank() == root) {
-    std::ranges::fill(send, ConstBytes(memory));
-    send[static_cast<size_t>(root)] = {};
-  } else {
-    receive[static_cast<size_t>(root)] = memory;
-  }
-  return exchange(Op::kBroadcast, send, receive, {values.device, stream});
 }
 
 Status Communicator::barrier() {

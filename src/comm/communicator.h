@@ -71,9 +71,6 @@ class Communicator {
                                   const Tensor& receive, std::span<const int64_t> receive_rows,
                                   const Stream* stream = nullptr);
 
-  /// One number per peer, and theirs for this rank.
-  [[nodiscard]] Status exchange_counts(std::span<const int64_t> mine, std::span<int64_t> theirs);
-
   /// all = every rank's `mine`, in the order of ranks; rows per rank may differ. `mine` may be its
   /// own place in `all`.
   [[nodiscard]] Status all_gather(const Tensor& mine, const Tensor& all,
@@ -83,10 +80,6 @@ class Communicator {
 
   /// Sum over ranks, in place; f32 or f64, contiguous.
   [[nodiscard]] Status all_reduce(const Tensor& values, const Stream* stream = nullptr);
-  /// out = part `rank` (rows[q] rows each) of the sum over ranks.
-  [[nodiscard]] Status reduce_scatter(const Tensor& values, std::span<const int64_t> rows,
-                                      const Tensor& out, const Stream* stream = nullptr);
-  [[nodiscard]] Status broadcast(const Tensor& values, int root, const Stream* stream = nullptr);
   [[nodiscard]] Status barrier();
 
   /// Waits for `stream`, in which exchanges of this group may be queued, no longer than the

@@ -20,17 +20,7 @@ using Bytes = std::span<std::byte>;
 using Clock = std::chrono::steady_clock;
 
 /// What ranks do together; travels with every message, so that ranks that disagree find out.
-enum class Op : uint16_t {
-  kOpen,
-  kAllToAll,
-  kCounts,
-  kAllGather,
-  kAllReduce,
-  kReduceScatter,
-  kBroadcast,
-  kBarrier,
-  kSynchronize
-};
+enum class Op : uint16_t { kOpen, kAllToAll, kAllGather, kAllReduce, kBarrier, kSynchronize };
 const char* to_string(Op op);
 
 /// One exchange of a group.
