@@ -121,11 +121,26 @@ function(segue_check_avx512 room)
   endif()
 endfunction()
 
+# segue_embed_page(): the styles and scripts of the report's page, as one more of `sources`.
+function(segue_embed_page)
+  set(page ${CMAKE_SOURCE_DIR}/src/report/page)
+  set(script ${CMAKE_SOURCE_DIR}/cmake/embed_page.cmake)
+  set(output ${SEGUE_GENERATED_DIR}/report/report_page.cpp)
+  add_custom_command(OUTPUT ${output}
+    COMMAND ${CMAKE_COMMAND} -DPAGE=${page} -DOUTPUT=${output} -P ${script}
+    DEPENDS ${page}/style.css ${page}/charts.js ${page}/script.js ${script} VERBATIM)
+  list(APPEND sources ${output})
+  return(PROPAGATE sources)
+endfunction()
+
 # segue_add_room(<room> <uses>): library and tests of one room; nothing when its folder has no files.
 function(segue_add_room room uses)
   segue_glob(${room})
   if(NOT headers AND NOT sources AND NOT tests)
     return()
+  endif()
+  if(room STREQUAL "report")
+    segue_embed_page()
   endif()
   segue_add_library(segue_${room} "${uses}")
   if(sources)

@@ -301,7 +301,7 @@ std::string html_report(const std::vector<Run>& runs, const std::string& title,
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
       "'unsafe-inline'; script-src "
-      "'unsafe-inline'\">\n<title>{0}</title>\n<style>{1}</style></head>\n"
+      "'unsafe-inline'\">\n<title>{0}</title>\n<style>\n{1}</style></head>\n"
       "<body><div class=\"head\"><h1>{0}</h1><p>{2}</p></div>\n<main>\n",
       escape_html(title), page::kStyle, escape_html(made));
   out += headline_cards(runs);
@@ -315,8 +315,8 @@ std::string html_report(const std::vector<Run>& runs, const std::string& title,
       "<footer>Drag over a chart to look closer, double-click for the whole run. A focused chart "
       "follows the arrow keys.</footer>\n</main>\n";
   out += "<script type=\"application/json\" id=\"data\">" + page_data(runs) + "</script>\n";
-  out += fmt::format("<script>{}</script>\n<script>{}</script>\n</body></html>\n", page::kCharts,
-                     page::kScript);
+  out += fmt::format("<script>\n{}</script>\n<script>\n{}</script>\n</body></html>\n",
+                     page::kCharts, page::kScript);
   return out;
 }
 

@@ -1,9 +1,3 @@
-#include "report/report_page.h"
-
-namespace segue::report::page {
-
-// Texts reach the page through textContent and attributes only, never as markup.
-const std::string_view kCharts = R"js(
 'use strict';
 const SVG = 'http://www.w3.org/2000/svg';
 const state = { x: 'samples', zoom: null, hidden: new Set() };
@@ -290,6 +284,3 @@ function path_of(xs, ys, X, Y) {
   }
   return d;
 }
-)js";
-
-}  // namespace segue::report::page

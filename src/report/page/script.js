@@ -1,8 +1,3 @@
-#include "report/report_page.h"
-
-namespace segue::report::page {
-
-const std::string_view kScript = R"js(
 'use strict';
 const DATA = JSON.parse(document.getElementById('data').textContent);
 const RUNS = DATA.runs;
@@ -350,6 +345,3 @@ lengths_chart();
 redraw();
 let seen_width = window.innerWidth;
 window.addEventListener('resize', () => { if (window.innerWidth !== seen_width) { seen_width = window.innerWidth; redraw(); } });
-)js";
-
-}  // namespace segue::report::page
