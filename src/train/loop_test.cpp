@@ -1,88 +1,13 @@
 #include "train/loop.h"
 
 #include <csignal>
-#include <filesystem>
-#include <map>
-#include <sstream>
 #include <thread>
 
-#include <gtest/gtest.h>
-
-#include "base/file.h"
-#include "base/log.h"
-#include "base/test_util.h"
-#include "report/tensorboard_reader.h"
-#include "train/run_folder.h"
+#include "train/loop_test_util.h"
 #include "train/test_util.h"
 
 namespace segue::train {
 namespace {
-
-class LoopTest : public testing::Test {
- protected:
-  void SetUp() override {
-    folder = base::temp_path("run");
-    std::filesystem::remove_all(folder);
-    base::set_log_level(base::LogLevel::kWarning);
-  }
-  void TearDown() override {
-    std::filesystem::remove_all(folder);
-    base::set_log_level(base::LogLevel::kInfo);
-  }
-
-  std::vector<std::string> metrics() const { return metrics_of(folder); }
-  static std::vector<std::string> metrics_of(const std::string& run) {
-    std::istringstream text(base::read_file(run + "/metrics.jsonl"));
-    std::vector<std::string> lines;
-    for (std::string line; std::getline(text, line);) lines.push_back(line);
-    return lines;
-  }
-  /// The text after `"key": ` up to the next comma or brace.
-  static std::string value(const std::string& line, const std::string& key) {
-    const size_t at = line.find("\"" + key + "\": ");
-    if (at == std::string::npos) return "missing";
-    const size_t begin = at + key.size() + 4;
-    return line.substr(begin, line.find_first_of(",}", begin) - begin);
-  }
-
-  /// What of the metrics does not depend on the clock.
-  static std::vector<std::string> lasting(const std::vector<std::string>& lines) {
-    std::vector<std::string> result;
-    for (const std::string& line : lines) {
-      std::string kept;
-      for (const char* key :
-           {"event", "step", "window", "samples", "loss", "loss_window", "auc", "auc_window",
-            "auc_lifetime", "normalized_entropy", "grad_norm", "loss_z", "grad_norm_z", "lr",
-            "skipped_steps", "samples_window", "tokens_window", "eval_samples", "status"}) {
-        kept += value(line, key) + " ";
-      }
-      result.push_back(kept);
-    }
-    return result;
-  }
-  /// All arrays of a checkpoint, by file.
-  static std::map<std::string, std::string> checkpoint_bytes(const std::string& run, int64_t step) {
-    std::map<std::string, std::string> files;
-    const std::string path = run + "/checkpoints/step-" + std::to_string(step);
-    for (const auto& entry : std::filesystem::directory_iterator(path)) {
-      const std::string name = entry.path().filename().string();
-      if (name != "manifest.json") files[name] = base::read_file(entry.path().string());
-    }
-    EXPECT_FALSE(files.empty());
-    return files;
-  }
-
-  /// What TensorBoard shows of a run, apart from rates: values by tag and step.
-  static std::multimap<std::pair<std::string, int64_t>, float> scalars_of(const std::string& run) {
-    std::multimap<std::pair<std::string, int64_t>, float> scalars;
-    for (const report::ScalarPoint& p : report::read_tensorboard(run)) {
-      if (!p.tag.starts_with("speed/")) scalars.insert({{p.tag, p.step}, p.value});
-    }
-    return scalars;
-  }
-
-  std::string folder;
-};
 
 TEST_F(LoopTest, LeavesConfigAndMetrics) {
   const RunConfig c = tiny_config();
@@ -295,166 +220,6 @@ TEST_F(LoopTest, DamagedCheckpointsAreReportedAndThePreviousOneIsUsed) {
   EXPECT_EQ(checkpoint_bytes(folder, 6), expected);
 }
 
-TEST_F(LoopTest, AFolderWithoutAnyCheckpointBeginsAgain) {
-  const RunConfig c = tiny_config();
-  train_loop(c, folder);
-  const std::vector<std::string> before = lasting(metrics());
-  std::filesystem::remove_all(folder + "/checkpoints");
-  train_loop(c, folder);
-  EXPECT_EQ(lasting(metrics()), before);
-}
-
-TEST_F(LoopTest, WhatIsNotOfARunIsLeftAlone) {
-  const std::string foreign[] = {folder + "/checkpoints/theirs/model.pt",
-                                 folder + "/trace/mine.json", folder + "/tracebacks.txt",
-                                 folder + "/mlperf.log.old"};
-  for (const std::string& path : foreign) {
-    base::make_folders(std::filesystem::path(path).parent_path().string());
-    base::write_file(path, "keep");
-  }
-  LoopOptions over;
-  over.overwrite = true;
-  train_loop(tiny_config(), folder);
-  train_loop(tiny_config(), folder, over);
-  for (const std::string& path : foreign) EXPECT_TRUE(base::exists(path)) << path;
-}
-
-TEST_F(LoopTest, AFolderWithCheckpointsButNoConfigIsNotReplacedUnasked) {
-  train_loop(tiny_config(), folder);
-  std::filesystem::remove(folder + "/config.toml");
-  const auto error = base::error_of([&] { train_loop(tiny_config(), folder); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(base::contains(error->what(), "--overwrite"));
-  EXPECT_FALSE(metrics().empty());
-}
-
-TEST_F(LoopTest, HalfALineOfMetricsIsCutOff) {
-  const RunConfig c = tiny_config();
-  train_loop(c, folder);
-  const std::string path = folder + "/metrics.jsonl";
-  const std::string whole = base::read_file(path);
-  const size_t first_line = whole.find('\n') + 1;
-  base::write_file(path, whole.substr(0, first_line + 10));
-  RunFolder again(folder);
-  base::set_log_level(base::LogLevel::kError);
-  again.resume("", static_cast<int64_t>(whole.size()));
-  base::set_log_level(base::LogLevel::kInfo);
-  EXPECT_EQ(base::read_file(path), whole.substr(0, first_line));
-  EXPECT_EQ(again.metrics_bytes(), static_cast<int64_t>(first_line));
-}
-
-TEST_F(LoopTest, MetricsAreCutWhereALineEnds) {
-  base::make_folders(folder);
-  const std::string path = folder + "/metrics.jsonl", lines = "{\"a\": 1}\n{\"a\": 2}\n";
-  base::set_log_level(base::LogLevel::kError);
-  for (const auto& [bytes, kept] : std::vector<std::pair<int64_t, size_t>>{
-           {0, 0}, {5, 0}, {9, 9}, {10, 9}, {18, 18}, {19, 18}, {int64_t{1} << 60, 18}}) {
-    base::put_file(path, lines);
-    RunFolder run(folder);
-    run.resume("", bytes);
-    EXPECT_EQ(base::read_file(path), lines.substr(0, kept)) << bytes;
-    EXPECT_EQ(run.metrics_bytes(), static_cast<int64_t>(kept));
-  }
-}
-
-// ---- links in the folder ----
-
-TEST_F(LoopTest, CheckpointsGoWhereALinkPoints) {
-  const std::string elsewhere = folder + "_elsewhere", link = folder + "/checkpoints";
-  std::filesystem::remove_all(elsewhere);
-  base::make_folders(folder);
-  base::make_folders(elsewhere + "/theirs");
-  std::filesystem::create_directory_symlink(elsewhere, link);
-  RunConfig c = tiny_config();
-  c.checkpoint.every_steps = 2;
-  train_loop(c, folder);
-  const std::string newest = elsewhere + "/step-6/dense.safetensors";
-  const auto expect_linked = [&](const char* when) {
-    EXPECT_TRUE(std::filesystem::is_symlink(link)) << when;
-    EXPECT_TRUE(base::exists(newest)) << when;
-    EXPECT_TRUE(base::exists(elsewhere + "/theirs")) << when;
-  };
-  expect_linked("a new run");
-  const std::string dense = base::read_file(newest);
-
-  // The same step again, in exchange for a damaged one.
-  base::put_file(newest, "damaged");
-  base::set_log_level(base::LogLevel::kError);
-  EXPECT_TRUE(train_loop(c, folder).resumed);
-  expect_linked("resumed");
-  EXPECT_EQ(base::read_file(newest), dense);
-
-  c.train.steps = 10;
-  LoopOptions longer;
-  longer.allow_config_changes = {"train.steps"};
-  train_loop(c, folder, longer);
-  EXPECT_TRUE(base::exists(elsewhere + "/step-10"));
-  EXPECT_FALSE(base::exists(newest)) << "older ones go";
-
-  c.train.steps = 6;
-  LoopOptions over;
-  over.overwrite = true;
-  EXPECT_FALSE(train_loop(c, folder, over).resumed);
-  expect_linked("overwritten");
-  EXPECT_FALSE(base::exists(elsewhere + "/step-10"));
-  std::filesystem::remove_all(elsewhere);
-}
-
-TEST_F(LoopTest, ALinkToNowhereIsNamedBeforeAnythingIsTouched) {
-  for (const char* name : {"checkpoints", "trace"}) {
-    std::filesystem::remove_all(folder);
-    base::make_folders(folder);
-    base::put_file(folder + "/metrics.jsonl", "");
-    const std::string link = folder + "/" + name, target = folder + "/not-mounted";
-    std::filesystem::create_directory_symlink(target, link);
-    LoopOptions over;
-    over.overwrite = true;
-    const std::string message = base::message_of(ErrorCode::kInvalidArgument,
-                                                 [&] { train_loop(tiny_config(), folder, over); });
-    EXPECT_TRUE(base::contains(message, link)) << name;
-    EXPECT_TRUE(base::contains(message, target)) << name;
-    EXPECT_TRUE(std::filesystem::is_symlink(link));
-    EXPECT_TRUE(base::exists(folder + "/metrics.jsonl"));
-    EXPECT_FALSE(base::exists(folder + "/config.toml"));
-  }
-}
-
-TEST_F(LoopTest, ANewRunWritesThroughNoLink) {
-  const std::string victim = base::temp_path("victim");
-  base::make_folders(folder);
-  base::put_file(victim, "precious");
-  for (const char* name : {"metrics.jsonl", "config.toml"}) {
-    std::filesystem::create_symlink(victim, folder + "/" + name);
-  }
-  LoopOptions over;
-  over.overwrite = true;
-  train_loop(tiny_config(), folder, over);
-  EXPECT_EQ(base::read_file(victim), "precious");
-  std::filesystem::remove(folder + "/.lock");
-  std::filesystem::create_symlink(victim, folder + "/.lock");
-  EXPECT_EQ(base::error_of([&] { train_loop(tiny_config(), folder); })->code(), ErrorCode::kIo);
-}
-
-TEST_F(LoopTest, WhatAKilledProcessHalfWroteIsClearedAway) {
-  RunConfig c = tiny_config();
-  const std::string half = folder + "/config.toml.tmp-12345";
-  for (int i = 0; i < 2; ++i) {  // a new run, then a resumed one
-    std::filesystem::create_directories(folder);
-    base::write_file(half, "[model]");
-    train_loop(c, folder);
-    EXPECT_FALSE(base::exists(half));
-  }
-}
-
-TEST_F(LoopTest, OneProcessAtATime) {
-  const RunFolder holder(folder);
-  const auto error = base::error_of([&] { train_loop(tiny_config(), folder); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
-  EXPECT_TRUE(base::contains(error->what(), "another process"));
-}
-
 TEST_F(LoopTest, NonFiniteStopsOrSkipsAndCounts) {
   RunConfig c = tiny_config();
   c.optimizer.lr = 1e30;  // the second step cannot be finite
@@ -471,17 +236,6 @@ TEST_F(LoopTest, NonFiniteStopsOrSkipsAndCounts) {
   error = base::error_of([&] { train_loop(c, folder, over); });
   ASSERT_TRUE(error);  // more than it may leave out
   EXPECT_EQ(error->code(), ErrorCode::kNumeric);
-}
-
-TEST_F(LoopTest, AFailedStartTouchesNothing) {
-  RunConfig c = tiny_config();
-  train_loop(c, folder);
-  const std::vector<std::string> before = metrics();
-  c.train.device = "cuda:99";
-  LoopOptions over;
-  over.overwrite = true;
-  EXPECT_THROW(train_loop(c, folder, over), Error);
-  EXPECT_EQ(metrics(), before);
 }
 
 TEST_F(LoopTest, ResolvedConfigReproducesTheRun) {
@@ -513,13 +267,6 @@ TEST_F(LoopTest, TablesLargerThanTheMachineAreRefused) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory);
   EXPECT_TRUE(base::contains(error->what(), "sparse.tables"));
-}
-
-TEST_F(LoopTest, UnwritableFolderIsAnError) {
-  base::write_file(folder, "a file, not a folder");
-  const auto error = base::error_of([&] { train_loop(tiny_config(), folder + "/run"); });
-  ASSERT_TRUE(error);
-  EXPECT_EQ(error->code(), ErrorCode::kIo);
 }
 
 }  // namespace
