@@ -16,6 +16,7 @@
 #include "tensor/exec.h"
 #include "tensor/host_array.h"
 #include "tensor/jagged.h"
+#include "tensor/peak_flops.h"
 
 namespace segue {
 namespace {
@@ -323,6 +324,14 @@ TEST(DeviceTest, CpuIsAlwaysThere) {
   const Stream stream(Device::cpu());
   EXPECT_EQ(stream.handle(), nullptr);
   stream.synchronize();
+}
+
+TEST(DeviceTest, PeaksAreKnownByTheNamesThatDriversGive) {
+  EXPECT_EQ(stated_peak_flops("NVIDIA H200"), 989e12);
+  EXPECT_EQ(stated_peak_flops("NVIDIA H100 80GB HBM3"), 989e12);
+  EXPECT_EQ(stated_peak_flops("NVIDIA A100-SXM4-40GB"), 312e12);
+  EXPECT_EQ(stated_peak_flops("NVIDIA GeForce RTX 4090"), 0);
+  EXPECT_EQ(stated_peak_flops(""), 0);
 }
 
 TEST(DeviceTest, MissingGpuIsExplained) {

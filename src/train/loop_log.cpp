@@ -40,9 +40,11 @@ void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folde
       narrowest == widest ? fmt::format("{}", widest) : fmt::format("{} to {}", narrowest, widest),
       base::format_bytes(static_cast<double>(trainer.tables().bytes()))));
   const int ranks = trainer.ranks().size();
-  base::log_info(fmt::format(
-      "{}device {}, {} threads, gemm {}", ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",
-      segue::describe(trainer.device()), base::num_threads(), ops::gemm_backend()));
+  const Device device = trainer.device();
+  base::log_info(fmt::format("{}device {}, {} threads, gemm {}",
+                             ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",
+                             segue::describe(device), base::num_threads(),
+                             device.is_cuda() ? ops::gemm_gpu_backend() : ops::gemm_backend()));
 }
 
 void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds) {

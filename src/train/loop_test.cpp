@@ -3,6 +3,7 @@
 #include <csignal>
 #include <thread>
 
+#include "ops/gemm.h"
 #include "train/loop_test_util.h"
 #include "train/test_util.h"
 
@@ -40,6 +41,20 @@ TEST_F(LoopTest, LeavesConfigAndMetrics) {
   EXPECT_GT(summary.samples_per_s, 0);
   EXPECT_TRUE(summary.finished);
   EXPECT_TRUE(base::exists(folder + "/checkpoints/step-6/manifest.json"));
+}
+
+TEST_F(LoopTest, TheLogNamesTheProductsOfItsDevice) {
+  base::set_log_level(base::LogLevel::kInfo);
+  for (const char* device : {"cpu", "cuda"}) {
+    RunConfig c = tiny_config();
+    c.train.device = device;
+    const bool gpu = parse_device(device).is_cuda();
+    if (gpu && cuda_device_count() == 0) continue;
+    testing::internal::CaptureStderr();
+    train_loop(c, folder + "/" + device);
+    const std::string gemm = gpu ? ops::gemm_gpu_backend() : ops::gemm_backend();
+    EXPECT_TRUE(base::contains(testing::internal::GetCapturedStderr(), "threads, gemm " + gemm));
+  }
 }
 
 TEST_F(LoopTest, StepsThatDoNotFillAnIntervalAreLogged) {

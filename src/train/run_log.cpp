@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/stage.h"
 #include "tensor/device_memory.h"
+#include "tensor/peak_flops.h"
 
 namespace segue::train {
 namespace {
@@ -78,15 +79,6 @@ void add_memory(const Trainer& trainer, Json& line) {
 }
 
 }  // namespace
-
-double stated_peak_flops(const std::string& gpu_name) {
-  constexpr std::pair<const char*, double> kPeaks[] = {
-      {"H200", 989e12}, {"H100", 989e12}, {"B200", 2250e12}, {"A100", 312e12}};
-  for (const auto& [name, peak] : kPeaks) {
-    if (gpu_name.find(name) != std::string::npos) return peak;
-  }
-  return 0;
-}
 
 RunLog::RunLog(const RunConfig& config, const model::Model& model, Device device, RunFolder& folder,
                const RunState& state, int64_t total_samples)

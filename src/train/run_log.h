@@ -71,7 +71,4 @@ class RunLog {
   bool has_line_ = false;
 };
 
-/// Dense bf16 rate that the maker states for a GPU, in FLOP/s; 0: not known.
-double stated_peak_flops(const std::string& gpu_name);
-
 }  // namespace segue::train
