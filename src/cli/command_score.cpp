@@ -144,10 +144,6 @@ void score(const ScoreArguments& arguments) {
          fmt::format("--out {} is the file of --pairs; write to another one", arguments.out));
   }
   train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
-  if (model.config.data.is_random()) {
-    fail(ErrorCode::kInvalidArgument,
-         "the run was trained on random samples; give a store with --set data.store=PATH");
-  }
   const train::StoreScorer scorer(model.config);
   const data::EventStore& store = scorer.store();
   const std::vector<model::TaskConfig>& tasks = model.trainer->model().tasks();

@@ -11,7 +11,9 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/stage.h"
+#include "data/baselines.h"
 #include "data/inspect.h"
+#include "ops/metrics.h"
 #include "tensor/device_memory.h"
 #include "train/checkpoint.h"
 #include "train/run_state.h"
@@ -72,6 +74,14 @@ void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
   trainer.tables().restore();
 }
 
+const std::string& store_of(const RunConfig& config) {
+  if (config.data.is_random()) {
+    fail(ErrorCode::kInvalidArgument,
+         "the run was trained on random samples; give a store with --set data.store=PATH");
+  }
+  return config.data.store;
+}
+
 }  // namespace
 
 TrainedModel open_model(const std::string& path, const std::vector<std::string>& sets) {
@@ -97,7 +107,7 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
 
 StoreScorer::StoreScorer(const RunConfig& config)
     : batch_size_(config.data.batch_size),
-      store_(config.data.store, samples_for(config, data::schema_for(config.data.store).samples()),
+      store_(store_of(config), samples_for(config, data::schema_for(config.data.store).samples()),
              config.data.index, config.data.verify),
       gatherer_(store_, gather_config(config, store_)),
       stream_(store_, config.data.stream_config()),
@@ -142,6 +152,45 @@ void StoreScorer::score(Trainer& trainer, std::span<const data::Question> questi
     each(trainer.predict(batch));
   }
   verifier_->finish();
+}
+
+Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,
+                    std::span<const int64_t> positions) {
+  Evaluator evaluator(model.config.model.tasks);
+  scorer.score(*model.trainer, positions, [&](const model::Pass& pass) { evaluator.add(pass); });
+  return evaluator.result();
+}
+
+std::vector<Yardstick> yardsticks(const data::EventStore& store, std::vector<int64_t> positions,
+                                  const std::string& raw_folder) {
+  std::ranges::sort(positions);
+  const data::Predictions p = data::predict_by_history(store);
+  std::vector<size_t> chosen;  // places of the wanted events among the predicted ones
+  for (size_t i = 0; i < p.positions.size(); ++i) {
+    if (std::ranges::binary_search(positions, p.positions[i])) chosen.push_back(i);
+  }
+  const auto pick = [&](auto value_of) {
+    std::vector<float> values;
+    values.reserve(chosen.size());
+    for (const size_t i : chosen) values.push_back(value_of(i));
+    return values;
+  };
+  const std::vector<float> labels = pick([&](size_t i) { return p.labels[i]; });
+  std::vector<Yardstick> result;
+  const auto add = [&](std::string name, auto value_of) {
+    result.push_back({std::move(name), ops::exact_auc(pick(value_of), labels)});
+  };
+  add("item", [&](size_t i) { return p.item[i]; });
+  add("user", [&](size_t i) { return p.user[i]; });
+  if (!p.user_attribute.empty()) {
+    add("user-" + p.attribute.substr(0, p.attribute.find("_id")),
+        [&](size_t i) { return p.user_attribute[i]; });
+  }
+  const std::vector<float> truth = data::read_truth(store, raw_folder);
+  if (!truth.empty()) {
+    add("oracle", [&](size_t i) { return truth[static_cast<size_t>(p.positions[i])]; });
+  }
+  return result;
 }
 
 }  // namespace segue::train

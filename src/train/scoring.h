@@ -11,6 +11,7 @@
 #include "data/gather.h"
 #include "data/store_verifier.h"
 #include "data/stream.h"
+#include "train/metrics.h"
 #include "train/run_config.h"
 #include "train/trainer.h"
 
@@ -31,6 +32,7 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
 /// Samples of an event store for a trained model.
 class StoreScorer {
  public:
+  /// Error(kInvalidArgument) for a config that names no store.
   explicit StoreScorer(const RunConfig& config);
 
   const data::EventStore& store() const { return store_; }
@@ -53,5 +55,18 @@ class StoreScorer {
   data::SampleStream stream_;
   std::unique_ptr<data::StoreVerifier> verifier_;
 };
+
+/// Quality of the model's predictions at these anchors.
+Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,
+                    std::span<const int64_t> positions);
+
+/// What a simple rule reaches on the same events.
+struct Yardstick {
+  std::string name;
+  double auc = 0.5;
+};
+/// The rules of data::predict_by_history, and the truth ("oracle") where data::read_truth has it.
+std::vector<Yardstick> yardsticks(const data::EventStore& store, std::vector<int64_t> positions,
+                                  const std::string& raw_folder = "");
 
 }  // namespace segue::train
