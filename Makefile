@@ -64,7 +64,7 @@ check-format:  ## fail when a source is not in the house format
 
 tidy: build  ## clang-tidy over all .cpp files; findings go to stdout
 	@scripts/setup.sh --tidy
-	@find src -name '*.cpp' -print0 | xargs -0 -r -n 1 -P $(JOBS) scripts/tidy/run.sh build 2>build/tidy.log
+	@find src tests/golden/runner -name '*.cpp' -print0 | xargs -0 -r -n 1 -P $(JOBS) scripts/tidy/run.sh build 2>build/tidy.log
 
 clean:  ## remove everything that was built
 	rm -rf build

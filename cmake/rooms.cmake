@@ -18,6 +18,11 @@ set(SEGUE_ROOMS
   "cli: base tensor ops attention comm batch sparse model data balance report train bench"
 )
 
+# The golden runner, tests/golden/runner: no room, yet held to the same rules.
+set(SEGUE_RUNNER
+  "runner: base tensor ops attention comm batch sparse model data"
+)
+
 include(GoogleTest)
 
 # Seconds. Sanitizers make code several times slower.
@@ -28,9 +33,9 @@ if(SEGUE_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(SEGUE_SLOW_TEST_TIMEOUT 3600)
 endif()
 
-# segue_glob(<folder>): sets `headers`, `sources` (neither tests nor main files) and `tests`.
+# segue_glob(<folder>), named from the root: sets `headers`, `sources` (neither tests nor main files) and `tests`.
 function(segue_glob folder)
-  set(root ${CMAKE_SOURCE_DIR}/src/${folder})
+  set(root ${CMAKE_SOURCE_DIR}/${folder})
   file(GLOB headers CONFIGURE_DEPENDS ${root}/*.h ${root}/*.cuh)
   file(GLOB sources CONFIGURE_DEPENDS ${root}/*.cpp ${root}/*.cu)
   if(NOT SEGUE_HAS_CUDA)
@@ -92,9 +97,6 @@ function(segue_add_tests room)
   if(room STREQUAL "data" AND TARGET segue_parquet)
     target_link_libraries(${target} PRIVATE segue_parquet segue_arrow)
   endif()
-  if(room STREQUAL "cli" AND TARGET segue_golden)
-    target_link_libraries(${target} PRIVATE segue_golden)
-  endif()
   # Parametrised suites are called Instance/Suite, hence the second pattern of each pair.
   set(slow "Slow*:*/Slow*.*")
   set(gpu "Gpu*:*/Gpu*.*")
@@ -135,7 +137,7 @@ endfunction()
 
 # segue_add_room(<room> <uses>): library and tests of one room; nothing when its folder has no files.
 function(segue_add_room room uses)
-  segue_glob(${room})
+  segue_glob(src/${room})
   if(NOT headers AND NOT sources AND NOT tests)
     return()
   endif()
@@ -155,7 +157,7 @@ function(segue_add_room room uses)
   # know nothing of Arrow.
   if(room STREQUAL "data" AND SEGUE_HAS_ARROW)
     set(room_tests ${tests})
-    segue_glob(data/parquet)
+    segue_glob(src/data/parquet)
     segue_add_library(segue_parquet "${uses};data")
     target_link_libraries(segue_parquet PRIVATE segue_arrow)
     list(PREPEND tests ${room_tests})
@@ -166,27 +168,36 @@ function(segue_add_room room uses)
       target_link_libraries(segue_cli PRIVATE segue_parquet)
     endif()
   endif()
-  # The golden runner lives inside cli, as a library of its own, so that `segue` does not carry it.
-  if(room STREQUAL "cli")
-    set(room_tests ${tests})
-    segue_glob(cli/golden)
-    if(headers OR sources)
-      segue_add_library(segue_golden "${uses};cli")
-    endif()
-    list(PREPEND tests ${room_tests})
-  endif()
   if(tests)
     segue_add_tests(${room})
   endif()
 endfunction()
 
+# segue_parse_row(<row>): sets `room` and `uses`.
+function(segue_parse_row row)
+  string(REGEX MATCH "^([a-z]+): *(.*)$" _ "${row}")
+  set(room ${CMAKE_MATCH_1})
+  string(REPLACE " " ";" uses "${CMAKE_MATCH_2}")
+  return(PROPAGATE room uses)
+endfunction()
+
 # segue_add_rooms(): all rooms, in the order of the table.
 function(segue_add_rooms)
   foreach(row IN LISTS SEGUE_ROOMS)
-    string(REGEX MATCH "^([a-z]+): *(.*)$" _ "${row}")
-    string(REPLACE " " ";" uses "${CMAKE_MATCH_2}")
-    segue_add_room(${CMAKE_MATCH_1} "${uses}")
+    segue_parse_row("${row}")
+    segue_add_room(${room} "${uses}")
   endforeach()
+endfunction()
+
+# segue_add_golden(): the golden runner, as library, tests and program.
+function(segue_add_golden)
+  segue_parse_row("${SEGUE_RUNNER}")
+  segue_glob(tests/golden/runner)
+  segue_add_library(segue_golden "${uses}")
+  target_include_directories(segue_golden PUBLIC ${CMAKE_SOURCE_DIR}/tests/golden)
+  segue_add_tests(golden)
+  add_executable(segue-golden ${CMAKE_SOURCE_DIR}/tests/golden/runner/golden_main.cpp)
+  target_link_libraries(segue-golden PRIVATE segue_golden CLI11::CLI11)
 endfunction()
 
 # segue_add_binary(<name> <main file>): when the file exists; links every room.

@@ -21,7 +21,7 @@ sources() {
   if git rev-parse --is-inside-work-tree >/dev/null 2>&1; then
     git ls-files -z --cached --others --exclude-standard -- '*.h' '*.cpp' '*.cu' '*.cuh'
   else
-    find src -regex '.*\.\(h\|cpp\|cu\|cuh\)' -print0
+    find src tests -regex '.*\.\(h\|cpp\|cu\|cuh\)' -print0
   fi | while IFS= read -r -d '' file; do [[ ! -f $file ]] || printf '%s\0' "$file"; done | sort -zu
 }
 

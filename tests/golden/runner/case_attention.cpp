@@ -5,7 +5,7 @@
 
 #include "attention/hstu_attention.h"
 #include "base/error.h"
-#include "cli/golden/cases.h"
+#include "runner/cases.h"
 
 namespace segue::golden {
 namespace {

@@ -11,10 +11,10 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "cli/golden/cases.h"
-#include "cli/golden/model_setup.h"
 #include "model/dense_optimizer.h"
 #include "ops/rows.h"
+#include "runner/cases.h"
+#include "runner/model_setup.h"
 
 namespace segue::golden {
 namespace {

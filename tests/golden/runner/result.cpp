@@ -1,4 +1,4 @@
-#include "cli/golden/result.h"
+#include "runner/result.h"
 
 #include <algorithm>
 #include <cmath>

@@ -16,9 +16,9 @@
 #include "base/file.h"
 #include "base/safetensors.h"
 #include "base/test_util.h"
-#include "cli/golden/case_file.h"
-#include "cli/golden/result.h"
-#include "cli/golden/runner.h"
+#include "runner/case_file.h"
+#include "runner/result.h"
+#include "runner/runner.h"
 
 namespace segue::golden {
 namespace {

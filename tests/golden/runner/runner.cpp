@@ -1,4 +1,4 @@
-#include "cli/golden/runner.h"
+#include "runner/runner.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +14,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "cli/golden/cases.h"
+#include "runner/cases.h"
 
 namespace segue::golden {
 namespace {

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "cli/golden/case_file.h"
-#include "cli/golden/result.h"
 #include "model/parameters.h"
+#include "runner/case_file.h"
+#include "runner/result.h"
 #include "tensor/arena.h"
 #include "tensor/exec.h"
 

@@ -15,11 +15,11 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "cli/golden/cases.h"
 #include "data/event_store.h"
 #include "data/gather.h"
 #include "data/stream.h"
 #include "data/windows.h"
+#include "runner/cases.h"
 
 namespace segue::golden {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/golden/workspace.h"
+#include "runner/workspace.h"
 
 #include <cstring>
 

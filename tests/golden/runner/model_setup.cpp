@@ -1,4 +1,4 @@
-#include "cli/golden/model_setup.h"
+#include "runner/model_setup.h"
 
 #include <algorithm>
 #include <numeric>

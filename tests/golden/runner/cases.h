@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <string>
 
-#include "cli/golden/case_file.h"
-#include "cli/golden/result.h"
-#include "cli/golden/workspace.h"
+#include "runner/case_file.h"
+#include "runner/result.h"
+#include "runner/workspace.h"
 
 namespace segue::golden {
 

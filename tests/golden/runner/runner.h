@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/golden/result.h"
+#include "runner/result.h"
 #include "tensor/exec.h"
 
 namespace segue::golden {

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "cli/golden/cases.h"
 #include "model/postprocessor.h"
 #include "ops/assemble.h"
+#include "runner/cases.h"
 
 namespace segue::golden {
 void run_positional_encoder(const CaseContext& context) {

@@ -3,8 +3,8 @@
 
 #include <fmt/format.h>
 
-#include "cli/golden/cases.h"
 #include "model/stu.h"
+#include "runner/cases.h"
 
 namespace segue::golden {
 namespace {

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "cli/golden/cases.h"
-#include "cli/golden/model_setup.h"
 #include "model/layout.h"
+#include "runner/cases.h"
+#include "runner/model_setup.h"
 
 namespace segue::golden {
 namespace {

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "cli/golden/runner.h"
+#include "runner/runner.h"
 
 namespace segue::golden {
 namespace {

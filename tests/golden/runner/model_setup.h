@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "batch/batch.h"
-#include "cli/golden/cases.h"
 #include "model/config.h"
 #include "model/ranker.h"
+#include "runner/cases.h"
 #include "sparse/tables.h"
 
 namespace segue::golden {

@@ -7,7 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
-#include "cli/golden/runner.h"
+#include "runner/runner.h"
 
 namespace {
 

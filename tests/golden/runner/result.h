@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/golden/case_file.h"
+#include "runner/case_file.h"
 #include "tensor/exec.h"
 
 namespace segue::golden {

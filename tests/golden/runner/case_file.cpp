@@ -1,4 +1,4 @@
-#include "cli/golden/case_file.h"
+#include "runner/case_file.h"
 
 #include <cmath>
 #include <sstream>

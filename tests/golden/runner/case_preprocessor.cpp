@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "cli/golden/cases.h"
 #include "model/preprocessor.h"
 #include "ops/assemble.h"
+#include "runner/cases.h"
 
 namespace segue::golden {
 namespace {

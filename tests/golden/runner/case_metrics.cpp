@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "cli/golden/cases.h"
 #include "ops/metrics.h"
+#include "runner/cases.h"
 
 namespace segue::golden {
 
