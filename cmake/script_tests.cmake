@@ -6,6 +6,12 @@ set_tests_properties(scripts.yambda PROPERTIES TIMEOUT 60 SKIP_RETURN_CODE 77)
 add_test(NAME scripts.slurm COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/slurm_test.sh)
 set_tests_properties(scripts.slurm PROPERTIES TIMEOUT 60)
 
+if(TARGET segue)
+  add_test(NAME scripts.install COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/install_test.sh
+    ${CMAKE_COMMAND} ${CMAKE_BINARY_DIR} ${PROJECT_VERSION})
+  set_tests_properties(scripts.install PROPERTIES TIMEOUT 60)
+endif()
+
 # SEGUE_PYTHON names the python that has the packages, where it is not python3.
 if(TARGET segue_train_test)
   add_test(NAME scripts.checkpoint

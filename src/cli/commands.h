@@ -32,7 +32,7 @@ void add_config_sources(CLI::App& command, base::ConfigSources& sources, bool fi
 /// The repeatable --set alone.
 void add_sets(CLI::App& command, std::vector<std::string>& sets);
 
-/// "segue 0.1.0 (commit)"
+/// "segue 0.2.0 (commit)"
 std::string version_line();
 
 }  // namespace segue::cli
