@@ -51,8 +51,7 @@ void add_plan(CLI::App& app) {
       line[fmt::format("{}/{}", to_string(p.purpose), p.what)] = p.bytes;
     }
     for (const model::MemorySwitch& s : plan.switches) {
-      line["recompute_saves/" + s.key.substr(s.key.rfind('.') + 1)] =
-          static_cast<double>(s.bytes);
+      line["recompute_saves/" + s.key.substr(s.key.rfind('.') + 1)] = static_cast<double>(s.bytes);
     }
     line["total"] = plan.total();
     print(base::json_line(line) + "\n");

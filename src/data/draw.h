@@ -1,6 +1,9 @@
 #pragma once
 
+#include <array>
+#include <cmath>
 #include <cstdint>
+#include <numbers>
 
 #include "base/rng.h"
 
@@ -34,6 +37,13 @@ inline Draw draw(DrawPurpose purpose, uint64_t key, uint64_t element, uint32_t n
                     static_cast<uint32_t>(purpose)},
                    {static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32)});
   return {uint64_t{r.y} << 32 | r.x, uint64_t{r.w} << 32 | r.z};
+}
+
+/// Two independent numbers from N(0, 1), by Box and Muller.
+inline std::array<double, 2> normals(const Draw& d) {
+  const double length = std::sqrt(-2 * std::log(d.uniform_a()));
+  const double angle = 2 * std::numbers::pi * d.uniform_b();
+  return {length * std::cos(angle), length * std::sin(angle)};
 }
 
 /// floor(bits / 2^64 * range): shares differ by at most range / 2^64, far below what a sample

@@ -143,8 +143,8 @@ void Gatherer::plan_crosses() {
   candidates_ = history_times_ + 1;
 }
 
-void Gatherer::set_schema(Batch& batch) const {
-  const SampleSchema& schema = store_.schema();
+Batch sample_columns(const SampleSchema& schema, bool expand_attributes) {
+  Batch batch;
   batch.add_group("context");
   batch.add_group("history");
   batch.add_group("candidates");
@@ -152,7 +152,7 @@ void Gatherer::set_schema(Batch& batch) const {
   for (const CrossConfig& cross : schema.crosses) batch.add_column(cross.name, kContextGroup);
   batch.add_column("dummy_query_time", kContextGroup);
   batch.add_column("item_id", kHistoryGroup);
-  if (config_.expand_attributes) {
+  if (expand_attributes) {
     for (const AttributeConfig& a : schema.attributes) batch.add_column(a.name, kHistoryGroup);
   }
   batch.add_column("action_weight", kHistoryGroup);
@@ -163,6 +163,7 @@ void Gatherer::set_schema(Batch& batch) const {
   }
   batch.add_column("item_query_time", kCandidateGroup);
   batch.add_column("item_action_weight", kCandidateGroup);
+  return batch;
 }
 
 void Gatherer::check_schema(const Batch& batch) const {
@@ -335,7 +336,9 @@ template <class Sample>
 void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
                             Sample sample) const {
   if (batch.groups.empty()) {
-    set_schema(batch);
+    const int64_t global_samples = batch.global_samples;
+    batch = sample_columns(store_.schema(), config_.expand_attributes);
+    batch.global_samples = global_samples;
   } else {
     check_schema(batch);
     batch.clear();

@@ -32,6 +32,9 @@ struct Question {
   int64_t organic = 1;
 };
 
+/// An empty batch with the columns of gathered samples; see Gatherer.
+Batch sample_columns(const SampleSchema& schema, bool expand_attributes);
+
 /// Turns anchors into samples. History of the anchor at event a of a user starting at s: scan range
 /// [max(s, a - scan_window), a), strictly earlier in store order.
 ///   interleaved  of every pool the last max(1, history_length / pools) positions, united,
@@ -80,7 +83,6 @@ class Gatherer {
   };
 
   void plan_crosses();
-  void set_schema(Batch& batch) const;
   void check_schema(const Batch& batch) const;
   Anchor locate(int64_t position) const;
   Anchor locate(const Question& question) const;

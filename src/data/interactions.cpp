@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <numbers>
+#include <limits>
 
 #include "base/config_checks.h"
 #include "base/error.h"
@@ -24,13 +24,6 @@ constexpr int64_t kSamplesPerTask = 64;
 
 uint64_t key_of(uint64_t seed, Stream stream) {
   return base::splitmix64(base::splitmix64(seed) ^ stream);
-}
-
-/// Two independent numbers from N(0, 1), by Box and Muller.
-std::array<double, 2> normals(const Draw& d) {
-  const double length = std::sqrt(-2 * std::log(d.uniform_a()));
-  const double angle = 2 * std::numbers::pi * d.uniform_b();
-  return {length * std::cos(angle), length * std::sin(angle)};
 }
 
 std::array<double, Interactions::kRank> factors(uint64_t seed, Stream stream, int64_t id) {
@@ -62,12 +55,15 @@ std::vector<float> look_up(const Batch& batch, std::string_view column,
 }  // namespace
 
 void InteractionConfig::validate() const {
-  constexpr int64_t kMostIds = int64_t{1} << 40, kMostSamples = int64_t{1} << 48;
-  base::require_size("users", users, kMostIds);
-  base::require_size("items", items, kMostIds);
-  base::require_size("dense", dense, int64_t{1} << 16);
-  base::require_size("samples", samples, kMostSamples);
-  base::require_share("held_out", held_out);
+  // Far beyond what any memory holds, and small enough that no product of sizes overflows.
+  constexpr int64_t kMostIds = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMostSamples = int64_t{1} << 44;
+  base::require_size("data.interactions.users", users, kMostIds);
+  base::require_size("data.interactions.items", items, kMostIds);
+  base::require_size("data.interactions.dense", dense, int64_t{1} << 16);
+  base::require_size("data.interactions.samples", samples, kMostSamples);
+  base::require_size("data.interactions.passes", passes, 1000);
+  base::require_share("data.interactions.held_out", held_out);
 }
 
 void describe(base::ConfigVisitor& v, InteractionConfig& c) {
@@ -75,6 +71,7 @@ void describe(base::ConfigVisitor& v, InteractionConfig& c) {
   v.field("items", c.items, "items of the log");
   v.field("dense", c.dense, "dense features of a sample");
   v.field("samples", c.samples, "samples of the log");
+  v.field("passes", c.passes, "how often the training part is gone through");
   v.field("held_out", c.held_out, "share of the samples, the last ones, that is evaluated on");
 }
 
@@ -182,9 +179,9 @@ std::vector<float> Interactions::probabilities(const Batch& batch) const {
 InteractionMeans::InteractionMeans(const Interactions& log) {
   struct Counts {
     int64_t samples = 0, positive = 0;
-    void add(bool label) {
+    void add(int64_t label) {
       ++samples;
-      positive += label ? 1 : 0;
+      positive += label;
     }
     double mean(double otherwise) const {
       return samples == 0 ? otherwise
@@ -192,23 +189,19 @@ InteractionMeans::InteractionMeans(const Interactions& log) {
     }
   };
   Counts all;
-  std::vector<Counts> users(static_cast<size_t>(log.config_.users));
-  std::vector<Counts> items(static_cast<size_t>(log.config_.items));
+  std::vector<Counts> users(static_cast<size_t>(log.config().users));
+  std::vector<Counts> items(static_cast<size_t>(log.config().items));
   constexpr int64_t kBlock = 1 << 16;  // samples in memory at a time
-  std::vector<Interactions::Sample> block;
-  for (int64_t first = 0; first < log.num_train_; first += kBlock) {
-    block.resize(static_cast<size_t>(std::min(kBlock, log.num_train_ - first)));
-    base::parallel_for(static_cast<int64_t>(block.size()), kSamplesPerTask,
-                       [&](int64_t begin, int64_t end) {
-                         std::vector<float> dense(static_cast<size_t>(log.config_.dense));
-                         for (int64_t i = begin; i < end; ++i) {
-                           block[static_cast<size_t>(i)] = log.make(first + i, dense);
-                         }
-                       });
-    for (const Interactions::Sample& s : block) {
-      all.add(s.label);
-      users[static_cast<size_t>(s.user)].add(s.label);
-      items[static_cast<size_t>(s.item)].add(s.label);
+  Batch block;
+  for (int64_t first = 0; first < log.num_train(); first += kBlock) {
+    log.fill(first, std::min(kBlock, log.num_train() - first), block);
+    const HostArray<int64_t>& user = block.column("user_id").values;
+    const HostArray<int64_t>& item = block.column("item_id").values;
+    const HostArray<int64_t>& label = block.column("label").values;
+    for (int64_t i = 0; i < block.num_samples(); ++i) {
+      all.add(label[i]);
+      users[static_cast<size_t>(user[i])].add(label[i]);
+      items[static_cast<size_t>(item[i])].add(label[i]);
     }
   }
   of_all_ = all.mean(0.5);

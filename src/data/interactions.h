@@ -15,6 +15,7 @@ struct InteractionConfig {
   int64_t items = 5'000;
   int64_t dense = 16;  // dense features of a sample
   int64_t samples = 1'000'000;
+  int64_t passes = 1;     // over the training part
   double held_out = 0.1;  // share of the samples, the last ones, that is not trained on
 
   void validate() const;  // Error(kConfig)
@@ -66,8 +67,6 @@ class Interactions {
   uint64_t seed_ = 0;
   int64_t num_train_ = 0;
   std::vector<double> weights_;  // w
-
-  friend class InteractionMeans;
 };
 
 /// What a model has to beat: mean labels of the training part, by user or by item; where an id has

@@ -198,7 +198,7 @@ void RandomBatches::plan_columns() {
 /// Gives an unused batch its groups and columns; another batch must have them already.
 void RandomBatches::set_schema(Batch& batch) const {
   const bool fresh = batch.groups.empty() && batch.columns.empty();
-  const auto group_index = [&](const RandomColumn& column) {
+  const auto group_index = [&](const auto& column) {
     const auto found = std::ranges::find(schema_.groups, column.group, &RandomGroup::name);
     if (found == schema_.groups.end()) {
       fail_schema(fmt::format("column `{}` is in group `{}`, which does not exist", column.name,
@@ -211,15 +211,16 @@ void RandomBatches::set_schema(Batch& batch) const {
     for (const RandomColumn& column : schema_.columns) {
       batch.add_column(column.name, group_index(column));
     }
+    for (const RandomNumbers& n : schema_.numbers) batch.add_float_column(n.name, group_index(n));
     return;
   }
-  const bool same = batch.float_columns.empty() &&
-                    std::ranges::equal(batch.groups, schema_.groups, {}, &Batch::Group::name,
+  const auto equal = [&](const auto& a, const auto& b) {
+    return a.name == b.name && a.group == group_index(b);
+  };
+  const bool same = std::ranges::equal(batch.groups, schema_.groups, {}, &Batch::Group::name,
                                        &RandomGroup::name) &&
-                    std::ranges::equal(batch.columns, schema_.columns,
-                                       [&](const Batch::Column& a, const RandomColumn& b) {
-                                         return a.name == b.name && a.group == group_index(b);
-                                       });
+                    std::ranges::equal(batch.columns, schema_.columns, equal) &&
+                    std::ranges::equal(batch.float_columns, schema_.numbers, equal);
   if (!same) fail_schema("the batch to fill has other groups or columns");
 }
 
@@ -246,12 +247,16 @@ void RandomBatches::fill(int64_t step, int64_t first, int64_t count, Batch& batc
     }
   }
   for (Batch::Column& column : batch.columns) column.values.resize(batch.offsets(column).back());
+  for (Batch::FloatColumn& column : batch.float_columns) {
+    column.values.resize(batch.offsets(column).back());
+  }
   base::parallel_for(count, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const uint64_t key = sample_key(step, first + i);
       fill_ids(key, i, batch);
       fill_timestamps(key, i, batch);
       fill_events(key, i, batch);
+      fill_numbers(key, i, batch);
     }
   });
 }
@@ -271,6 +276,18 @@ void RandomBatches::fill_ids(uint64_t key, int64_t sample, Batch& batch) const {
         const uint64_t hash = mix(plan.stream, base::splitmix64(static_cast<uint64_t>(source[p])));
         values[p] = static_cast<int64_t>(hash % range);
       }
+    }
+  }
+}
+
+void RandomBatches::fill_numbers(uint64_t key, int64_t sample, Batch& batch) const {
+  for (Batch::FloatColumn& column : batch.float_columns) {
+    const uint64_t stream = mix(key, base::xxh64(column.name));
+    const std::span<const int64_t> offsets = batch.offsets(column);
+    const int64_t begin = offsets[static_cast<size_t>(sample)];
+    for (int64_t i = begin; i < offsets[static_cast<size_t>(sample) + 1]; ++i) {
+      const Draw d = draw(DrawPurpose::kDistribution, stream, static_cast<uint64_t>(i - begin), 0);
+      column.values[i] = static_cast<float>(normals(d)[0]);
     }
   }
 }

@@ -30,9 +30,14 @@ struct RandomGroup {
   std::string name;
   int64_t fixed_length = -1;  // -1: drawn from the length distribution
 };
+/// A column of floats from N(0, 1), on which nothing depends.
+struct RandomNumbers {
+  std::string name, group;
+};
 struct RandomSchema {
   std::vector<RandomGroup> groups;
   std::vector<RandomColumn> columns;
+  std::vector<RandomNumbers> numbers = {};
 };
 
 struct RandomDataConfig {
@@ -84,6 +89,7 @@ class RandomBatches {
   void fill_ids(uint64_t key, int64_t sample, Batch& batch) const;
   void fill_timestamps(uint64_t key, int64_t sample, Batch& batch) const;
   void fill_events(uint64_t key, int64_t sample, Batch& batch) const;
+  void fill_numbers(uint64_t key, int64_t sample, Batch& batch) const;
   double user_preference(const Batch& batch, int64_t sample, int64_t bit) const;
   double event_probability(int64_t item, double user, int64_t bit) const;  // item -1: none
 

@@ -80,6 +80,8 @@ void describe(ConfigVisitor& v, RecomputeConfig& c) {
 }
 
 void describe(ConfigVisitor& v, ModelConfig& c) {
+  v.choice("family", c.family, {"hstu", "dlrm"},
+           "the HSTU ranker, or a plain DLRM, of which section `dlrm` and the tasks are read");
   v.field("dim", c.dim, "width of the STU stack");
   v.field("heads", c.heads, "attention heads");
   v.field("qk_dim", c.qk_dim, "query and key width of one head");
@@ -115,6 +117,7 @@ void describe(ConfigVisitor& v, ModelConfig& c) {
   v.section("attention", c.attention);
   v.section("identities", c.identities, "exact rewritings that skip work");
   v.section("recompute", c.recompute, "what backward rebuilds instead of keeping");
+  v.section("dlrm", c.dlrm, "a plain DLRM");
 }
 
 void describe(ConfigVisitor& v, OptimizerConfig& c) {
@@ -179,20 +182,6 @@ const char* ModelConfig::why_last_layer_is_full(int64_t most_candidates) const {
 }
 
 void ModelConfig::validate() const {
-  require_size("model.dim", dim, kMostWidth);
-  require_size("model.heads", heads, kMostHeads);
-  require_size("model.qk_dim", qk_dim, kMostWidth);
-  require_size("model.v_dim", v_dim, kMostWidth);
-  require_size("model.layers", layers, kMostLayers);
-  require_size("model.hidden", hidden, kMostWidth);
-  require_size("model.item_hidden", item_hidden, kMostWidth);
-  require_size("model.head_hidden", head_hidden, kMostWidth);
-  require_size("model.max_seq_len", max_seq_len, kMostTokens);
-  require_size("model.position_buckets", position_buckets, kMostBuckets);
-  require_size("model.time_buckets", time_buckets, kMostBuckets, 0);
-  require_number("model.time_pi", time_pi);
-  require_share("model.input_dropout", input_dropout);
-  require_share("model.dropout", dropout);
   if (tasks.empty()) fail_config("model.tasks is empty: name at least one task ([[model.tasks]])");
   std::set<std::string> names;
   for (const TaskConfig& task : tasks) {
@@ -209,6 +198,24 @@ void ModelConfig::validate() const {
                               task.bit, kMostBits));
     }
   }
+  if (family == Family::kDlrm) {
+    dlrm.validate();
+    return;
+  }
+  require_size("model.dim", dim, kMostWidth);
+  require_size("model.heads", heads, kMostHeads);
+  require_size("model.qk_dim", qk_dim, kMostWidth);
+  require_size("model.v_dim", v_dim, kMostWidth);
+  require_size("model.layers", layers, kMostLayers);
+  require_size("model.hidden", hidden, kMostWidth);
+  require_size("model.item_hidden", item_hidden, kMostWidth);
+  require_size("model.head_hidden", head_hidden, kMostWidth);
+  require_size("model.max_seq_len", max_seq_len, kMostTokens);
+  require_size("model.position_buckets", position_buckets, kMostBuckets);
+  require_size("model.time_buckets", time_buckets, kMostBuckets, 0);
+  require_number("model.time_pi", time_pi);
+  require_share("model.input_dropout", input_dropout);
+  require_share("model.dropout", dropout);
   names.clear();
   for (const ContextualFeature& f : contextual) {
     require_size("model.contextual.max_length", f.max_length, kMostTokens);
@@ -295,24 +302,6 @@ Preset yambda_5b() {
 }
 
 }  // namespace
-
-int64_t embedding_dim(const ModelConfig& model, const sparse::TablesConfig& tables) {
-  const sparse::TableConfig* first = nullptr;
-  const auto look_up = [&](const std::string& name) {
-    const auto table = std::ranges::find(tables.tables, name, &sparse::TableConfig::name);
-    if (table == tables.tables.end()) return;
-    if (first == nullptr) first = &*table;
-    if (tables.dim_of(*table) == tables.dim_of(*first)) return;
-    base::fail_config(fmt::format(
-        "table `{}` has rows of width {}, table `{}` of width {}: the model needs one width in all "
-        "tables that its features look up; give them the same `dim`, or leave it to sparse.dim",
-        table->name, tables.dim_of(*table), first->name, tables.dim_of(*first)));
-  };
-  look_up(model.item.table);
-  for (const SequenceFeature& f : model.additional) look_up(f.table);
-  for (const ContextualFeature& f : model.contextual) look_up(f.table);
-  return first == nullptr ? tables.dim : tables.dim_of(*first);
-}
 
 Preset preset(std::string_view name) {
   if (name == "yambda-5b") return yambda_5b();

@@ -7,12 +7,14 @@
 
 #include "attention/hstu_mask.h"
 #include "base/config.h"
+#include "model/dlrm_config.h"
 #include "ops/loss.h"
 #include "ops/optimizer.h"
 #include "sparse/tables_config.h"
 
 namespace segue::model {
 
+enum class Family { kHstu, kDlrm };
 enum class LayerKind { kConcat, kGated };
 enum class OutputNorm { kLayer, kGroup };
 enum class TokenKind { kMerged, kInterleaved };
@@ -81,7 +83,9 @@ struct RecomputeConfig {
 };
 void describe(base::ConfigVisitor& v, RecomputeConfig& c);
 
+/// `family` says which model; tasks are everyone's, `dlrm` is the DLRM's, the rest is the ranker's.
 struct ModelConfig {
+  Family family = Family::kHstu;
   int64_t dim = 512;
   int64_t heads = 4;
   int64_t qk_dim = 128;  // per head
@@ -118,6 +122,7 @@ struct ModelConfig {
   AttentionConfig attention;
   IdentityConfig identities;
   RecomputeConfig recompute;
+  DlrmConfig dlrm;
 
   static constexpr double kStuEps = 1e-6;
   static constexpr double kNormEps = 1e-5;
@@ -157,10 +162,6 @@ struct OptimizerConfig {
   void validate() const;  // Error(kConfig)
 };
 void describe(base::ConfigVisitor& v, OptimizerConfig& c);
-
-/// Width of the table rows that the model reads. Error(kConfig) naming the table when those that
-/// its features look up differ; tables that it does not look up may have any width.
-int64_t embedding_dim(const ModelConfig& model, const sparse::TablesConfig& tables);
 
 /// Model, tables and optimizer of a published configuration; Error(kConfig) with the known names.
 struct Preset {

@@ -11,6 +11,7 @@
 #include "base/config_checks.h"
 #include "base/error.h"
 #include "base/stage.h"
+#include "model/dlrm.h"
 #include "model/ranker.h"
 #include "ops/optimizer.h"
 
@@ -23,18 +24,26 @@ std::vector<MemorySwitch> Model::memory_switches(const StepBounds&, Precision, D
   return {};
 }
 
-void Model::check_demands(const sparse::TablesConfig& tables) const {
+int64_t Model::check_demands(const sparse::TablesConfig& tables) const {
   std::set<std::string> names;
+  const sparse::TableConfig* first = nullptr;
   for (const ColumnDemand& d : demands()) {
     if (d.column.empty()) base::fail_config(fmt::format("{} names no column", d.key));
     if (!names.insert(d.column).second) {
       base::fail_config(fmt::format(
           "column `{}` is read by two features of the model; give each its own", d.column));
     }
-    if (d.role == ColumnDemand::Role::kId) {
-      tables.id(d.table, fmt::format("{} `{}`", d.key, d.column));
-    }
+    if (d.role != ColumnDemand::Role::kId) continue;
+    const sparse::TableId id = tables.id(d.table, fmt::format("{} `{}`", d.key, d.column));
+    const sparse::TableConfig& table = tables.tables[static_cast<size_t>(id)];
+    if (first == nullptr) first = &table;
+    if (tables.dim_of(table) == tables.dim_of(*first)) continue;
+    base::fail_config(fmt::format(
+        "table `{}` has rows of width {}, table `{}` of width {}: the model needs one width in all "
+        "tables that its features look up; give them the same `dim`, or leave it to sparse.dim",
+        table.name, tables.dim_of(table), first->name, tables.dim_of(*first)));
   }
+  return first == nullptr ? tables.dim : tables.dim_of(*first);
 }
 
 void Model::allocate(sparse::Tables& tables, Device device, DType parameter_dtype, uint64_t seed) {
@@ -198,6 +207,7 @@ Pass Model::run(const Exec& exec, PreparedBatch& batch, const PassOptions& optio
 }
 
 std::unique_ptr<Model> make_model(const ModelConfig& config, const sparse::TablesConfig& tables) {
+  if (config.family == Family::kDlrm) return std::make_unique<Dlrm>(config, tables);
   return std::make_unique<Ranker>(config, tables);
 }
 

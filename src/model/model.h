@@ -215,8 +215,9 @@ class Model {
 
  protected:
   explicit Model(std::vector<TaskConfig> tasks);
-  /// Error(kConfig) unless every column has a name and one reader, and what is looked up a table.
-  void check_demands(const sparse::TablesConfig& tables) const;
+  /// Error(kConfig) unless every column has a name and one reader, and what is looked up a table,
+  /// all of one width, which it returns. Tables that nobody looks up may have any.
+  int64_t check_demands(const sparse::TablesConfig& tables) const;
 
   /// Begins the look-ups of a batch: ticket, looked_up, first_row, slots.
   void look_up(std::span<const sparse::Lookup> lookups, sparse::Mode mode,

@@ -48,7 +48,6 @@ class Parameters {
   /// What the optimizer keeps, under the names that it gives it (ops::dense_states).
   std::span<const std::string_view> state_names() const { return state_names_; }
   std::span<const Tensor> states() const { return states_; }
-  Tensor first_moments() const { return states_.front(); }
   void zero_grads(const Stream* stream = nullptr) const { zero(grads_, stream); }
   /// All values in the type of activations, in exec's arena, where that is another type: products
   /// take them so (Exec::rounded_parameters).

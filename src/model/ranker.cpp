@@ -20,8 +20,7 @@ Ranker::Ranker(const ModelConfig& config, sparse::Tables& tables, Device device,
 Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
     : Model(config.tasks), config_(config), tables_config_(tables) {
   config.validate();
-  check_demands(tables);
-  embedding_dim_ = embedding_dim(config, tables);
+  embedding_dim_ = check_demands(tables);
   sequence_tables_.push_back(tables.id(config.item.table));
   for (const SequenceFeature& f : config.additional) sequence_tables_.push_back(tables.id(f.table));
   for (const ContextualFeature& f : config.contextual) {

@@ -79,7 +79,7 @@ int64_t Ranker::most_events(int64_t candidates) const {
 }
 
 StepMemory Ranker::step_memory(const StepBounds& bounds, Precision precision, Device device) const {
-  return model::step_memory(config_, tables_config_, bounds, precision, device);
+  return model::step_memory(config_, tables_config_, embedding_dim_, bounds, precision, device);
 }
 
 int64_t Ranker::batch_memory(const StepBounds& bounds) const {
@@ -95,7 +95,8 @@ std::vector<MemorySwitch> Ranker::memory_switches(const StepBounds& bounds, Prec
     const auto bytes = [&](bool on) {
       ModelConfig c = config_;
       c.recompute.*member = on;
-      return model::step_memory(c, tables_config_, bounds, precision, device).total();
+      return model::step_memory(c, tables_config_, embedding_dim_, bounds, precision, device)
+          .total();
     };
     switches.push_back({fmt::format("model.recompute.{}", name), config_.recompute.*member,
                         bytes(false) - bytes(true)});

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "model/dense_optimizer.h"
 #include "model/flops.h"
+#include "model/model_test_util.h"
 #include "model/ranker_test_util.h"
 #include "ops/test_util.h"
 
@@ -17,59 +18,9 @@ namespace {
 
 using ops::test::TestBed;
 
-/// Directional derivatives of the loss along random directions in all parameters and all table
-/// rows.
 void check_gradients(const ModelConfig& config, const Batch& batch) {
   TinyRanker f(config);
-  const Pass pass = f.run(batch);
-  const std::span<double> values = f.ranker.parameters().values().span<double>();
-  const std::span<double> grads = f.ranker.parameters().grads().span<double>();
-  const std::vector<double> gradient(grads.begin(), grads.end());
-  const auto loss = [&] {
-    Arena::Mark mark(*f.bed.exec.arena);
-    return f.ranker.run(f.bed.exec, batch, {}).loss;
-  };
-  constexpr double kStep = 1e-5;
-  // Every parameter tensor on its own, so that a small one cannot hide behind a large one.
-  int64_t begin = 0;
-  for (const Parameter& p : f.ranker.parameters().all()) {
-    const int64_t n = p.value.elements();
-    double expected = 0;
-    const std::vector<double> saved(values.begin() + begin, values.begin() + begin + n);
-    const auto move = [&](double step) {
-      for (int64_t i = 0; i < n; ++i) {
-        values[static_cast<size_t>(begin + i)] =
-            saved[static_cast<size_t>(i)] + step * TestBed::number(77, begin + i);
-      }
-    };
-    for (int64_t i = 0; i < n; ++i) {
-      expected += gradient[static_cast<size_t>(begin + i)] * TestBed::number(77, begin + i);
-    }
-    move(kStep);
-    const double above = loss();
-    move(-kStep);
-    const double below = loss();
-    move(0);
-    EXPECT_NEAR(expected, (above - below) / (2 * kStep), 1e-6 * std::max(1.0, std::abs(expected)))
-        << p.name;
-    begin += n;
-  }
-  for (int64_t t = 0; t < f.tables.count(); ++t) {
-    const auto id = static_cast<sparse::TableId>(t);
-    const Tensor& g = pass.row_gradients[static_cast<size_t>(t)];
-    const auto ids = pass.ticket.slots(id);
-    for (size_t u = 0; u < ids.size(); ++u) {
-      double* row = f.tables.table(id).resident().weights.row<double>(ids[u]);
-      const double saved = row[2];
-      row[2] = saved + kStep;
-      const double above = loss();
-      row[2] = saved - kStep;
-      const double below = loss();
-      row[2] = saved;
-      EXPECT_NEAR(g.row<double>(static_cast<int64_t>(u))[2], (above - below) / (2 * kStep), 1e-6)
-          << "table " << t << " row " << ids[u];
-    }
-  }
+  expect_gradients(f.ranker, f.bed.exec, batch);
 }
 
 TEST(RankerTest, GradientsMatchFiniteDifferences) { check_gradients(tiny_config(), tiny_batch()); }
@@ -235,7 +186,7 @@ TEST(DenseOptimizerTest, ClipsByTheGlobalNorm) {
   const DenseUpdate u = update_dense(bed.exec, c, 0, parameters);
   EXPECT_DOUBLE_EQ(u.gradient_norm, 5);
   EXPECT_NEAR(u.clip_scale, 0.2, 1e-6);
-  EXPECT_NEAR(parameters.first_moments().ptr<double>()[0], 0.05 * 3 * u.clip_scale, 1e-12);
+  EXPECT_NEAR(parameters.states()[0].ptr<double>()[0], 0.05 * 3 * u.clip_scale, 1e-12);
 }
 
 }  // namespace

@@ -40,11 +40,11 @@ class Walk {
 /// The step, call by call, in the order of ranker*.cpp, stu*.cpp, mlp.cpp and preprocessor.cpp.
 class Step {
  public:
-  Step(const ModelConfig& m, const sparse::TablesConfig& tables, const StepBounds& bounds,
-       Precision precision, Device device)
+  Step(const ModelConfig& m, const sparse::TablesConfig& tables, int64_t embedding_dim,
+       const StepBounds& bounds, Precision precision, Device device)
       : m_(m),
         tables_(tables),
-        embedding_dim_(embedding_dim(m, tables)),
+        embedding_dim_(embedding_dim),
         device_(device),
         on_gpu_(device.is_cuda()),
         rounds_(precision == Precision::kBf16) {
@@ -325,8 +325,9 @@ class Step {
 }  // namespace
 
 StepMemory step_memory(const ModelConfig& model, const sparse::TablesConfig& tables,
-                       const StepBounds& bounds, Precision precision, Device device) {
-  StepMemory memory = Step(model, tables, bounds, precision, device).run();
+                       int64_t embedding_dim, const StepBounds& bounds, Precision precision,
+                       Device device) {
+  StepMemory memory = Step(model, tables, embedding_dim, bounds, precision, device).run();
   constexpr int64_t kSmall = int64_t{64} << 20;
   memory.margin = kSmall + (device.is_cpu() ? memory.total() : 0);
   return memory;

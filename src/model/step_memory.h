@@ -32,7 +32,8 @@ struct StepMemory {
 
 /// Follows the step's calls and adds up what they take; it computes nothing.
 StepMemory step_memory(const ModelConfig& model, const sparse::TablesConfig& tables,
-                       const StepBounds& bounds, Precision precision, Device device);
+                       int64_t embedding_dim, const StepBounds& bounds, Precision precision,
+                       Device device);
 
 /// Bytes of a prepared batch on the device, at most.
 int64_t batch_memory(const ModelConfig& model, const StepBounds& bounds);

@@ -12,7 +12,7 @@
 //   kName      as papers and logs write it
 //   kStates    the names of the arrays it keeps, one number each for every parameter
 //   apply      (gradient scaled by the clip factor, the element, its numbers in the order of
-//              kStates)
+//              kStates; as an array of them nvcc contracts other products, and bits change)
 // and a line in dispatch_dense.
 
 namespace segue::ops {

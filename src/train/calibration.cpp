@@ -34,6 +34,7 @@ RunConfig calibration_config(const RunConfig& config, int ranks) {
   const int64_t longest = std::max<int64_t>(1, step_bounds(config, *make_model(config)).events);
   RunConfig c = config;
   c.data.store.clear();
+  c.data.interactions.samples = 0;
   c.data.batch_size = samples_of(config, ranks, std::max<int64_t>(1, longest / 4));
   c.data.random = {};
   c.data.random.lengths.low = longest;

@@ -64,6 +64,7 @@ report::MllogHyperparameters mllog_hyperparameters(const RunConfig& c, int64_t t
   h.train_samples = train_samples;
   h.eval_samples = eval_samples;
   h.max_sequence_length = make_model(c)->most_tokens();
+  h.opt_name = ops::published_name(c.optimizer.kind);
   h.opt_base_learning_rate = c.optimizer.lr;
   h.opt_adam_beta_1 = c.optimizer.beta1;
   h.opt_adam_beta_2 = c.optimizer.beta2;

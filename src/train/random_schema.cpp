@@ -39,6 +39,10 @@ data::RandomSchema random_schema(const model::Model& model, const sparse::Tables
         schema.groups.end()) {
       schema.groups.push_back(group);
     }
+    if (d.role == ColumnDemand::Role::kNumber) {
+      schema.numbers.push_back({d.column, group.name});
+      continue;
+    }
     data::RandomColumn column;
     column.name = d.column;
     column.group = group.name;

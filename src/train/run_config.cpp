@@ -72,7 +72,7 @@ void RunConfig::validate() const {
   const auto made = make_model(*this);
   if (data.is_random()) {
     check_random(*this, *made);
-  } else {
+  } else if (!data.store.empty()) {
     history_budget(*this);
   }
 }

@@ -14,6 +14,7 @@
 #include "data/baselines.h"
 #include "data/inspect.h"
 #include "ops/metrics.h"
+#include "ops/optimizer.h"
 #include "tensor/device_memory.h"
 #include "train/checkpoint.h"
 #include "train/run_state.h"
@@ -39,7 +40,9 @@ Checkpoint open_checkpoint(const std::string& path) {
 /// does not hold.
 void require_size(const Checkpoint& checkpoint, const RunConfig& config) {
   const auto model = make_model(config);
-  double values = 3 * static_cast<double>(model->parameters().count());  // with both moments
+  const size_t states = ops::dense_states(config.optimizer.kind).size();
+  double values =
+      static_cast<double>(1 + states) * static_cast<double>(model->parameters().count());
   for (const sparse::TableConfig& t : config.sparse.tables) {
     values += static_cast<double>(t.rows) * static_cast<double>(config.sparse.dim_of(t));
   }
@@ -75,7 +78,7 @@ void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
 }
 
 const std::string& store_of(const RunConfig& config) {
-  if (config.data.is_random()) {
+  if (config.data.store.empty()) {
     fail(ErrorCode::kInvalidArgument,
          "the run was trained on random samples; give a store with --set data.store=PATH");
   }
@@ -107,7 +110,7 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
 
 StoreScorer::StoreScorer(const RunConfig& config)
     : batch_size_(config.data.batch_size),
-      store_(store_of(config), samples_for(config, data::schema_for(config.data.store).samples()),
+      store_(store_of(config), samples_for(config, data::schema_for(store_of(config)).samples()),
              config.data.index, config.data.verify),
       gatherer_(store_, gather_config(config, store_)),
       stream_(store_, config.data.stream_config()),
@@ -156,7 +159,7 @@ void StoreScorer::score(Trainer& trainer, std::span<const data::Question> questi
 
 Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,
                     std::span<const int64_t> positions) {
-  Evaluator evaluator(model.config.model.tasks);
+  Evaluator evaluator(model.trainer->model().tasks());
   scorer.score(*model.trainer, positions, [&](const model::Pass& pass) { evaluator.add(pass); });
   return evaluator.result();
 }

@@ -65,6 +65,7 @@ RunConfig share_of(const RunConfig& config, int ranks) {
 }
 
 int64_t longest_history(const RunConfig& config) {
+  if (config.data.has_interactions()) return 0;
   return config.data.is_random() ? longest_history(config.data.random.lengths)
                                  : history_budget(config);
 }

@@ -17,6 +17,7 @@
 #include "data/inspect.h"
 #include "data/random_batches.h"
 #include "ops/metrics.h"
+#include "train/interaction_source.h"
 #include "train/oracle.h"
 #include "train/random_schema.h"
 
@@ -154,27 +155,10 @@ class StoreSource final : public Source {
   std::unique_ptr<data::StoreVerifier> verifier_;
 };
 
-/// Columns of gathered samples; see Gatherer.
-std::vector<std::string> columns_of(const data::SampleSchema& schema) {
-  std::vector<std::string> names = {"uid",
-                                    "dummy_query_time",
-                                    "item_id",
-                                    "action_weight",
-                                    "action_timestamp",
-                                    "item_candidate_id",
-                                    "item_query_time",
-                                    "item_action_weight"};
-  for (const data::CrossConfig& cross : schema.crosses) names.push_back(cross.name);
-  for (const data::AttributeConfig& attribute : schema.attributes) {
-    names.push_back(attribute.name);
-    names.push_back("item_candidate_" + attribute.name);
-  }
-  return names;
-}
-
-void require_column(std::span<const std::string> names, const std::string& key,
-                    const std::string& name) {
-  if (std::ranges::find(names, name) != names.end()) return;
+void require_column(const Batch& samples, const std::string& key, const std::string& name) {
+  if (samples.find_column(name) != nullptr) return;
+  std::vector<std::string> names;
+  for (const Batch::Column& column : samples.columns) names.push_back(column.name);
   const std::string nearest = base::nearest_name(name, names);
   fail(ErrorCode::kConfig,
        fmt::format("{} reads column `{}`, which samples of the store do not have; {}", key, name,
@@ -192,9 +176,9 @@ data::GatherConfig gather_config(const RunConfig& config, const data::EventStore
 }
 
 data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema) {
-  const std::vector<std::string> names = columns_of(schema);
+  const Batch samples = data::sample_columns(schema, /*expand_attributes=*/true);
   for (const model::ColumnDemand& d : make_model(config)->demands()) {
-    require_column(names, d.key, d.column);
+    require_column(samples, d.key, d.column);
     // A hash may be cut to any size; the table that is looked up decides.
     for (data::CrossConfig& cross : schema.crosses) {
       if (cross.name != d.column || d.table.empty()) continue;
@@ -213,6 +197,7 @@ std::unique_ptr<data::StoreVerifier> verify_in_background(const data::EventStore
 
 std::unique_ptr<Source> make_source(const RunConfig& config, int rank, int ranks, bool verifies) {
   const base::Stage stage("open data");
+  if (config.data.has_interactions()) return make_interaction_source(config, rank, ranks);
   if (config.data.is_random()) return std::make_unique<RandomSource>(config, rank, ranks);
   return std::make_unique<StoreSource>(config, rank, ranks, verifies);
 }

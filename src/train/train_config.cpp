@@ -32,6 +32,8 @@ void describe(base::ConfigVisitor& v, DataConfig& c) {
   v.section("stream", c.stream, "order of samples from a store, and what is held out");
   v.section("loader", c.loader, "threads that fill batches from a store");
   v.section("random", c.random, "random samples whose labels depend on their ids");
+  v.section("interactions", c.interactions,
+            "a made-up log of users and items whose truth is known; samples = 0: none");
 }
 
 void describe(base::ConfigVisitor& v, TrainConfig& c) {
@@ -126,6 +128,11 @@ void DataConfig::validate() const {
   stream_config().validate();
   loader.validate();
   random_config().validate();
+  if (!has_interactions()) return;
+  interactions.validate();
+  if (!store.empty()) {
+    fail_config("data.store and data.interactions.samples are both set; samples come from one");
+  }
 }
 
 void TrainConfig::validate() const {

@@ -6,6 +6,7 @@
 
 #include "base/config.h"
 #include "data/gather.h"
+#include "data/interactions.h"
 #include "data/loader.h"
 #include "data/random_batches.h"
 #include "data/stream.h"
@@ -14,7 +15,8 @@
 
 namespace segue::train {
 
-/// Where samples come from: an event store in time order, or random ones.
+/// Where samples come from: an event store in time order, a made-up log of interactions, or at
+/// random.
 struct DataConfig {
   std::string store;  // empty: random samples
   std::string index;  // where to keep what is derived from a read-only store
@@ -24,8 +26,10 @@ struct DataConfig {
   data::StreamConfig stream;
   data::LoaderConfig loader;
   data::RandomDataConfig random;
+  data::InteractionConfig interactions{.samples = 0};
 
-  bool is_random() const { return store.empty(); }
+  bool has_interactions() const { return interactions.samples > 0; }
+  bool is_random() const { return store.empty() && !has_interactions(); }
   data::StreamConfig stream_config() const;  // with the batch size
   data::RandomDataConfig random_config() const;
   void validate() const;  // Error(kConfig)

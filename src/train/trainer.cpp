@@ -87,6 +87,7 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks& ranks, RunPlan p
       window_(model_->tasks(), config.train.metric_window) {
   model_->allocate(tables_, device, parameter_dtype(config.train.precision),
                    static_cast<uint64_t>(config.train.seed));
+  model_->parameters().allocate_states(config.optimizer.kind);
   prepared_ = model_->new_batch();
   if (ranks_.alone()) return;
   model_->set_head_group(ranks_.heads.get());

@@ -1,0 +1,330 @@
+#include "model/dlrm.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/config_checks.h"
+#include "base/error.h"
+#include "base/stage.h"
+#include "model/precision.h"
+#include "ops/bags.h"
+#include "ops/deferred_sums.h"
+#include "ops/interaction.h"
+#include "ops/loss.h"
+#include "ops/rows.h"
+
+namespace segue::model {
+
+struct Dlrm::Prepared final : PreparedBatch {
+  /// One feature: a bag of ids for every row.
+  struct Bag {
+    Part<int64_t> offsets;                    // [rows + 1]
+    Part<int32_t> index, bag;                 // [ids]: table row (-1: none), bag
+    Part<int32_t> sorted_keys, sorted_items;  // of the index, for a GPU: see ops::sort_index
+  };
+  std::vector<int64_t> row_offsets{0};  // [samples + 1]
+  std::vector<Bag> bags;
+  Part<float> dense;                      // [rows, dense features]
+  Part<double> dense_double;              // instead, for models in double
+  std::vector<Part<float>> label_values;  // per task
+  std::vector<Part<double>> label_values_double;
+  bool in_double = false;
+};
+
+struct Dlrm::Forward {
+  Tensor table_rows;
+  DenseStack::Saved bottom, top;
+  Tensor vectors;  // [rows, sum of their widths]
+  Tensor crossed;  // what the top MLP reads
+};
+
+Dlrm::Dlrm(const ModelConfig& config, const sparse::TablesConfig& tables)
+    : Model(config.tasks), config_(config.dlrm), tables_config_(tables) {
+  config.validate();
+  dim_ = check_demands(tables);
+  for (const BagFeature& f : config_.features) feature_tables_.push_back(tables.id(f.table));
+  if (config_.interaction == Interaction::kDot && config_.has_dense() &&
+      config_.bottom.back() != dim_) {
+    base::fail_config(fmt::format(
+        "model.dlrm.interaction = \"dot\" multiplies vectors of one width, but model.dlrm.bottom "
+        "ends with {} and table rows have {}; make them equal",
+        config_.bottom.back(), dim_));
+  }
+  std::vector<int64_t> widths{interaction_columns()};
+  widths.insert(widths.end(), config_.top.begin(), config_.top.end());
+  widths.push_back(static_cast<int64_t>(config.tasks.size()));
+  top_ = std::make_unique<DenseStack>(parameters_, "top_mlp",
+                                      DenseStackConfig{.widths = widths, .final_relu = false});
+  top_parameters_ = parameters_.all().size();
+  if (!config_.has_dense()) return;
+  widths = {config_.dense_features};
+  widths.insert(widths.end(), config_.bottom.begin(), config_.bottom.end());
+  bottom_ =
+      std::make_unique<DenseStack>(parameters_, "bottom_mlp", DenseStackConfig{.widths = widths});
+}
+
+int64_t Dlrm::vectors() const {
+  return static_cast<int64_t>(config_.features.size()) + (config_.has_dense() ? 1 : 0);
+}
+
+int64_t Dlrm::interaction_columns() const {
+  const auto bags = static_cast<int64_t>(config_.features.size());
+  if (config_.interaction == Interaction::kDot)
+    return ops::dot_interaction_columns(vectors(), dim_);
+  return bags * dim_ + (config_.has_dense() ? config_.bottom.back() : 0);
+}
+
+// ---- a pass ----
+
+Dlrm::Forward Dlrm::forward(const Exec& exec, Prepared& batch, const UploadBlock::Placed& placed,
+                            const PassResults& results) const {
+  const int64_t rows = batch.num_labels;
+  Forward f;
+  f.table_rows = tables_->rows(exec, batch.ticket, batch.looked_up);
+  const int64_t in_front = bottom_ ? bottom_->out() : 0;
+  f.vectors = exec.activation({rows, in_front + dim_ * std::ssize(batch.bags)});
+  if (bottom_) {
+    const Tensor given =
+        batch.in_double ? placed.tensor(batch.dense_double) : placed.tensor(batch.dense);
+    f.bottom =
+        bottom_->forward(exec, as_activation(exec, given.reshape({rows, config_.dense_features})));
+    ops::convert(exec, f.bottom.y(), f.vectors.columns(0, in_front));
+  }
+  for (size_t i = 0; i < batch.bags.size(); ++i) {
+    const Prepared::Bag& bag = batch.bags[i];
+    ops::bag_sum_forward(exec, f.table_rows, placed.tensor(bag.index), placed.tensor(bag.offsets),
+                         f.vectors.columns(in_front + static_cast<int64_t>(i) * dim_, dim_));
+  }
+  f.crossed = f.vectors;
+  if (config_.interaction == Interaction::kDot) {
+    f.crossed = exec.activation({rows, interaction_columns()});
+    ops::dot_interaction_forward(exec, f.vectors, vectors(), f.crossed);
+  }
+  const bool in_place = results.logits.dtype == exec.dtype();
+  f.top = top_->forward(exec, f.crossed, in_place ? results.logits : Tensor());
+  if (!in_place) ops::convert(exec, f.top.y(), results.logits);
+  return f;
+}
+
+Tensor Dlrm::loss(const Exec& exec, const Prepared& batch, const UploadBlock::Placed& placed,
+                  double denominator, const PassResults& results) const {
+  const Exec wide = wide_exec(exec);
+  const Tensor dlogits = wide.activation({batch.num_labels, results.logits.size(1)});
+  for (size_t k = 0; k < tasks().size(); ++k) {
+    const auto column = static_cast<int64_t>(k);
+    const Tensor labels = batch.in_double ? placed.tensor(batch.label_values_double[k])
+                                          : placed.tensor(batch.label_values[k]);
+    ops::loss_forward_backward(wide, tasks()[k].kind, results.logits.column(column), labels, {},
+                               tasks()[k].weight / denominator, dlogits.column(column),
+                               results.predictions.select(column),
+                               results.losses.narrow(0, column, 1));
+  }
+  return rounded_activation(exec, dlogits);
+}
+
+Tensor Dlrm::backward(const Exec& exec, const Prepared& batch, const UploadBlock::Placed& placed,
+                      const Forward& saved, const Tensor& dlogits,
+                      const PassOptions& options) const {
+  const int64_t rows = batch.num_labels;
+  const Tensor table_gradients = exec.statistic({batch.table_rows, dim_});
+  zero(table_gradients, exec.stream);
+  const Arena::Mark scratch(*exec.arena);
+  const Tensor dcrossed = exec.activation({rows, saved.crossed.size(1)});
+  top_->backward(exec, saved.top, dlogits, dcrossed);
+  if (options.gradients_ready) options.gradients_ready(0);
+  Tensor dvectors = dcrossed;
+  if (config_.interaction == Interaction::kDot) {
+    dvectors = exec.activation({rows, saved.vectors.size(1)});
+    ops::dot_interaction_backward(exec, dcrossed, saved.vectors, vectors(), dvectors);
+  }
+  const int64_t in_front = bottom_ ? bottom_->out() : 0;
+  if (bottom_) bottom_->backward(exec, saved.bottom, dvectors.columns(0, in_front), {});
+  for (size_t i = 0; i < batch.bags.size(); ++i) {
+    const Prepared::Bag& bag = batch.bags[i];
+    const Arena::Mark of_bag(*exec.arena);
+    ops::SortedIndex sorted;
+    if (exec.device.is_cuda()) {
+      sorted = {placed.tensor(bag.sorted_keys), placed.tensor(bag.sorted_items)};
+    }
+    ops::bag_sum_backward(exec, dvectors.columns(in_front + static_cast<int64_t>(i) * dim_, dim_),
+                          placed.tensor(bag.index), placed.tensor(bag.bag), table_gradients,
+                          sorted);
+  }
+  return table_gradients;
+}
+
+Pass Dlrm::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOptions& options) {
+  auto& batch = static_cast<Prepared&>(prepared);
+  Exec exec = caller;
+  exec.rounded_parameters = parameters_.rounded(exec);
+  ops::DeferredSums sums(exec);
+  exec.sums = &sums;
+  PassOptions whole = options;
+  if (options.gradients_ready) {
+    whole.gradients_ready = [&](size_t bucket) {
+      sums.flush();
+      options.gradients_ready(bucket);
+    };
+  }
+  const double denominator =
+      std::max(1.0, options.loss_denominator.value_or(static_cast<double>(batch.num_labels)));
+
+  std::optional<base::Stage> stage("forward");
+  const UploadBlock::Placed placed = batch.block.place(exec);
+  Pass pass = start_pass(exec, batch, placed, options.training);
+  const Forward saved = forward(exec, batch, placed, pass.results);
+  if (options.probe) options.probe("crossed", saved.crossed);
+  const Tensor dlogits = loss(exec, batch, placed, denominator, pass.results);
+  Tensor table_gradients;
+  if (options.training) {
+    stage.reset();
+    stage.emplace("backward");
+    table_gradients = backward(exec, batch, placed, saved, dlogits, whole);
+    sums.flush();
+  }
+  end_pass(exec, batch, table_gradients, options, pass);
+  return pass;
+}
+
+// ---- the host's part ----
+
+std::unique_ptr<PreparedBatch> Dlrm::new_batch() const { return std::make_unique<Prepared>(); }
+
+void Dlrm::prepare(const Batch& batch, int64_t /*micro_batch_tokens*/, sparse::Mode mode,
+                   PreparedBatch& prepared) {
+  auto& out = static_cast<Prepared&>(prepared);
+  batch.validate();
+  out.block.clear();
+  if (parameters_.values().device.is_cuda()) out.block.set_memory(HostMemory::kPinned);
+  out.in_double = parameters_.values().dtype == DType::kF64;
+
+  std::vector<sparse::Lookup> lookups;
+  for (size_t i = 0; i < config_.features.size(); ++i) {
+    const std::string& column = config_.features[i].column;
+    lookups.push_back({feature_tables_[i], column, batch.column(column).values.span()});
+  }
+  look_up(lookups, mode, out);
+  prepare_labels(batch, out);
+  prepare_bags(batch, out);
+  if (bottom_) prepare_dense(batch, out);
+}
+
+void Dlrm::prepare_labels(const Batch& batch, Prepared& out) const {
+  const Batch::Column& column = batch.column(config_.label);
+  const std::span<const int64_t> offsets = batch.offsets(column);
+  out.row_offsets.assign(offsets.begin(), offsets.end());
+  const auto samples = static_cast<size_t>(batch.num_samples());
+  out.sample_labels.resize(samples);
+  for (size_t b = 0; b < samples; ++b) out.sample_labels[b] = offsets[b + 1] - offsets[b];
+  out.num_labels = out.row_offsets.back();
+  const auto rows = static_cast<size_t>(out.num_labels);
+  out.labels.resize(tasks().size() * rows);
+  out.label_values.clear();
+  out.label_values_double.clear();
+  for (size_t k = 0; k < tasks().size(); ++k) {
+    const TaskConfig& task = tasks()[k];
+    const std::span<float> values(out.labels.data() + k * rows, rows);
+    for (size_t r = 0; r < rows; ++r) {
+      const int64_t bits = column.values[static_cast<int64_t>(r)];
+      values[r] = task.kind == ops::TaskKind::kBinary ? static_cast<float>((bits & task.bit) > 0)
+                                                      : static_cast<float>(bits);
+    }
+    if (out.in_double) {
+      out.label_values_double.push_back(out.block.add<double>(out.num_labels));
+      std::ranges::copy(values, out.block.span(out.label_values_double.back()).begin());
+    } else {
+      out.label_values.push_back(out.block.add(std::span<const float>(values)));
+    }
+  }
+}
+
+/// Candidates have one id each; what is the sample's counts for each of its rows.
+void Dlrm::prepare_bags(const Batch& batch, Prepared& out) const {
+  const int64_t samples = batch.num_samples();
+  const bool on_gpu = parameters_.values().device.is_cuda();
+  out.token_offsets.assign(static_cast<size_t>(samples) + 1, 0);
+  out.bags.resize(config_.features.size());
+  std::vector<int64_t> offsets;
+  std::vector<int32_t> index;
+  for (size_t i = 0; i < config_.features.size(); ++i) {
+    const BagFeature& feature = config_.features[i];
+    const std::span<const int64_t> of_samples = batch.offsets(batch.column(feature.column));
+    const std::span<const int32_t> inverse = out.ticket.inverse(static_cast<int64_t>(i));
+    const auto first_row =
+        static_cast<int32_t>(out.first_row[static_cast<size_t>(feature_tables_[i])]);
+    offsets.assign(1, 0);
+    index.clear();
+    const auto take = [&](int64_t begin, int64_t end) {
+      for (int64_t at = begin; at < end; ++at) {
+        const int32_t place = inverse[static_cast<size_t>(at)];
+        index.push_back(place < 0 ? place : place + first_row);
+      }
+      offsets.push_back(static_cast<int64_t>(index.size()));
+    };
+    for (size_t b = 0; b < static_cast<size_t>(samples); ++b) {
+      const int64_t rows = out.sample_labels[b], ids = of_samples[b + 1] - of_samples[b];
+      if (feature.of == FeatureOf::kCandidate && ids != rows) {
+        fail(ErrorCode::kInvalidArgument,
+             fmt::format("sample {} of the batch has {} labels, but {} candidates in column `{}`",
+                         b, rows, ids, feature.column));
+      }
+      for (int64_t r = 0; r < rows; ++r) {
+        if (feature.of == FeatureOf::kCandidate) {
+          take(of_samples[b] + r, of_samples[b] + r + 1);
+        } else {
+          take(of_samples[b], of_samples[b + 1]);
+        }
+      }
+      out.token_offsets[b + 1] += ids;
+    }
+    Prepared::Bag& bag = out.bags[i];
+    const auto ids = static_cast<int64_t>(index.size());
+    bag.offsets = out.block.add(std::span<const int64_t>(offsets));
+    bag.index = out.block.add(std::span<const int32_t>(index));
+    bag.bag = out.block.add<int32_t>(ids);
+    ops::bag_of_each(offsets, out.block.span(bag.bag));
+    if (!on_gpu) continue;
+    bag.sorted_keys = out.block.add<int32_t>(ids);
+    bag.sorted_items = out.block.add<int32_t>(ids);
+    ops::sort_index(out.block.span(bag.index), out.table_rows, out.block.span(bag.sorted_keys),
+                    out.block.span(bag.sorted_items));
+  }
+  for (size_t b = 0; b < static_cast<size_t>(samples); ++b) {
+    out.token_offsets[b + 1] += out.token_offsets[b];
+  }
+}
+
+void Dlrm::prepare_dense(const Batch& batch, Prepared& out) const {
+  const Batch::FloatColumn& column = batch.float_column(config_.dense);
+  const std::span<const int64_t> offsets = batch.offsets(column);
+  const int64_t width = config_.dense_features, total = out.num_labels * width;
+  if (out.in_double) {
+    out.dense_double = out.block.add<double>(total);
+  } else {
+    out.dense = out.block.add<float>(total);
+  }
+  int64_t row = 0;
+  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
+    if (offsets[b + 1] - offsets[b] != width) {
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format("sample {} of the batch has {} values in column `{}`, not {} as "
+                       "model.dlrm.dense_features says",
+                       b, offsets[b + 1] - offsets[b], config_.dense, width));
+    }
+    const std::span<const float> values =
+        column.values.span().subspan(static_cast<size_t>(offsets[b]), static_cast<size_t>(width));
+    for (int64_t r = 0; r < out.sample_labels[b]; ++r, ++row) {
+      const auto to = static_cast<std::ptrdiff_t>(row * width);
+      if (out.in_double) {
+        std::ranges::copy(values, out.block.span(out.dense_double).begin() + to);
+      } else {
+        std::ranges::copy(values, out.block.span(out.dense).begin() + to);
+      }
+    }
+  }
+}
+
+}  // namespace segue::model

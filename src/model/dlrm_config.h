@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/config.h"
+
+namespace segue::model {
+
+enum class Interaction { kConcat, kDot };
+enum class FeatureOf { kSample, kEvent, kCandidate };
+
+/// Ids that are looked up and summed: of the sample, of its whole history, or of a candidate.
+struct BagFeature {
+  std::string column;
+  std::string table;
+  FeatureOf of = FeatureOf::kSample;
+  int64_t max_length = 1;  // of a sample's ids; those of events and candidates count themselves
+};
+void describe(base::ConfigVisitor& v, BagFeature& c);
+
+/// Dense features through the bottom MLP, a sum of rows for every bag, their interaction, the top
+/// MLP. The defaults are those of the published micro-DLRM.
+struct DlrmConfig {
+  std::string dense = "dense";  // float column; empty: no dense features, no bottom MLP
+  int64_t dense_features = 16;
+  std::vector<int64_t> bottom = {8, 8};  // widths of its layers, ReLU after each
+  std::vector<int64_t> top = {32, 16};   // of its hidden layers; one output per task follows
+  Interaction interaction = Interaction::kConcat;
+  std::vector<BagFeature> features;
+  std::string label = "label";  // column; one value a sample, or one a candidate
+  int64_t max_events = 128;     // of a history, where a bag takes it
+
+  bool has_dense() const { return !dense.empty(); }
+  bool has(FeatureOf of) const;
+  void validate() const;  // Error(kConfig)
+};
+void describe(base::ConfigVisitor& v, DlrmConfig& c);
+
+}  // namespace segue::model

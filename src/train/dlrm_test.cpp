@@ -1,0 +1,172 @@
+// The second family in the same house: the loop, checkpoints, ranks and data that a ranker has.
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "base/config.h"
+#include "comm/world.h"
+#include "data/interactions.h"
+#include "data/synth_output.h"
+#include "ops/metrics.h"
+#include "train/loop.h"
+#include "train/loop_test_util.h"
+#include "train/memory_plan.h"
+#include "train/shard_planning.h"
+#include "train/trainer.h"
+
+namespace segue::train {
+namespace {
+
+constexpr double kTimeout = 30;
+
+RunConfig dlrm_config(const std::vector<std::string>& sets = {}) {
+  base::ConfigSources sources;
+  sources.file = "configs/micro-dlrm.toml";
+  sources.sets = sets;
+  sources.use_environment = false;
+  return load_run_config(sources);
+}
+
+/// Ten steps of a small log.
+RunConfig short_config() {
+  RunConfig c = dlrm_config();
+  c.train.device = "cpu";
+  c.data.interactions.samples = 2500;
+  c.data.interactions.held_out = 0.2;
+  c.data.interactions.passes = 1;
+  c.data.batch_size = 200;
+  c.train.log_every = 1;
+  c.checkpoint.every_steps = 5;
+  return c;
+}
+
+class DlrmRunTest : public LoopTest {};
+class SlowDlrmRunTest : public LoopTest {};
+
+TEST_F(DlrmRunTest, AResumedRunEndsInTheSameBits) {
+  const std::string whole = folder + "-whole";
+  RunConfig c = short_config();
+  c.eval.at_end = false;  // the first part has an end, too
+  EXPECT_EQ(train_loop(c, whole).steps, 10);
+  c.train.steps = 5;
+  train_loop(c, folder);
+  c.train.steps = 0;
+  LoopOptions options;
+  options.allow_config_changes = {"train.steps"};
+  const TrainSummary resumed = train_loop(c, folder, options);
+  EXPECT_TRUE(resumed.resumed);
+  EXPECT_EQ(checkpoint_bytes(folder, 10), checkpoint_bytes(whole, 10));
+  std::filesystem::remove_all(whole);
+}
+
+TEST_F(DlrmRunTest, RanksTrainAsOne) {
+  RunConfig c = short_config();
+  c.model.dlrm.interaction = model::Interaction::kConcat;
+  const TrainSummary one = train_loop(c, folder);
+  for (const int ranks : {2, 3}) {
+    for (const bool balanced : {false, true}) {
+      c.balance.on = balanced;
+      c.parallel.pipeline = balanced ? Pipeline::kOn : Pipeline::kOff;
+      for (sparse::TableConfig& t : c.sparse.tables) {
+        t.sharding = balanced ? sparse::Sharding::kColumn : sparse::Sharding::kRow;
+      }
+      TrainSummary several;
+      const std::string run = folder + "-ranks";
+      comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
+        LoopOptions options;
+        options.own_process = false;
+        options.overwrite = true;
+        const TrainSummary summary = train_loop(c, run, options, world);
+        if (world.rank() == 0) several = summary;
+      });
+      EXPECT_EQ(several.samples, one.samples);
+      EXPECT_NEAR(several.last_loss, one.last_loss, 1e-5 * one.last_loss);
+      EXPECT_NEAR(several.held_out->loss, one.held_out->loss, 1e-5 * one.held_out->loss);
+      std::filesystem::remove_all(run);
+    }
+  }
+}
+
+TEST_F(DlrmRunTest, RandomSamplesAndStoresWillDoToo) {
+  RunConfig c = short_config();
+  c.data.interactions.samples = 0;
+  c.train.steps = 3;
+  EXPECT_EQ(train_loop(c, folder).steps, 3);
+
+  data::SynthConfig log;
+  log.users = 20;
+  log.items = 150;
+  log.days = 5;
+  log.events_per_user = 25;
+  data::SynthStoreConfig store;
+  store.folder = folder + "-store";
+  store.history_length = 16;
+  store.min_history = {4};
+  data::write_synth_store(data::SynthLog(log), store);
+  c.data.store = store.folder;
+  c.data.batch_size = 32;
+  c.data.stream.min_history = 4;
+  c.model.dlrm.dense.clear();
+  c.model.dlrm.label = "item_action_weight";
+  c.model.dlrm.features = {{"uid", "user"},
+                           {"item_id", "item", model::FeatureOf::kEvent},
+                           {"item_candidate_id", "item", model::FeatureOf::kCandidate}};
+  LoopOptions options;
+  options.overwrite = true;
+  const TrainSummary summary = train_loop(c, folder, options);
+  EXPECT_EQ(summary.steps, 3);
+  ASSERT_TRUE(summary.held_out);
+  EXPECT_GT(summary.held_out->samples, 0);
+  std::filesystem::remove_all(store.folder);
+}
+
+TEST_F(DlrmRunTest, WhatTheLogDoesNotHaveIsSaid) {
+  const auto message = [&](const std::vector<std::string>& sets) {
+    const RunConfig c = dlrm_config(sets);
+    return std::string(base::error_of([&] { train_loop(c, folder); })->what());
+  };
+  EXPECT_TRUE(base::contains(message({"data.interactions.dense=8"}), "8 numbers in `dense`"));
+  EXPECT_TRUE(base::contains(message({"model.dlrm.label=clicked"}), "reads column `clicked`"));
+  EXPECT_TRUE(base::contains(message({"data.interactions.users=3000"}),
+                             "table `user` has 2000 rows, but column `user_id` has 3000 ids"));
+  EXPECT_TRUE(base::contains(message({"data.batch_size=2000000"}), "lower data.batch_size"));
+}
+
+TEST(DlrmPlanTest, StepsStayBelowThePlan) {
+  const RunConfig c = short_config();
+  Trainer trainer(c, Device::cpu());
+  const data::Interactions log(c.data.interactions, 1);
+  Batch batch;
+  log.fill(0, c.data.batch_size, batch);
+  trainer.step(batch);
+  const model::StepMemory plan = step_memory(c, Device::cpu());
+  const int64_t counted = plan.rows + plan.kept + plan.working;
+  EXPECT_LE(trainer.arena().high_water(), counted + counted / 5);
+  EXPECT_GE(trainer.arena().high_water(), counted / 4);
+  EXPECT_EQ(plan_run(c, Device::cpu()).arena_bytes, trainer.arena().capacity());
+}
+
+/// Two of three ways that a model can fail to learn (optimizer, bags, interaction) would leave it
+/// at the means of users and items.
+TEST_F(SlowDlrmRunTest, AMadeUpLogIsLearned) {
+  const RunConfig c = dlrm_config();
+  const data::Interactions log(c.data.interactions, static_cast<uint64_t>(c.train.seed));
+  Batch batch;
+  log.fill(log.num_train(), c.data.interactions.samples - log.num_train(), batch);
+  std::vector<float> labels;
+  for (const int64_t label : batch.column("label").values.span()) {
+    labels.push_back(static_cast<float>(label));
+  }
+  const data::InteractionMeans means(log);
+  const double baseline = std::max(ops::exact_auc(means.by_user(batch), labels),
+                                   ops::exact_auc(means.by_item(batch), labels));
+  const TrainSummary summary = train_loop(c, folder);
+  ASSERT_TRUE(summary.oracle_auc && summary.held_out);
+  const double share = (summary.held_out->auc() - baseline) / (*summary.oracle_auc - baseline);
+  EXPECT_GE(share, 0.8) << "AUC " << summary.held_out->auc() << ", baseline " << baseline
+                        << ", oracle " << *summary.oracle_auc;
+}
+
+}  // namespace
+}  // namespace segue::train
