@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# fuzz.sh [--minutes N] [--runs N] [--jobs N] [--merge] [target...]: builds the fuzz targets and runs
-# each, or those named, until it has had N minutes of CPU (20) or N executions (10 million). What they
-# find goes to build/fuzz/findings, and the exit status is 1. With --merge, inputs that reached
-# something new join tests/fuzz/corpus. See docs/fuzzing.md.
+# fuzz.sh [--minutes N] [--runs N] [--jobs N] [--merge] [--resume] [target...]: builds the fuzz targets
+# and runs each, or those named, until it has had N minutes of CPU (20) or N executions (10 million).
+# What they find goes to build/fuzz/findings, and the exit status is 1. With --merge, inputs that
+# reached something new join tests/fuzz/corpus. With --resume, what earlier calls have done counts.
+# See docs/fuzzing.md.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 build=build/fuzz findings=build/fuzz/findings kept=tests/fuzz/corpus
-minutes=20 runs=10000000 jobs=$(nproc) merge= targets=()
+minutes=20 runs=10000000 jobs=$(nproc) merge= resume= targets=()
 while (( $# > 0 )); do
   case $1 in
     --minutes) minutes=$2; shift 2 ;;
     --runs) runs=$2; shift 2 ;;
     --jobs) jobs=$2; shift 2 ;;
     --merge) merge=1; shift ;;
-    -*) sed -n '2,5s/^# //p' "$0" >&2; exit 2 ;;
+    --resume) resume=1; shift ;;
+    -*) sed -n '2,6s/^# //p' "$0" >&2; exit 2 ;;
     *) targets+=("$1"); shift ;;
   esac
 done
@@ -44,36 +46,47 @@ cpu_seconds() {
   echo $(( (stat[11] + stat[12]) / $(getconf CLK_TCK) ))
 }
 
+# Executions and CPU seconds of a target in all calls so far: lines of two numbers.
+spent() {
+  awk '{ runs += $1; seconds += $2 } END { print runs + 0, seconds + 0 }' "$build/log/$1.spent"
+}
+
 fuzz() {
-  local target=$1 log=$build/log/$1.log dictionary=() used=0 cpu pid
+  local target=$1 log=$build/log/$1.log dictionary=() used=0 cpu pid before_runs before_seconds
   mkdir -p "$build/corpus/$target"
+  [[ -n $resume ]] || rm -f "$build/log/$target.spent"
+  touch "$build/log/$target.spent"
+  read -r before_runs before_seconds < <(spent "$target")
+  local seconds=$((minutes * 60 - before_seconds))
+  if (( seconds <= 0 || before_runs >= runs )); then return; fi
   [[ ! -f tests/fuzz/$target.dict ]] || dictionary=(-dict="tests/fuzz/$target.dict")
-  "$build/segue_fuzz_$target" "${limits[@]}" "${dictionary[@]}" -runs="$runs" -print_final_stats=1 \
-    -artifact_prefix="$findings/$target-" "$build/corpus/$target" "$kept/$target" >"$log" 2>&1 &
+  "$build/segue_fuzz_$target" "${limits[@]}" "${dictionary[@]}" -runs="$((runs - before_runs))" \
+    -print_final_stats=1 -artifact_prefix="$findings/$target-" "$build/corpus/$target" \
+    "$kept/$target" >"$log" 2>&1 &
   pid=$!
+  trap 'kill -USR1 "$pid" 2>/dev/null' TERM INT
   while cpu=$(cpu_seconds "$pid"); do
     used=$cpu
-    (( used < minutes * 60 )) || kill -USR1 "$pid" 2>/dev/null || true  # libFuzzer ends in order
+    (( used < seconds )) || kill -USR1 "$pid" 2>/dev/null || true  # libFuzzer ends in order
     sleep 1
   done
   wait "$pid" || echo "exit status $?" >>"$log"
-  echo "cpu seconds: $used" >>"$log"
+  echo "$(awk '/number_of_executed_units/ { n = $2 } END { print n + 0 }' "$log") $used" \
+    >>"$build/log/$target.spent"
 }
 
 # One line of the table, from the log of a target.
 summary() {
-  awk -v target="$1" '
+  awk -v target="$1" -v total="$(spent "$1")" '
+    BEGIN { split(total, sum, " ") }
     /cov: / { for (i = 1; i < NF; ++i) { if ($i == "cov:") edges = $(i + 1); if ($i == "ft:") features = $(i + 1)
                                          if ($i == "corp:") split($(i + 1), corpus, "/") } }
-    /^#[0-9]+/ { executed = substr($1, 2) }
-    /number_of_executed_units/ { executed = $2 }
     /Test unit written to/ { ++found }
     /^exit status/ { failed = 1 }
-    /^cpu seconds/ { cpu = $3 }
     END {
       if (failed && !found) found = "failed"
-      printf "%-20s %11d %7d %9.0f %7d %9d %7d  %s\n", target, executed, cpu,
-        executed / (cpu > 0 ? cpu : 1), edges, features, corpus[1], found ? found : 0
+      printf "%-20s %11d %7d %9.0f %7d %9d %7d  %s\n", target, sum[1], sum[2],
+        sum[1] / (sum[2] > 0 ? sum[2] : 1), edges, features, corpus[1], found ? found : 0
     }' "$build/log/$1.log"
 }
 
@@ -90,6 +103,7 @@ merge_corpus() {
   done
 }
 
+trap 'kill -TERM $(jobs -p) 2>/dev/null; wait' TERM INT
 running=0
 for target in "${targets[@]}"; do
   if (( running == jobs )); then

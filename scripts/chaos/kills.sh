@@ -85,7 +85,7 @@ try_other_ranks() {
   train "$REPLY" "$try/run"
   run end "${command[@]}"
   ((rc == 0)) || fail_try "the last start ended with exit code $rc: $(tail -n 1 "$log")"
-  # Another number of ranks adds in another order: docs/scaling-out.md promises 1e-5.
+  # Another number of ranks adds in another order: docs/ranks.md promises 1e-5.
   paste <(losses "$work/reference-1") <(losses "$try/run") | awk -v bar=1e-5 '
     NF != 2 { print "lines are missing"; bad = 1; exit }
     { d = ($1 - $2) / $1; if (d < 0) d = -d; if (d > worst) worst = d }
