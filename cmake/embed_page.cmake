@@ -1,7 +1,7 @@
-# Script: writes OUTPUT, a source that defines the texts of src/report/report_page.h, from the files of
+# Script: writes OUTPUT, a source that defines the texts of src/report/page/report_page.h, from the files of
 # the folder PAGE.
 
-set(text "// Made by cmake/embed_page.cmake.\n#include \"report/report_page.h\"\n\nnamespace segue::report::page {\n")
+set(text "// Made by cmake/embed_page.cmake.\n#include \"report/page/report_page.h\"\n\nnamespace segue::report::page {\n")
 foreach(part kStyle:style.css kCharts:charts.js kScript:script.js)
   string(REGEX MATCH "^(.*):(.*)$" _ ${part})
   set(name ${CMAKE_MATCH_1})

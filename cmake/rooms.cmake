@@ -33,11 +33,16 @@ if(SEGUE_SANITIZE OR CMAKE_BUILD_TYPE STREQUAL "Debug")
   set(SEGUE_SLOW_TEST_TIMEOUT 3600)
 endif()
 
-# segue_glob(<folder>), named from the root: sets `headers`, `sources` (neither tests nor main files) and `tests`.
+# segue_glob(<folder>), named from the root, with the folders in it: sets `headers`, `sources` (neither tests nor
+# main files) and `tests`. src/data/parquet is a library of its own.
 function(segue_glob folder)
   set(root ${CMAKE_SOURCE_DIR}/${folder})
-  file(GLOB headers CONFIGURE_DEPENDS ${root}/*.h ${root}/*.cuh)
-  file(GLOB sources CONFIGURE_DEPENDS ${root}/*.cpp ${root}/*.cu)
+  file(GLOB_RECURSE headers CONFIGURE_DEPENDS ${root}/*.h ${root}/*.cuh)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${root}/*.cpp ${root}/*.cu)
+  if(NOT folder STREQUAL "src/data/parquet")
+    list(FILTER headers EXCLUDE REGEX "/src/data/parquet/")
+    list(FILTER sources EXCLUDE REGEX "/src/data/parquet/")
+  endif()
   if(NOT SEGUE_HAS_CUDA)
     list(FILTER sources EXCLUDE REGEX "\\.cu$")
   endif()

@@ -18,7 +18,7 @@ format=parquet
 "$segue" eval "$folder/run" --truth "$folder/raw" --json >"$folder/eval.json"
 "$segue" report "$folder/run" --out "$folder/report.html"
 
-# {"evaluation": {..., "auc": 0.7}, ..., "yardsticks": {"item": {"auc": 0.58}, ..., "oracle": {"auc": 0.83}}}
+# {"evaluation": {..., "auc": 0.7}, ..., "baselines": {"item": {"auc": 0.58}, ..., "oracle": {"auc": 0.83}}}
 number() { grep -o "$1" "$folder/eval.json" | head -n 1 | grep -o '[0-9.]*$'; }
 yard() { number "\"$1\": {\"auc\": [0-9.]*"; }
 awk -v auc="$(number '"auc": [0-9.]*')" -v oracle="$(yard oracle)" -v item="$(yard item)" \

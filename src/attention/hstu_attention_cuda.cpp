@@ -4,7 +4,7 @@
 #include "attention/cuda_check.h"
 #include "attention/plain_cuda.h"
 #include "attention/portable_kernel.h"
-#include "attention/sm90_kernels.h"
+#include "attention/sm90/sm90_kernels.h"
 
 namespace segue::attention::cuda {
 namespace {

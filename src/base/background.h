@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-namespace segue::data {
+namespace segue::base {
 
 /// One thread that does jobs in the order they come. What a job throws is rethrown by the next
 /// submit() or wait(); later jobs are dropped then.
@@ -82,4 +82,4 @@ class BackgroundWorker {
   std::thread thread_;  // last: starts when all else is there
 };
 
-}  // namespace segue::data
+}  // namespace segue::base

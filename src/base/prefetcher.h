@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-namespace segue::data {
+namespace segue::base {
 
 /// A thread that makes values ahead of their use, at most `depth` of them. `make(T&)` replaces a
 /// value that was used before (so that its memory is used again) and returns false at the end. What
@@ -85,4 +85,4 @@ class Prefetcher {
   std::thread thread_;
 };
 
-}  // namespace segue::data
+}  // namespace segue::base

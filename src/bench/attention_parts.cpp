@@ -2,7 +2,7 @@
 
 #if SEGUE_HAS_CUDA
 #include "attention/cuda_plan.h"
-#include "attention/sm90_kernels.h"
+#include "attention/sm90/sm90_kernels.h"
 #endif
 
 namespace segue::bench {

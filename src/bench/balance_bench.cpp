@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "bench/bench.h"
-#include "train/calibration.h"
+#include "train/plan/calibration.h"
 #include "train/run_config.h"
 
 namespace segue::bench {

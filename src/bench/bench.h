@@ -109,7 +109,7 @@ struct Settings {
   std::string device = "auto";  // auto, cpu or cuda:N
   LayerShape layer;
   AttentionGrid grid;
-  int64_t yardstick = 0;   // rows and columns of the product that rates are shares of; 0: by device
+  int64_t ceiling = 0;     // rows and columns of the product that rates are shares of; 0: by device
   int64_t table_rows = 0;  // of the bench `embedding`; 0: by device
   std::string config = "configs/random.toml";  // of the benches `step` and `balance`
   std::vector<std::string> sets;
@@ -141,11 +141,11 @@ void bench_step(const Settings& settings, Report& report);
 void bench_loader(const Settings& settings, Report& report);
 void bench_balance(const Settings& settings, Report& report);
 
-/// The yardstick: a product of size^3 in the type of activations, float or bf16.
-class GemmYardstick {
+/// The ceiling: a product of size^3 in the type of activations, float or bf16.
+class GemmCeiling {
  public:
-  GemmYardstick(const Settings& settings, Device device);
-  ~GemmYardstick();
+  GemmCeiling(const Settings& settings, Device device);
+  ~GemmCeiling();
   void run();
   const Exec& exec() const;
   Result result(Timing timing) const;

@@ -13,7 +13,7 @@ Settings small() {
   s.repeats = {0, 2};
   s.device = "cpu";
   s.layer = {32, 2, 16, 4, 8, Lengths::kSpread, 0.1};
-  s.yardstick = 64;
+  s.ceiling = 64;
   s.table_rows = 100;
   s.store_users = 20;
   s.store_events = 600;
@@ -118,7 +118,7 @@ TEST_F(GpuBenchTest, BenchesRunOnAGpu) {
   Settings s = small();
   s.device = "cuda";
   s.layer = {64, 2, 64, 4, 40, Lengths::kSpread, 0.1};
-  s.yardstick = 256;
+  s.ceiling = 256;
   for (const char* name : {"gemm", "layer", "ops", "embedding", "stack"}) {
     for (const std::string& line : lines_of(name, true, s)) {
       EXPECT_TRUE(base::contains(line, "\"device\": \"cuda:0\"")) << name;

@@ -11,8 +11,8 @@
 namespace segue::bench {
 namespace {
 
-int64_t yardstick_size(const Settings& settings, Device device) {
-  if (settings.yardstick > 0) return settings.yardstick;
+int64_t ceiling_size(const Settings& settings, Device device) {
+  if (settings.ceiling > 0) return settings.ceiling;
   return device.is_cuda() ? 8192 : 2048;
 }
 
@@ -28,7 +28,7 @@ void copy_all(const Exec& exec, const Tensor& from, const Tensor& to) {
 
 }  // namespace
 
-struct GemmYardstick::Product {
+struct GemmCeiling::Product {
   Product(int64_t n, Device device)
       : size(n),
         workspace(device, 4 * n * n * size_of(DType::kF32) + (int64_t{1} << 29)),
@@ -40,15 +40,15 @@ struct GemmYardstick::Product {
   Tensor a, b, c;
 };
 
-GemmYardstick::GemmYardstick(const Settings& settings, Device device)
-    : product_(new Product(yardstick_size(settings, device), device)) {}
-GemmYardstick::~GemmYardstick() = default;
-void GemmYardstick::run() {
+GemmCeiling::GemmCeiling(const Settings& settings, Device device)
+    : product_(new Product(ceiling_size(settings, device), device)) {}
+GemmCeiling::~GemmCeiling() = default;
+void GemmCeiling::run() {
   ops::gemm(product_->workspace.exec, ops::Trans::kNo, product_->a, ops::Trans::kNo, product_->b,
             product_->c);
 }
-const Exec& GemmYardstick::exec() const { return product_->workspace.exec; }
-Result GemmYardstick::result(Timing timing) const {
+const Exec& GemmCeiling::exec() const { return product_->workspace.exec; }
+Result GemmCeiling::result(Timing timing) const {
   const int64_t n = product_->size;
   Result r;
   r.name = "gemm";
@@ -59,9 +59,8 @@ Result GemmYardstick::result(Timing timing) const {
 }
 
 Result measure_gemm_rate(const Settings& settings, Report& report) {
-  GemmYardstick yardstick(settings, report.device());
-  Result r =
-      yardstick.result(measure(yardstick.exec(), settings.repeats, [&] { yardstick.run(); }));
+  GemmCeiling ceiling(settings, report.device());
+  Result r = ceiling.result(measure(ceiling.exec(), settings.repeats, [&] { ceiling.run(); }));
   report.set_gemm_rate(r.flop / r.timing.median());
   return r;
 }

@@ -1,6 +1,6 @@
 #include "bench/bench.h"
 #include "bench/workspace.h"
-#include "data/distribution.h"
+#include "data/synth/distribution.h"
 #include "ops/optimizer.h"
 #include "ops/rows.h"
 #include "sparse/dedup.h"

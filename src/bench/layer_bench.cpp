@@ -6,23 +6,23 @@
 
 namespace segue::bench {
 
-/// Layer and yardstick take turns, so that both see the same machine.
+/// Layer and ceiling take turns, so that both see the same machine.
 void bench_layer(const Settings& settings, Report& report) {
   StuStack layer(settings.layer, 1, report.device());
-  GemmYardstick yardstick(settings, report.device());
-  LapTimer timer(yardstick.exec());
+  GemmCeiling ceiling(settings, report.device());
+  LapTimer timer(ceiling.exec());
   StackTimes times;
   Timing gemm;
   for (int64_t i = 0; i < settings.repeats.warm_up + settings.repeats.timed; ++i) {
     const bool timed = i >= settings.repeats.warm_up;
     timer.mark();
-    yardstick.run();
+    ceiling.run();
     timer.mark();
     const std::vector<double> laps = timer.laps();
     if (timed) gemm.seconds.push_back(laps.front());
     layer.run(timed ? &times : nullptr);
   }
-  const Result product = yardstick.result(gemm);
+  const Result product = ceiling.result(gemm);
   report.set_gemm_rate(product.flop / gemm.median());
   report.add(product);
   report.add(measure_copy_rate(settings, report));

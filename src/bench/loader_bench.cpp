@@ -1,4 +1,4 @@
-#include "data/loader.h"
+#include "data/sample/loader.h"
 
 #include <algorithm>
 #include <atomic>
@@ -13,11 +13,11 @@
 #include "base/progress.h"
 #include "base/rng.h"
 #include "bench/bench.h"
-#include "data/distribution.h"
-#include "data/draw.h"
-#include "data/gather.h"
-#include "data/store_writer.h"
-#include "data/stream.h"
+#include "data/sample/gather.h"
+#include "data/sample/stream.h"
+#include "data/store/store_writer.h"
+#include "data/synth/distribution.h"
+#include "data/synth/draw.h"
 
 namespace segue::bench {
 namespace {

@@ -8,10 +8,10 @@
 #include "base/error.h"
 #include "base/time.h"
 #include "bench/bench.h"
-#include "data/random_batches.h"
-#include "train/random_schema.h"
+#include "data/synth/random_batches.h"
 #include "train/run_config.h"
-#include "train/trainer.h"
+#include "train/step/random_schema.h"
+#include "train/step/trainer.h"
 
 namespace segue::bench {
 namespace {

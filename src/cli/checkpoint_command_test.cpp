@@ -10,8 +10,8 @@
 #include "base/test_util.h"
 #include "cli/app.h"
 #include "cli/test_util.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_writer.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_writer.h"
 
 namespace segue::cli {
 namespace {

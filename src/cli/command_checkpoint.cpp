@@ -16,8 +16,8 @@
 #include "base/time.h"
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_model.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_model.h"
 
 namespace segue::cli {
 namespace {

@@ -6,8 +6,8 @@
 #include "cli/commands.h"
 #include "cli/facts.h"
 #include "cli/output.h"
-#include "train/metrics.h"
-#include "train/scoring.h"
+#include "train/run/scoring.h"
+#include "train/step/metrics.h"
 
 namespace segue::cli {
 namespace {
@@ -45,9 +45,8 @@ void eval(const EvalArguments& arguments) {
                            Fact::real(q.accuracy, 6), Fact::real(q.calibration, 6)}});
   }
   if (arguments.baselines || !arguments.truth.empty()) {
-    FactTable& t = sheet.table("yardsticks", {"auc"});
-    for (const train::Yardstick& y :
-         train::yardsticks(scorer.store(), positions, arguments.truth)) {
+    FactTable& t = sheet.table("baselines", {"auc"});
+    for (const train::Baseline& y : train::baselines(scorer.store(), positions, arguments.truth)) {
       t.rows.push_back({y.name, {Fact::real(y.auc, 6)}});
     }
   }

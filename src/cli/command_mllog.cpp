@@ -10,9 +10,9 @@
 #include "cli/commands.h"
 #include "cli/facts.h"
 #include "cli/output.h"
-#include "report/eval_grid.h"
-#include "report/mllog_lint.h"
-#include "report/rcp.h"
+#include "report/mlperf/eval_grid.h"
+#include "report/mlperf/mllog_lint.h"
+#include "report/mlperf/rcp.h"
 
 namespace segue::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/plan_ranks.h"
-#include "train/memory_plan.h"
+#include "train/plan/memory_plan.h"
 #include "train/run_config.h"
 
 namespace segue::cli {

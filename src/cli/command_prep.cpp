@@ -13,8 +13,8 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/parquet.h"
-#include "data/prep.h"
-#include "data/store_verify.h"
+#include "data/prep/prep.h"
+#include "data/store/store_verify.h"
 
 namespace segue::cli {
 namespace {

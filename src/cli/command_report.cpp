@@ -10,7 +10,7 @@
 #include "base/time.h"
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "report/html_report.h"
+#include "report/page/html_report.h"
 #include "report/run_reader.h"
 
 namespace segue::cli {

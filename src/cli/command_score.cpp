@@ -18,9 +18,9 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/parquet.h"
-#include "data/table_reader.h"
-#include "train/metrics.h"
-#include "train/scoring.h"
+#include "data/log/table_reader.h"
+#include "train/run/scoring.h"
+#include "train/step/metrics.h"
 
 namespace segue::cli {
 namespace {
@@ -86,7 +86,7 @@ void write(const std::string& path, Format format, const Columns& columns) {
 }
 
 /// Columns user and item, and time if the file has it; otherwise everything that happened counts.
-std::vector<data::Question> read_pairs(const std::string& path) {
+std::vector<data::CandidateQuery> read_pairs(const std::string& path) {
   data::TableOptions options;
   options.parquet = parquet();
   std::vector<data::ColumnRequest> requests = {{"user"}, {"item"}, {"time"}};
@@ -99,7 +99,7 @@ std::vector<data::Question> read_pairs(const std::string& path) {
     reader = data::open_table(path, requests, options);
   }
   const bool with_time = requests.size() == 3;
-  std::vector<data::Question> questions;
+  std::vector<data::CandidateQuery> questions;
   data::RawBlock block;
   while (reader->read(block)) {
     for (size_t row = 0; row < block.rows; ++row) {
@@ -109,7 +109,7 @@ std::vector<data::Question> read_pairs(const std::string& path) {
              fmt::format("{}: row {} has no {}", path,
                          block.first_row + static_cast<int64_t>(row) + 1, requests[c].name));
       }
-      data::Question q;
+      data::CandidateQuery q;
       q.user = block.columns[0].integers[row];
       q.item = block.columns[1].integers[row];
       q.time = with_time ? block.columns[2].integers[row] : std::numeric_limits<int64_t>::max();
@@ -120,9 +120,9 @@ std::vector<data::Question> read_pairs(const std::string& path) {
 }
 
 /// "After the last event" becomes a time that has an hour of day.
-void settle_times(const data::EventStore& store, std::vector<data::Question>& questions) {
+void settle_times(const data::EventStore& store, std::vector<data::CandidateQuery>& questions) {
   constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
-  for (data::Question& q : questions) {
+  for (data::CandidateQuery& q : questions) {
     if (q.time != kLast) continue;
     const auto u = static_cast<size_t>(q.user);
     const bool known = q.user >= 0 && u < store.user_end().size() && store.user_end()[u] > 0;
@@ -182,9 +182,9 @@ void score(const ScoreArguments& arguments) {
     }
     scorer.score(*model.trainer, positions, take);
   } else {
-    std::vector<data::Question> questions = read_pairs(arguments.pairs);
+    std::vector<data::CandidateQuery> questions = read_pairs(arguments.pairs);
     settle_times(store, questions);
-    for (const data::Question& q : questions) put(q.user, q.item, q.time);
+    for (const data::CandidateQuery& q : questions) put(q.user, q.item, q.time);
     scorer.score(*model.trainer, questions, take);
   }
   write(arguments.out, format, columns);

@@ -12,8 +12,8 @@
 #include "base/time.h"
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "data/log_schema.h"
-#include "data/synth_output.h"
+#include "data/log/log_schema.h"
+#include "data/synth/synth_output.h"
 #if SEGUE_HAS_ARROW
 #include "data/parquet/parquet_writers.h"
 #endif

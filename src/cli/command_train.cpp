@@ -14,12 +14,12 @@
 #include "base/time.h"
 #include "cli/app.h"
 #include "cli/commands.h"
-#include "comm/environment.h"
-#include "comm/launch.h"
-#include "train/loop.h"
-#include "train/ranks.h"
+#include "comm/join/environment.h"
+#include "comm/join/launch.h"
+#include "train/run/loop.h"
+#include "train/run/stop_signals.h"
 #include "train/run_config.h"
-#include "train/stop_signals.h"
+#include "train/step/ranks.h"
 
 namespace segue::cli {
 namespace {

@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "cli/facts.h"
 #include "cli/output.h"
-#include "data/baselines.h"
-#include "data/event_store.h"
-#include "data/store_verify.h"
+#include "data/inspect/baselines.h"
+#include "data/store/event_store.h"
+#include "data/store/store_verify.h"
 #include "ops/metrics.h"
 
 namespace segue::cli {

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "data/inspect.h"
+#include "data/inspect/inspect.h"
 
 namespace segue::cli {
 

@@ -8,8 +8,8 @@
 #include "base/test_util.h"
 #include "cli/app.h"
 #include "cli/test_util.h"
-#include "report/eval_grid.h"
-#include "report/mllog_run.h"
+#include "report/mlperf/eval_grid.h"
+#include "report/mlperf/mllog_run.h"
 
 namespace segue::cli {
 namespace {

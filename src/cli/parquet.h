@@ -1,6 +1,6 @@
 #pragma once
 
-#include "data/table_reader.h"
+#include "data/log/table_reader.h"
 
 #if SEGUE_HAS_ARROW
 #include "data/parquet/parquet.h"

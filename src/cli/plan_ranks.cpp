@@ -10,8 +10,8 @@
 #include "base/error.h"
 #include "cli/facts.h"
 #include "cli/output.h"
-#include "train/scaling_model.h"
-#include "train/shard_planning.h"
+#include "train/plan/scaling_model.h"
+#include "train/plan/shard_planning.h"
 
 namespace segue::cli {
 namespace {

@@ -21,9 +21,9 @@
 #include "base/test_util.h"
 #include "base/time.h"
 #include "cli/test_util.h"
-#include "data/prep_test_util.h"
-#include "data/store_stage.h"
-#include "data/store_verify.h"
+#include "data/prep/prep_test_util.h"
+#include "data/store/store_stage.h"
+#include "data/store/store_verify.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SEGUE_SANITIZED 1

@@ -15,8 +15,8 @@
 #include "base/test_util.h"
 #include "cli/run_test_util.h"
 #include "cli/test_util.h"
-#include "data/damage_test_util.h"
-#include "data/store_verifier.h"
+#include "data/store/damage_test_util.h"
+#include "data/store/store_verifier.h"
 
 namespace segue::cli {
 namespace {

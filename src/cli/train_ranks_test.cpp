@@ -1,4 +1,4 @@
-// `segue train` on several ranks: --ranks and mpirun, stopped, killed, gone on with.
+// `segue train` on several ranks: --ranks and mpirun, stopped, killed, resumed.
 
 #include <algorithm>
 #include <chrono>

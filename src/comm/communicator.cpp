@@ -79,17 +79,18 @@ std::string Group::peer(int q) const {
   return fmt::format("rank {}", members[static_cast<size_t>(q)]);
 }
 
-Communicator::Communicator(Group group, std::unique_ptr<Link> link, std::shared_ptr<Fate> fate)
+Communicator::Communicator(Group group, std::unique_ptr<Link> link,
+                           std::shared_ptr<WorldFailure> failure)
     : group_(std::move(group)),
       link_(std::move(link)),
-      fate_(std::move(fate)),
+      failure_(std::move(failure)),
       sent_to_(group_.members.size()) {
   SEGUE_ASSERT(link_ != nullptr || group_.size() == 1, "a group of several ranks needs a link");
 }
 
 Communicator::~Communicator() {
   // A peer that waits for this rank learns why, not only that the connection is closed.
-  if (link_ != nullptr && broken_.ok() && fate_->sealed()) link_->break_off(fate_->reason());
+  if (link_ != nullptr && broken_.ok() && failure_->is_set()) link_->abort(failure_->reason());
 }
 
 std::byte* Communicator::Scratch::take(Device device, int64_t bytes, HostMemory kind) {
@@ -115,9 +116,9 @@ Call Communicator::next_call(Op op) {
 Status Communicator::failed(const Call& call, const Status& status) {
   const std::string where =
       fmt::format("group `{}`, {}, step {}", name(), to_string(call.op), call.step);
-  fate_->seal(fmt::format("{} gave up ({}): {}", group_.peer(rank()), where, status.message()));
+  failure_->set(fmt::format("{} gave up ({}): {}", group_.peer(rank()), where, status.message()));
   broken_ = status.with(where);
-  if (link_ != nullptr) link_->break_off(fate_->reason());
+  if (link_ != nullptr) link_->abort(failure_->reason());
   return broken_;
 }
 
@@ -137,7 +138,7 @@ Status Communicator::exchange(Op op, std::span<const ConstBytes> send,
                "one piece per rank");
   if (!broken_.ok()) return broken_;
   const Call call = next_call(op);
-  if (fate_->sealed()) return failed(call, fate_->status());
+  if (failure_->is_set()) return failed(call, failure_->status());
 
   const base::Stage stage(to_string(op));  // a watchdog says where a rank waits
   const base::Stopwatch watch;

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "comm/link.h"
+#include "comm/link/link.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
 #include "tensor/tensor.h"
@@ -48,7 +48,7 @@ struct Group {
 class Communicator {
  public:
   /// A group of one needs no link.
-  Communicator(Group group, std::unique_ptr<Link> link, std::shared_ptr<Fate> fate);
+  Communicator(Group group, std::unique_ptr<Link> link, std::shared_ptr<WorldFailure> failure);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -86,7 +86,7 @@ class Communicator {
   /// timeout.
   [[nodiscard]] Status synchronize(const Stream& stream);
 
-  /// Looks, without waiting, whether a peer says that it has stopped; the fate is sealed then.
+  /// Looks, without waiting, whether a peer says that it has stopped; the failure is set then.
   void listen();
 
  private:
@@ -112,7 +112,7 @@ class Communicator {
 
   Group group_;
   std::unique_ptr<Link> link_;
-  std::shared_ptr<Fate> fate_;
+  std::shared_ptr<WorldFailure> failure_;
   int64_t step_ = 0;
   uint64_t sequence_ = 0;
   Status broken_;

@@ -16,7 +16,7 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 /// Says it and ends the process, a moment later: mpirun kills all ranks when the first one ends,
-/// and they shall have spoken.
+/// before all could say why.
 [[noreturn]] void end_process(const std::string& message) {
   base::log_error(message);
   std::this_thread::sleep_for(std::chrono::seconds(2));

@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "comm/link.h"
+#include "comm/link/link.h"
 
 namespace segue::comm {
 

@@ -4,10 +4,10 @@
 
 #include "base/test_util.h"
 #include "comm/collectives_test_util.h"
-#include "comm/nccl_link.h"
+#include "comm/link/nccl_link.h"
 #include "comm/world.h"
 #if SEGUE_HAS_NCCL
-#include "comm/nccl_api.h"
+#include "comm/link/nccl_api.h"
 #endif
 
 namespace segue::comm {

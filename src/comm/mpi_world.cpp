@@ -10,7 +10,7 @@
 
 #include "base/log.h"
 #include "comm/deadline.h"
-#include "comm/mpi_link.h"
+#include "comm/link/mpi_link.h"
 
 namespace segue::comm {
 namespace {
@@ -25,7 +25,7 @@ class MpiWorld final : public ProcessWorld {
 
   /// MPI_Finalize waits for all ranks: only ranks that have just met may enter it.
   ~MpiWorld() override {
-    const bool broken = std::uncaught_exceptions() > 0 || fate()->sealed();
+    const bool broken = std::uncaught_exceptions() > 0 || failure()->is_set();
     const Status status = broken ? Status() : control()->barrier();
     close_control();
     if (broken) {
@@ -59,7 +59,7 @@ class MpiWorld final : public ProcessWorld {
     MPI_Group_free(&all);
     MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     // Freeing a communicator may wait for its ranks; MPI_Finalize takes care of it.
-    return std::make_unique<MpiLink>(id, group, comm, fate());
+    return std::make_unique<MpiLink>(id, group, comm, failure());
   }
 };
 

@@ -15,8 +15,8 @@
 #include "base/file.h"
 #include "base/test_util.h"
 #include "base/time.h"
-#include "comm/launch.h"
-#include "comm/nccl_link.h"
+#include "comm/join/launch.h"
+#include "comm/link/nccl_link.h"
 #include "comm/process_test_util.h"
 
 namespace segue::comm {

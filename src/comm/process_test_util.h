@@ -18,7 +18,7 @@
 #include "base/file.h"
 #include "base/test_util.h"
 #include "base/time.h"
-#include "comm/launch.h"
+#include "comm/join/launch.h"
 #include "comm/process_world.h"
 
 namespace segue::comm::testing {

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "comm/nccl_link.h"
+#include "comm/link/nccl_link.h"
 
 namespace segue::comm {
 namespace {
@@ -37,7 +37,7 @@ void ProcessWorld::start() {
   std::vector<int> all(static_cast<size_t>(size()));
   std::iota(all.begin(), all.end(), 0);
   control_ = open_group(opened_++, "world", all, Device::cpu());
-  fate()->set_world([this] { control_->listen(); });
+  failure()->set_world([this] { control_->listen(); });
 }
 
 std::unique_ptr<Communicator> ProcessWorld::open_group(uint64_t id, const std::string& name,
@@ -51,8 +51,8 @@ std::unique_ptr<Communicator> ProcessWorld::open_group(uint64_t id, const std::s
                     timeout_seconds_};
   std::unique_ptr<Link> link;
   if (group.size() > 1) link = connect(id, group);
-  if (nccl_device.is_cuda()) link = nccl_link(std::move(link), group, nccl_device, fate());
-  return std::make_unique<Communicator>(group, std::move(link), fate());
+  if (nccl_device.is_cuda()) link = nccl_link(std::move(link), group, nccl_device, failure());
+  return std::make_unique<Communicator>(group, std::move(link), failure());
 }
 
 Device ProcessWorld::agree(const std::string& name, Device device, std::span<const int> members) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "comm/environment.h"
+#include "comm/join/environment.h"
 #include "comm/world.h"
 
 namespace segue::comm {

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "comm/collectives_test_util.h"
-#include "comm/environment.h"
-#include "comm/frame.h"
+#include "comm/join/environment.h"
+#include "comm/link/frame.h"
 #include "comm/world.h"
 
 namespace segue::comm {

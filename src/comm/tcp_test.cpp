@@ -12,9 +12,9 @@
 #include "base/test_util.h"
 #include "base/time.h"
 #include "comm/collectives_test_util.h"
-#include "comm/frame.h"
+#include "comm/link/frame.h"
+#include "comm/link/tcp_link.h"
 #include "comm/process_world.h"
-#include "comm/tcp_link.h"
 #include "comm/tcp_test_util.h"
 
 namespace segue::comm {
@@ -129,7 +129,7 @@ TEST(TcpWorld, AReasonReachesRanksThatWaitForSomebodyElse) {
 struct Pair {
   std::unique_ptr<TcpLink> link;  // rank 0 of 2
   Socket peer;
-  std::shared_ptr<Fate> fate = std::make_shared<Fate>();
+  std::shared_ptr<WorldFailure> failure = std::make_shared<WorldFailure>();
 };
 
 Pair make_pair() {
@@ -139,7 +139,8 @@ Pair make_pair() {
   pair.peer = Socket(ends[1]);
   std::vector<Socket> sockets(2);
   sockets[1] = Socket(ends[0]);
-  pair.link = std::make_unique<TcpLink>(7, Group{"g", 0, {0, 5}, 1}, std::move(sockets), pair.fate);
+  pair.link =
+      std::make_unique<TcpLink>(7, Group{"g", 0, {0, 5}, 1}, std::move(sockets), pair.failure);
   return pair;
 }
 
@@ -233,7 +234,7 @@ TEST(TcpLink, AReasonIsFoundBehindOtherMessages) {
 
 TEST(TcpLink, APeerThatStoppedInTheMiddleOfAMessageMayHaveToldTheWorld) {
   Pair pair = make_pair();
-  pair.fate->set_world([&] { pair.fate->seal("rank 5 gave up: told elsewhere"); });
+  pair.failure->set_world([&] { pair.failure->set("rank 5 gave up: told elsewhere"); });
   const std::string part = frame("12345678").substr(0, 60);
   ASSERT_EQ(::send(pair.peer.fd(), part.data(), part.size(), 0), 60);
   pair.peer.close();
@@ -276,7 +277,7 @@ TEST(TcpLink, LengthsThatAPeerAnnouncesAreChecked) {
     const FrameHeader header = data_frame(7, call, payload);
     ::send(pair.peer.fd(), &header, sizeof header, 0);
     ::send(pair.peer.fd(), payload.data(), payload.size(), 0);
-    Communicator comm(Group{"g", 0, {0, 5}, 1}, std::move(pair.link), pair.fate);
+    Communicator comm(Group{"g", 0, {0, 5}, 1}, std::move(pair.link), pair.failure);
     std::vector<std::vector<std::byte>> all;
     const Status status = comm.all_gather(payload, all);
     EXPECT_TRUE(contains(status.message(), "rank 5 announces")) << status.message();
@@ -295,7 +296,7 @@ TEST(TcpLink, AnotherGroupOfTheRankThatBreaksEndsTheWait) {
   Pair pair = make_pair();
   std::thread breaker([&] {
     ::usleep(50'000);
-    pair.fate->seal("rank 1 gave up: reasons");
+    pair.failure->set("rank 1 gave up: reasons");
   });
   std::vector<std::byte> memory(8);
   const base::Stopwatch watch;

@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include "comm/deadline.h"
+#include "comm/join/rendezvous.h"
+#include "comm/join/secret.h"
+#include "comm/link/tcp_link.h"
 #include "comm/process_world.h"
-#include "comm/rendezvous.h"
-#include "comm/secret.h"
-#include "comm/tcp_link.h"
 
 namespace segue::comm {
 namespace {
@@ -78,7 +78,7 @@ class TcpWorld final : public ProcessWorld {
       own_[peer] = local_endpoint(sockets[q]);
       addresses_[peer].host = peer_endpoint(sockets[q]).host();
     }
-    return std::make_unique<TcpLink>(id, group, std::move(sockets), fate());
+    return std::make_unique<TcpLink>(id, group, std::move(sockets), failure());
   }
 
   [[noreturn]] void did_not_answer(const Group& group, int peer) const {

@@ -49,8 +49,8 @@ struct PostOffice {
 
 class ThreadLink final : public Link {
  public:
-  ThreadLink(Group group, std::shared_ptr<PostOffice> office, std::shared_ptr<Fate> fate)
-      : group_(std::move(group)), office_(std::move(office)), fate_(std::move(fate)) {}
+  ThreadLink(Group group, std::shared_ptr<PostOffice> office, std::shared_ptr<WorldFailure> failure)
+      : group_(std::move(group)), office_(std::move(office)), failure_(std::move(failure)) {}
 
   ~ThreadLink() override {
     // While an exception unwinds this rank, its reason is on its way and says more.
@@ -77,7 +77,7 @@ class ThreadLink final : public Link {
     return {};
   }
 
-  void break_off(const std::string& reason) noexcept override { office_->stop(reason); }
+  void abort(const std::string& reason) noexcept override { office_->stop(reason); }
 
  private:
   void post(const Call& call, std::span<const ConstBytes> send) {
@@ -100,8 +100,8 @@ class ThreadLink final : public Link {
     std::unique_lock lock(office_->mutex);
     std::deque<Letter>& box = office_->box(from, group_.rank);
     while (box.empty()) {
-      if (!office_->broken.empty()) fate_->seal(office_->broken);
-      if (fate_->sealed()) return fate_->status();
+      if (!office_->broken.empty()) failure_->set(office_->broken);
+      if (failure_->is_set()) return failure_->status();
       const auto now = Clock::now();
       if (now >= office_->left[static_cast<size_t>(from)]) {
         return {ErrorCode::kPeer, group_.peer(from) + " has left the group"};
@@ -131,7 +131,7 @@ class ThreadLink final : public Link {
 
   Group group_;
   std::shared_ptr<PostOffice> office_;
-  std::shared_ptr<Fate> fate_;
+  std::shared_ptr<WorldFailure> failure_;
 };
 
 /// What the ranks of a thread world share.
@@ -182,7 +182,7 @@ class ThreadWorld final : public World {
     const Group group{name, static_cast<int>(me - members.begin()), office->members,
                       town_.timeout_seconds};
     return std::make_unique<Communicator>(
-        group, std::make_unique<ThreadLink>(group, office, fate()), fate());
+        group, std::make_unique<ThreadLink>(group, office, failure()), failure());
   }
 
  private:

@@ -5,9 +5,9 @@
 
 #include <fmt/format.h>
 
-#include "comm/environment.h"
+#include "comm/join/environment.h"
+#include "comm/join/rendezvous.h"
 #include "comm/process_world.h"
-#include "comm/rendezvous.h"
 
 namespace segue::comm {
 namespace {
@@ -20,7 +20,7 @@ class SelfWorld final : public World {
   std::unique_ptr<Communicator> open(const std::string& name, Device,
                                      std::span<const int> members) override {
     if (members.empty()) return nullptr;
-    return std::make_unique<Communicator>(Group{name, 0, {0}}, nullptr, fate());
+    return std::make_unique<Communicator>(Group{name, 0, {0}}, nullptr, failure());
   }
 };
 
@@ -36,7 +36,7 @@ std::unique_ptr<Communicator> World::open(const std::string& name, Device device
 }
 
 void World::give_up(const std::string& why) {
-  fate_->seal(fmt::format("rank {} gave up: {}", rank(), why));
+  failure_->set(fmt::format("rank {} gave up: {}", rank(), why));
 }
 
 std::unique_ptr<World> self_world() { return std::make_unique<SelfWorld>(); }

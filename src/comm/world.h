@@ -51,11 +51,11 @@ class World {
 
  protected:
   World(int rank, int size, int local_rank, int local_size);
-  const std::shared_ptr<Fate>& fate() const { return fate_; }
+  const std::shared_ptr<WorldFailure>& failure() const { return failure_; }
 
  private:
   int rank_ = 0, size_ = 1, local_rank_ = 0, local_size_ = 1;
-  std::shared_ptr<Fate> fate_ = std::make_shared<Fate>();
+  std::shared_ptr<WorldFailure> failure_ = std::make_shared<WorldFailure>();
 };
 
 /// The world that this process was started in: mpirun, Slurm, `segue train --ranks`, or alone.

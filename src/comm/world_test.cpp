@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
-#include "comm/environment.h"
+#include "comm/join/environment.h"
 #include "comm/process_world.h"
 
 namespace segue::comm {

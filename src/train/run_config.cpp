@@ -9,7 +9,7 @@
 
 #include "base/config_checks.h"
 #include "base/file.h"
-#include "train/random_schema.h"
+#include "train/step/random_schema.h"
 
 namespace segue::train {
 namespace {

@@ -11,7 +11,7 @@
 #include "model/model.h"
 #include "sparse/tables_config.h"
 #include "tensor/device.h"
-#include "train/checkpoint_config.h"
+#include "train/checkpoint/checkpoint_config.h"
 #include "train/train_config.h"
 
 namespace segue::train {

@@ -10,10 +10,10 @@
 
 #include "base/file.h"
 #include "base/test_util.h"
-#include "report/eval_grid.h"
-#include "train/mlperf_log.h"
-#include "train/random_schema.h"
-#include "train/schedule.h"
+#include "report/mlperf/eval_grid.h"
+#include "train/run/mlperf_log.h"
+#include "train/run/schedule.h"
+#include "train/step/random_schema.h"
 #include "train/test_util.h"
 
 namespace segue::train {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "data/random_batches.h"
-#include "train/random_schema.h"
+#include "data/synth/random_batches.h"
 #include "train/run_config.h"
-#include "train/trainer.h"
+#include "train/step/random_schema.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 

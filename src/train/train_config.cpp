@@ -66,7 +66,7 @@ void describe(base::ConfigVisitor& v, TrainConfig& c) {
 }
 
 void describe(base::ConfigVisitor& v, EvalConfig& c) {
-  v.field("every_windows", c.every_windows, "evaluate after every so manyth window; 0: no");
+  v.field("every_windows", c.every_windows, "windows between two evaluations; 0: none by windows");
   v.field("every_share", c.every_share,
           "evaluate each time this share of the training samples has passed; 0: no");
   v.field("every_steps", c.every_steps, "evaluate after so many steps; 0: no");

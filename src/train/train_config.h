@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "base/config.h"
-#include "data/gather.h"
-#include "data/interactions.h"
-#include "data/loader.h"
-#include "data/random_batches.h"
-#include "data/stream.h"
-#include "data/verified_files.h"
+#include "data/sample/gather.h"
+#include "data/sample/loader.h"
+#include "data/sample/stream.h"
+#include "data/store/verified_files.h"
+#include "data/synth/interactions.h"
+#include "data/synth/random_batches.h"
 #include "tensor/exec.h"
 
 namespace segue::train {

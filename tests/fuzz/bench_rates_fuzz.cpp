@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "memory_file.h"
-#include "train/scaling_model.h"
+#include "train/plan/scaling_model.h"
 
 using namespace segue;
 

@@ -6,7 +6,7 @@
 
 #include "base/hash.h"
 #include "fuzz.h"
-#include "train/checkpoint_manifest.h"
+#include "train/checkpoint/checkpoint_manifest.h"
 
 namespace {
 

@@ -5,9 +5,9 @@
 #include <array>
 #include <vector>
 
-#include "data/event_normalizer.h"
-#include "data/log_schema.h"
-#include "data/table_reader.h"
+#include "data/log/event_normalizer.h"
+#include "data/log/log_schema.h"
+#include "data/log/table_reader.h"
 #include "fuzz.h"
 
 namespace {

@@ -10,8 +10,8 @@
 #include <unistd.h>
 
 #include "base/hash.h"
-#include "comm/frame.h"
-#include "comm/tcp_link.h"
+#include "comm/link/frame.h"
+#include "comm/link/tcp_link.h"
 #include "fuzz.h"
 
 namespace {
@@ -45,7 +45,7 @@ Status receive(const std::string& message, const comm::Call& call, std::vector<s
   std::vector<comm::Socket> sockets(2);
   sockets[1] = comm::Socket(ends[0]);
   comm::TcpLink link(kGroup, {"fuzz", 0, {0, 1}}, std::move(sockets),
-                     std::make_shared<comm::Fate>());
+                     std::make_shared<comm::WorldFailure>());
   const std::array<comm::ConstBytes, 2> send;
   const std::array<comm::Bytes, 2> receive = {comm::Bytes{}, comm::Bytes(wanted)};
   return link.exchange(call, send, receive);

@@ -4,8 +4,8 @@
 #include <set>
 #include <vector>
 
-#include "data/id_dictionary.h"
-#include "data/table_reader.h"
+#include "data/log/id_dictionary.h"
+#include "data/log/table_reader.h"
 #include "fuzz.h"
 
 namespace {

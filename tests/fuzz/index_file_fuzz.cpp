@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "data/index_file.h"
+#include "data/store/index_file.h"
 #include "memory_file.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // The schema of a raw log: read, made into rules, and written again.
 
-#include "data/event_normalizer.h"
-#include "data/log_schema.h"
+#include "data/log/event_normalizer.h"
+#include "data/log/log_schema.h"
 #include "fuzz.h"
 
 namespace {

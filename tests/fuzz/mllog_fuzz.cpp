@@ -3,9 +3,9 @@
 #include <cmath>
 
 #include "fuzz.h"
-#include "report/mllog_lint.h"
-#include "report/mllog_reader.h"
-#include "report/mllog_run.h"
+#include "report/mlperf/mllog_lint.h"
+#include "report/mlperf/mllog_reader.h"
+#include "report/mlperf/mllog_run.h"
 
 namespace {
 

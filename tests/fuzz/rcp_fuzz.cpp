@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "fuzz.h"
-#include "report/rcp.h"
+#include "report/mlperf/rcp.h"
 
 namespace {
 

@@ -2,8 +2,8 @@
 // visits, tables, introductions, notices in files, and the places that users name.
 // Input: which of them, then it.
 
-#include "comm/handshake.h"
-#include "comm/rendezvous.h"
+#include "comm/join/handshake.h"
+#include "comm/join/rendezvous.h"
 #include "fuzz.h"
 
 namespace {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "fuzz.h"
-#include "train/memory_plan.h"
+#include "train/plan/memory_plan.h"
+#include "train/run/run_state.h"
 #include "train/run_config.h"
-#include "train/run_state.h"
 
 namespace {
 

@@ -2,8 +2,8 @@
 // Input: metrics.jsonl, config.toml and mlperf.log, each up to a zero byte.
 
 #include "fuzz.h"
-#include "report/html_report.h"
-#include "report/report_data.h"
+#include "report/page/html_report.h"
+#include "report/page/report_data.h"
 #include "report/run_reader.h"
 
 using namespace segue;

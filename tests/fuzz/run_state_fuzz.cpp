@@ -1,9 +1,9 @@
 // What a checkpoint keeps beside its arrays: read, and what is in it read as a resumed run does.
 
 #include "fuzz.h"
-#include "report/mllog_run.h"
+#include "report/mlperf/mllog_run.h"
+#include "train/run/run_state.h"
 #include "train/run_config.h"
-#include "train/run_state.h"
 
 using namespace segue;
 

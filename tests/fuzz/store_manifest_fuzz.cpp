@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
-#include "data/store_manifest.h"
+#include "data/store/store_manifest.h"
 #include "fuzz.h"
 
 namespace {

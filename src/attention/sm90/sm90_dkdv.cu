@@ -1,9 +1,9 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
-#include "attention/sm90_kernels.h"
-#include "attention/sm90_sums.cuh"
-#include "attention/sm90_work.cuh"
+#include "attention/sm90/sm90_kernels.h"
+#include "attention/sm90/sm90_sums.cuh"
+#include "attention/sm90/sm90_work.cuh"
 
 // dv = p^T do, dk = alpha ds^T q on Hopper: keys stay, queries stream by.
 // Letters: s scores, p = silu(s), dp = do v^T, ds = dp silu'(s), all transposed: 64 keys x kQueries

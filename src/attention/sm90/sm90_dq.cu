@@ -1,9 +1,9 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
-#include "attention/sm90_kernels.h"
-#include "attention/sm90_sums.cuh"
-#include "attention/sm90_work.cuh"
+#include "attention/sm90/sm90_kernels.h"
+#include "attention/sm90/sm90_sums.cuh"
+#include "attention/sm90/sm90_work.cuh"
 
 // dq = alpha ds k on Hopper: queries and do stay in registers, keys and values stream by.
 // Letters: s scores, dp = do v^T, ds = dp silu'(s), 64 queries x kKeys keys. With y = s / 2,

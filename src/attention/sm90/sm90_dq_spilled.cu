@@ -1,9 +1,9 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
-#include "attention/sm90_kernels.h"
-#include "attention/sm90_sums.cuh"
-#include "attention/sm90_work.cuh"
+#include "attention/sm90/sm90_kernels.h"
+#include "attention/sm90/sm90_sums.cuh"
+#include "attention/sm90/sm90_work.cuh"
 
 // dq = alpha ds k on Hopper, with ds as the kernel of dk and dv left it: bounded by reading ds
 // once. Letters: ds 64 queries x 64 keys; its factor scale alpha / 2 waits for the end.

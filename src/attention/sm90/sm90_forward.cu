@@ -3,9 +3,9 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
-#include "attention/sm90_kernels.h"
-#include "attention/sm90_store.cuh"
-#include "attention/sm90_work.cuh"
+#include "attention/sm90/sm90_kernels.h"
+#include "attention/sm90/sm90_store.cuh"
+#include "attention/sm90/sm90_work.cuh"
 
 // o = scale * (mask silu(alpha q k^T)) v on Hopper.
 // Letters: q, k, v, o as in the contract; s scores, p = silu of them, both 64 queries x kKeys keys.

@@ -6,7 +6,7 @@
 
 #include "attention/cuda_check.h"
 #include "attention/hopper.cuh"
-#include "attention/sm90_kernels.h"
+#include "attention/sm90/sm90_kernels.h"
 #include "ops/gemm.h"
 #include "tensor/launches.h"
 

@@ -4,8 +4,8 @@
 
 #include "attention/hopper.cuh"
 #include "attention/mma.cuh"
-#include "attention/sm90_store.cuh"
-#include "attention/sm90_work.cuh"
+#include "attention/sm90/sm90_store.cuh"
+#include "attention/sm90/sm90_work.cuh"
 
 /// Sums over the rows of a tile of results, made where the tile is: what a bias in front of
 /// attention gets as its gradient, without reading the results again.

@@ -1,4 +1,4 @@
-#include "comm/door.h"
+#include "comm/join/door.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/handshake.h"
-#include "comm/socket.h"
+#include "comm/join/handshake.h"
+#include "comm/link/socket.h"
 
 namespace segue::comm {
 

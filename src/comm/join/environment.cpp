@@ -1,4 +1,4 @@
-#include "comm/environment.h"
+#include "comm/join/environment.h"
 
 #include <charconv>
 #include <cstdlib>

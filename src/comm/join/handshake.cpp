@@ -1,4 +1,4 @@
-#include "comm/handshake.h"
+#include "comm/join/handshake.h"
 
 #include <charconv>
 #include <cstring>

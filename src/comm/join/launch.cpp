@@ -1,4 +1,4 @@
-#include "comm/launch.h"
+#include "comm/join/launch.h"
 
 #include <algorithm>
 #include <array>
@@ -16,8 +16,8 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/handshake.h"
-#include "comm/socket.h"
+#include "comm/join/handshake.h"
+#include "comm/link/socket.h"
 
 namespace segue::comm {
 namespace {

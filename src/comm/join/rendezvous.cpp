@@ -1,4 +1,4 @@
-#include "comm/rendezvous.h"
+#include "comm/join/rendezvous.h"
 
 #include <algorithm>
 #include <charconv>
@@ -10,7 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "comm/deadline.h"
-#include "comm/secret.h"
+#include "comm/join/secret.h"
 
 namespace segue::comm {
 namespace {

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
-#include "comm/door.h"
-#include "comm/handshake.h"
-#include "comm/link.h"
+#include "comm/join/door.h"
+#include "comm/join/handshake.h"
+#include "comm/link/link.h"
 
 namespace segue::comm {
 

@@ -1,6 +1,6 @@
 // How ranks find each other over TCP, and who else may come.
 
-#include "comm/rendezvous.h"
+#include "comm/join/rendezvous.h"
 
 #include <algorithm>
 #include <atomic>
@@ -17,9 +17,9 @@
 #include "base/time.h"
 #include "comm/collectives_test_util.h"
 #include "comm/deadline.h"
+#include "comm/join/secret.h"
+#include "comm/join/strangers_test_util.h"
 #include "comm/process_test_util.h"
-#include "comm/secret.h"
-#include "comm/strangers_test_util.h"
 #include "comm/tcp_test_util.h"
 
 namespace segue::comm {

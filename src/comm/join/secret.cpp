@@ -1,4 +1,4 @@
-#include "comm/secret.h"
+#include "comm/join/secret.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/socket.h"
+#include "comm/link/socket.h"
 
 namespace segue::comm {
 namespace {

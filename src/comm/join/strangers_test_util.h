@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 #include "comm/deadline.h"
-#include "comm/door.h"
+#include "comm/join/door.h"
 
 namespace segue::comm::testing {
 

@@ -1,4 +1,4 @@
-#include "comm/frame.h"
+#include "comm/link/frame.h"
 
 #include <atomic>
 

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "comm/communicator.h"
-#include "comm/link.h"
+#include "comm/link/link.h"
 
 namespace segue::comm {
 

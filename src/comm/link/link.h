@@ -34,14 +34,14 @@ struct Call {
 
 /// Why the ranks of a world cannot go on; the first reason stays. One per rank, shared by all its
 /// groups: when one of them breaks, the others stop waiting and tell their peers the same.
-class Fate {
+class WorldFailure {
  public:
-  bool sealed() const { return sealed_.load(std::memory_order_acquire); }
-  void seal(const std::string& reason) {
+  bool is_set() const { return set_.load(std::memory_order_acquire); }
+  void set(const std::string& reason) {
     const std::lock_guard lock(mutex_);
-    if (sealed()) return;
+    if (is_set()) return;
     reason_ = reason;
-    sealed_.store(true, std::memory_order_release);
+    set_.store(true, std::memory_order_release);
   }
   std::string reason() const {
     const std::lock_guard lock(mutex_);
@@ -50,7 +50,7 @@ class Fate {
   Status status() const { return {ErrorCode::kPeer, reason()}; }
 
   /// A group that finds a peer gone asks whether it said why over the group that all ranks share
-  /// and that is idle: `look` seals the fate then. Set before there are other groups.
+  /// and that is idle: `look` sets the failure then. Set before there are other groups.
   void set_world(std::function<void()> look) { look_ = std::move(look); }
   void ask_world() {
     const std::lock_guard lock(look_mutex_);
@@ -61,7 +61,7 @@ class Fate {
   std::mutex look_mutex_;
   std::function<void()> look_;
   mutable std::mutex mutex_;
-  std::atomic<bool> sealed_{false};
+  std::atomic<bool> set_{false};
   std::string reason_;
 };
 
@@ -72,7 +72,7 @@ class Link {
   virtual ~Link() = default;
 
   /// Host memory. Returns when all of `receive` has arrived and `send` may be overwritten. The
-  /// message of a failure names the peer; one that a peer reported has sealed the fate first.
+  /// message of a failure names the peer; one that a peer reported has sealed the failure first.
   virtual Status exchange(const Call& call, std::span<const ConstBytes> send,
                           std::span<const Bytes> receive) = 0;
 
@@ -93,7 +93,7 @@ class Link {
   virtual Status listen([[maybe_unused]] bool none_may_be_gone) { return {}; }
 
   /// Tells the peers, as far as they can be reached, that this rank has stopped.
-  virtual void break_off(const std::string& reason) noexcept = 0;
+  virtual void abort(const std::string& reason) noexcept = 0;
 };
 
 }  // namespace segue::comm

@@ -1,6 +1,6 @@
 #if SEGUE_HAS_MPI
 
-#include "comm/mpi_link.h"
+#include "comm/link/mpi_link.h"
 
 #include <algorithm>
 #include <atomic>
@@ -109,7 +109,7 @@ class MpiLink::Exchange {
       const int64_t before = open_;
       Status status = advance();
       if (status.ok() && open_ > 0) status = link_.listen(true);
-      if (status.ok() && open_ > 0 && link_.fate_->sealed()) status = link_.fate_->status();
+      if (status.ok() && open_ > 0 && link_.failure_->is_set()) status = link_.failure_->status();
       if (status.ok() && open_ > 0 && Clock::now() >= call_.deadline) status = timed_out();
       if (!status.ok()) return status;
       if (open_ < before) {
@@ -250,14 +250,15 @@ class MpiLink::Exchange {
   Status posted_;
 };
 
-MpiLink::MpiLink(uint64_t id, Group group, MPI_Comm comm, std::shared_ptr<Fate> fate)
-    : id_(id), group_(std::move(group)), comm_(comm), fate_(std::move(fate)) {}
+MpiLink::MpiLink(uint64_t id, Group group, MPI_Comm comm, std::shared_ptr<WorldFailure> failure)
+    : id_(id), group_(std::move(group)), comm_(comm), failure_(std::move(failure)) {}
 
 MpiLink::~MpiLink() {
   if (std::uncaught_exceptions() == 0 || told_) return;
   const std::string reason =
-      fate_->sealed() ? fate_->reason()
-                      : group_.peer(group_.rank) + " gave up: it stopped with an error of its own";
+      failure_->is_set()
+          ? failure_->reason()
+          : group_.peer(group_.rank) + " gave up: it stopped with an error of its own";
   const std::lock_guard lock(g_mutex);
   g_last_words.push_back({comm_, group_.size(), group_.rank, reason});
 }
@@ -276,17 +277,17 @@ Status MpiLink::listen(bool) {
   int bytes = 0;
   MPI_Get_count(&status, MPI_BYTE, &bytes);
   if (bytes < 0 || static_cast<size_t>(bytes) > kMaxReason) {
-    fate_->seal(
+    failure_->set(
         fmt::format("{} gave up, and its reason is unreadable", group_.peer(status.MPI_SOURCE)));
-    return fate_->status();
+    return failure_->status();
   }
   std::string reason(static_cast<size_t>(bytes), ' ');
   MPI_Recv(reason.data(), bytes, MPI_BYTE, status.MPI_SOURCE, kReasonTag, comm_, MPI_STATUS_IGNORE);
-  fate_->seal(reason);
-  return fate_->status();
+  failure_->set(reason);
+  return failure_->status();
 }
 
-void MpiLink::break_off(const std::string& text) noexcept {
+void MpiLink::abort(const std::string& text) noexcept {
   if (told_) return;
   told_ = true;
   try {

@@ -5,14 +5,14 @@
 #include <mpi.h>
 
 #include "comm/communicator.h"
-#include "comm/frame.h"
+#include "comm/link/frame.h"
 
 namespace segue::comm {
 
 /// Host memory by MPI, on a communicator of its own. Included by files of the MPI build only.
 class MpiLink final : public Link {
  public:
-  MpiLink(uint64_t id, Group group, MPI_Comm comm, std::shared_ptr<Fate> fate);
+  MpiLink(uint64_t id, Group group, MPI_Comm comm, std::shared_ptr<WorldFailure> failure);
   /// While an exception unwinds this rank, what its peers must know is kept for speak_last():
   /// MPI does not show them that it left.
   ~MpiLink() override;
@@ -20,7 +20,7 @@ class MpiLink final : public Link {
   Status exchange(const Call& call, std::span<const ConstBytes> send,
                   std::span<const Bytes> receive) override;
   Status listen(bool none_may_be_gone) override;
-  void break_off(const std::string& reason) noexcept override;
+  void abort(const std::string& reason) noexcept override;
 
  private:
   class Exchange;
@@ -28,7 +28,7 @@ class MpiLink final : public Link {
   uint64_t id_;
   Group group_;
   MPI_Comm comm_;
-  std::shared_ptr<Fate> fate_;
+  std::shared_ptr<WorldFailure> failure_;
   bool told_ = false;
 };
 

@@ -1,6 +1,6 @@
 #if SEGUE_HAS_NCCL
 
-#include "comm/nccl_api.h"
+#include "comm/link/nccl_api.h"
 
 #include <fmt/format.h>
 

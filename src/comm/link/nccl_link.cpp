@@ -1,4 +1,4 @@
-#include "comm/nccl_link.h"
+#include "comm/link/nccl_link.h"
 
 #if SEGUE_HAS_NCCL
 
@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 
 #include "comm/deadline.h"
-#include "comm/environment.h"
-#include "comm/nccl_api.h"
+#include "comm/join/environment.h"
+#include "comm/link/nccl_api.h"
 
 namespace segue::comm {
 namespace {
@@ -29,15 +29,16 @@ Status cuda_status(cudaError_t rc, const char* what) {
 /// An exchange that is queued does not end when a peer is lost, and whatever this rank does on the
 /// GPU then waits behind it: also an allocation or a copy, in which no thread can look around. So
 /// every link has a thread that watches what is queued, and ends it when it fails or takes too
-/// long, or when the world has failed elsewhere. The waiting threads then find the fate sealed.
+/// long, or when the world has failed elsewhere. The waiting threads then find the failure set.
 class NcclLink final : public Link {
  public:
-  NcclLink(std::unique_ptr<Link> host, Group group, Device device, std::shared_ptr<Fate> fate)
+  NcclLink(std::unique_ptr<Link> host, Group group, Device device,
+           std::shared_ptr<WorldFailure> failure)
       : api_(nccl_api()),
         host_(std::move(host)),
         group_(std::move(group)),
         device_(device),
-        fate_(std::move(fate)) {}
+        failure_(std::move(failure)) {}
 
   ~NcclLink() override {
     {
@@ -105,7 +106,7 @@ class NcclLink final : public Link {
     if (!status.ok()) return status;
     const auto handle = static_cast<cudaStream_t>(stream.handle());
     std::unique_lock lock(mutex_);
-    if (comm_ == nullptr) return fate_->status();
+    if (comm_ == nullptr) return failure_->status();
     ncclResult_t rc = api_.group_start();
     for (int q = 0; q < group_.size() && queued(rc); ++q) {
       const ConstBytes out = send[static_cast<size_t>(q)];
@@ -139,12 +140,12 @@ class NcclLink final : public Link {
     for (;;) {
       const cudaError_t rc = cudaStreamQuery(handle);
       // An exchange that was broken off has ended, too.
-      if (rc == cudaSuccess) return fate_->sealed() ? fate_->status() : Status();
+      if (rc == cudaSuccess) return failure_->is_set() ? failure_->status() : Status();
       if (rc != cudaErrorNotReady) {
         return {ErrorCode::kUnsupported, std::string("CUDA: ") + cudaGetErrorString(rc)};
       }
       cudaGetLastError();  // not ready is an answer, not an error to keep
-      const Status status = look_around(call.deadline);
+      const Status status = poll(call.deadline);
       if (!status.ok()) return status;
       std::this_thread::sleep_for(kPoll);
     }
@@ -156,10 +157,10 @@ class NcclLink final : public Link {
     return host_->listen(none_may_be_gone);
   }
 
-  void break_off(const std::string& reason) noexcept override {
+  void abort(const std::string& reason) noexcept override {
     {
       const std::unique_lock lock(host_mutex_, std::try_to_lock);
-      if (host_ != nullptr && lock) host_->break_off(reason);
+      if (host_ != nullptr && lock) host_->abort(reason);
     }
     // Ends what is queued on the device, which would wait for the peers for ever.
     const std::lock_guard lock(mutex_);
@@ -187,9 +188,9 @@ class NcclLink final : public Link {
   void watch() {
     const Status device = cuda_status(cudaSetDevice(device_.index), "cudaSetDevice");
     if (!device.ok()) {
-      fate_->seal(fmt::format("{} gave up (group `{}`): {}", group_.peer(group_.rank), group_.name,
-                              device.message()));
-      return break_off(fate_->reason());
+      failure_->set(fmt::format("{} gave up (group `{}`): {}", group_.peer(group_.rank),
+                                group_.name, device.message()));
+      return abort(failure_->reason());
     }
     constexpr auto kPause = std::chrono::milliseconds(20);
     std::unique_lock lock(mutex_);
@@ -199,21 +200,21 @@ class NcclLink final : public Link {
         queue_.pop_front();
       }
       cudaGetLastError();  // not ready is an answer, not an error to keep
-      if (comm_ == nullptr || (queue_.empty() && !fate_->sealed())) continue;
+      if (comm_ == nullptr || (queue_.empty() && !failure_->is_set())) continue;
       const bool idle = queue_.empty();
       const Queued oldest = idle ? Queued{} : queue_.front();
       lock.unlock();
       // A peer that is done with its part may have left, but then its part arrives.
       constexpr auto kOnTheWay = std::chrono::seconds(2);
       const bool late = !idle && Clock::now() - oldest.since > kOnTheWay;
-      const Status status = idle ? fate_->status() : look_around(oldest.call.deadline, late);
+      const Status status = idle ? failure_->status() : poll(oldest.call.deadline, late);
       if (!status.ok()) {
         if (!idle) {
-          fate_->seal(fmt::format("{} gave up (group `{}`, {}, step {}): {}",
-                                  group_.peer(group_.rank), group_.name, to_string(oldest.call.op),
-                                  oldest.call.step, status.message()));
+          failure_->set(fmt::format("{} gave up (group `{}`, {}, step {}): {}",
+                                    group_.peer(group_.rank), group_.name,
+                                    to_string(oldest.call.op), oldest.call.step, status.message()));
         }
-        break_off(fate_->reason());
+        abort(failure_->reason());
       }
       lock.lock();
     }
@@ -226,8 +227,8 @@ class NcclLink final : public Link {
   Status finished(Clock::time_point deadline) {
     for (;;) {
       const ncclResult_t state = async_state();
-      if (state == ncclSuccess) return fate_->sealed() ? fate_->status() : Status();
-      const Status status = look_around(deadline);
+      if (state == ncclSuccess) return failure_->is_set() ? failure_->status() : Status();
+      const Status status = poll(deadline);
       if (!status.ok()) return status;
       std::this_thread::sleep_for(kPoll);
     }
@@ -243,8 +244,8 @@ class NcclLink final : public Link {
 
   /// While waiting: an error of NCCL, a peer that says it has stopped, the deadline. A peer that is
   /// done with its part may have left already, unless `none_may_be_gone`.
-  Status look_around(Clock::time_point deadline, bool none_may_be_gone = false) {
-    if (fate_->sealed()) return fate_->status();
+  Status poll(Clock::time_point deadline, bool none_may_be_gone = false) {
+    if (failure_->is_set()) return failure_->status();
     const ncclResult_t state = async_state();
     if (!queued(state)) return trouble(state);
     const Status heard = listen(none_may_be_gone);
@@ -262,7 +263,7 @@ class NcclLink final : public Link {
   /// NCCL does not say which peer it lost; the host link may, a moment later.
   Status trouble(ncclResult_t rc) {
     for (const auto until = after(1); host_ != nullptr && Clock::now() < until;) {
-      if (fate_->sealed()) return fate_->status();
+      if (failure_->is_set()) return failure_->status();
       const Status heard = listen(true);
       if (!heard.ok()) return heard;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -274,7 +275,7 @@ class NcclLink final : public Link {
   std::unique_ptr<Link> host_;
   Group group_;
   Device device_;
-  std::shared_ptr<Fate> fate_;
+  std::shared_ptr<WorldFailure> failure_;
   std::mutex host_mutex_;  // of host_, while the watching thread is there
   std::mutex mutex_;       // of all that follows
   ncclComm_t comm_ = nullptr;
@@ -296,19 +297,19 @@ std::string gpu_identity(Device device) {
 }
 
 std::unique_ptr<Link> nccl_link(std::unique_ptr<Link> host, const Group& group, Device device,
-                                std::shared_ptr<Fate> fate) {
+                                std::shared_ptr<WorldFailure> failure) {
   // What NCCL does while it connects is watched by itself; starting it, and the driver, are not.
   constexpr double kSlack = 5;
   const CallDeadline watched(fmt::format("opening group `{}` with NCCL", group.name),
                              group.members[static_cast<size_t>(group.rank)],
                              group.timeout_seconds + kSlack);
-  auto link = std::make_unique<NcclLink>(std::move(host), group, device, fate);
+  auto link = std::make_unique<NcclLink>(std::move(host), group, device, failure);
   const Call call{Op::kOpen, 0, 0, after(group.timeout_seconds), group.timeout_seconds};
   const Status status = link->join(call);
   if (!status.ok()) {
-    fate->seal(fmt::format("{} gave up (group `{}`, open): {}", group.peer(group.rank), group.name,
-                           status.message()));
-    link->break_off(fate->reason());
+    failure->set(fmt::format("{} gave up (group `{}`, open): {}", group.peer(group.rank),
+                             group.name, status.message()));
+    link->abort(failure->reason());
     status.with(fmt::format("opening group `{}` with NCCL", group.name)).throw_if_failed();
   }
   return link;
@@ -327,7 +328,7 @@ std::string gpu_identity(Device) { return "none"; }
 // The form with NCCL keeps what it is given.
 std::unique_ptr<Link> nccl_link(
     std::unique_ptr<Link>, const Group&, Device,
-    std::shared_ptr<Fate>) {  // NOLINT(performance-unnecessary-value-param)
+    std::shared_ptr<WorldFailure>) {  // NOLINT(performance-unnecessary-value-param)
   fail(ErrorCode::kUnsupported, nccl_trouble());
 }
 

@@ -16,6 +16,6 @@ std::string gpu_identity(Device device);
 /// Device memory by NCCL on the caller's stream, host memory by `host` (null in a group of one).
 /// Collective; one GPU per rank. Error(kPeer) or Error(kUnsupported).
 std::unique_ptr<Link> nccl_link(std::unique_ptr<Link> host, const Group& group, Device device,
-                                std::shared_ptr<Fate> fate);
+                                std::shared_ptr<WorldFailure> failure);
 
 }  // namespace segue::comm

@@ -1,4 +1,4 @@
-#include "comm/socket.h"
+#include "comm/link/socket.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "comm/handshake.h"
+#include "comm/join/handshake.h"
 
 namespace segue::comm {
 namespace {

@@ -8,7 +8,7 @@
 
 #include <sys/socket.h>
 
-#include "comm/link.h"
+#include "comm/link/link.h"
 
 namespace segue::comm {
 

@@ -1,4 +1,4 @@
-#include "comm/tcp_link.h"
+#include "comm/link/tcp_link.h"
 
 #include <algorithm>
 #include <array>
@@ -20,11 +20,12 @@ bool would_block() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == 
 
 }  // namespace
 
-TcpLink::TcpLink(uint64_t id, Group group, std::vector<Socket> sockets, std::shared_ptr<Fate> fate)
+TcpLink::TcpLink(uint64_t id, Group group, std::vector<Socket> sockets,
+                 std::shared_ptr<WorldFailure> failure)
     : id_(id),
       group_(std::move(group)),
       sockets_(std::move(sockets)),
-      fate_(std::move(fate)),
+      failure_(std::move(failure)),
       half_sent_(group_.members.size()) {}
 
 TcpLink::~TcpLink() {
@@ -71,7 +72,7 @@ Status TcpLink::step(const Call& call, std::vector<Traffic>& peers, bool& busy) 
     who.push_back(q);
   }
   if (!busy) return {};
-  if (fate_->sealed()) return fate_->status();
+  if (failure_->is_set()) return failure_->status();
   const auto left =
       std::chrono::duration_cast<std::chrono::milliseconds>(call.deadline - Clock::now()).count();
   if (left <= 0) return timed_out(call, peers);
@@ -179,8 +180,8 @@ Status TcpLink::read_reason(int peer, size_t length) {
     ::poll(&entry, 1, 50);
   }
   if (got < length) reason = group_.peer(peer) + " gave up";
-  fate_->seal(reason);
-  return fate_->status();
+  failure_->set(reason);
+  return failure_->status();
 }
 
 bool TcpLink::take(int peer, std::byte* to, size_t bytes) const {
@@ -212,8 +213,8 @@ Status TcpLink::closed(int peer, const Traffic& t) {
     whole = take(peer, nullptr, header.length);
   }
   // It could not say it here when it stopped in the middle of a message.
-  if (!fate_->sealed()) fate_->ask_world();
-  if (fate_->sealed()) return fate_->status();
+  if (!failure_->is_set()) failure_->ask_world();
+  if (failure_->is_set()) return failure_->status();
   return {ErrorCode::kPeer,
           group_.peer(peer) + " is gone (its connection is closed); its own last lines say why"};
 }
@@ -228,7 +229,7 @@ Status TcpLink::timed_out(const Call& call, const std::vector<Traffic>& peers) c
   return did_not_answer(who, call);
 }
 
-void TcpLink::break_off(const std::string& text) noexcept {
+void TcpLink::abort(const std::string& text) noexcept {
   if (told_) return;
   told_ = true;
   try {

@@ -5,15 +5,16 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "comm/frame.h"
-#include "comm/socket.h"
+#include "comm/link/frame.h"
+#include "comm/link/socket.h"
 
 namespace segue::comm {
 
 /// A socket to every peer of a group; sockets[own rank] is empty.
 class TcpLink final : public Link {
  public:
-  TcpLink(uint64_t id, Group group, std::vector<Socket> sockets, std::shared_ptr<Fate> fate);
+  TcpLink(uint64_t id, Group group, std::vector<Socket> sockets,
+          std::shared_ptr<WorldFailure> failure);
 
   /// While an exception unwinds this rank, the connections stay open until the process ends: its
   /// own message is out before the peers notice.
@@ -22,7 +23,7 @@ class TcpLink final : public Link {
   Status exchange(const Call& call, std::span<const ConstBytes> send,
                   std::span<const Bytes> receive) override;
   Status listen(bool none_may_be_gone) override;
-  void break_off(const std::string& reason) noexcept override;
+  void abort(const std::string& reason) noexcept override;
 
  private:
   /// What still has to go to a peer, and to come from it. A message is its header and its payload.
@@ -54,7 +55,7 @@ class TcpLink final : public Link {
   uint64_t id_;
   Group group_;
   std::vector<Socket> sockets_;
-  std::shared_ptr<Fate> fate_;
+  std::shared_ptr<WorldFailure> failure_;
   std::vector<bool> half_sent_;  // a message was left unfinished: nothing may follow it
   bool told_ = false;
 };

@@ -1,4 +1,4 @@
-#include "data/baselines.h"
+#include "data/inspect/baselines.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,7 +12,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/parallel.h"
-#include "data/synth_output.h"
+#include "data/synth/synth_output.h"
 
 namespace segue::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "data/event_store.h"
+#include "data/store/event_store.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/inspect.h"
+#include "data/inspect/inspect.h"
 
 #include <algorithm>
 #include <atomic>
@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/parallel.h"
-#include "data/windows.h"
+#include "data/store/windows.h"
 
 namespace segue::data {
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "data/event_store.h"
-#include "data/log_schema.h"
-#include "data/store_manifest.h"
+#include "data/log/log_schema.h"
+#include "data/store/event_store.h"
+#include "data/store/store_manifest.h"
 
 namespace segue::data {
 

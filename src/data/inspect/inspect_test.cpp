@@ -1,4 +1,4 @@
-#include "data/inspect.h"
+#include "data/inspect/inspect.h"
 
 #include <cmath>
 #include <filesystem>
@@ -9,12 +9,12 @@
 
 #include "base/file.h"
 #include "base/test_util.h"
-#include "data/baselines.h"
-#include "data/prep.h"
-#include "data/store_test_util.h"
-#include "data/store_verify.h"
-#include "data/store_writer.h"
-#include "data/synth_output.h"
+#include "data/inspect/baselines.h"
+#include "data/prep/prep.h"
+#include "data/store/store_test_util.h"
+#include "data/store/store_verify.h"
+#include "data/store/store_writer.h"
+#include "data/synth/synth_output.h"
 
 namespace segue::data {
 namespace {

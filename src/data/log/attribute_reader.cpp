@@ -1,4 +1,4 @@
-#include "data/attribute_reader.h"
+#include "data/log/attribute_reader.h"
 
 #include <limits>
 #include <vector>

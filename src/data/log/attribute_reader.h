@@ -2,11 +2,11 @@
 
 #include <cstdint>
 
-#include "data/event_normalizer.h"
-#include "data/log_reader.h"
-#include "data/log_schema.h"
-#include "data/store_writer.h"
-#include "data/table_reader.h"
+#include "data/log/event_normalizer.h"
+#include "data/log/log_reader.h"
+#include "data/log/log_schema.h"
+#include "data/log/table_reader.h"
+#include "data/store/store_writer.h"
 
 namespace segue::data {
 

@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "data/file_io.h"
-#include "data/table_reader.h"
+#include "data/log/table_reader.h"
+#include "data/store/file_io.h"
 
 namespace segue::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/event_normalizer.h"
+#include "data/log/event_normalizer.h"
 
 #include <algorithm>
 #include <cmath>

@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "data/event.h"
-#include "data/id_dictionary.h"
-#include "data/log_reader.h"
-#include "data/log_schema.h"
-#include "data/table_reader.h"
+#include "data/log/event.h"
+#include "data/log/id_dictionary.h"
+#include "data/log/log_reader.h"
+#include "data/log/log_schema.h"
+#include "data/log/table_reader.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/id_dictionary.h"
+#include "data/log/id_dictionary.h"
 
 #include <algorithm>
 #include <charconv>
@@ -9,8 +9,8 @@
 
 #include "base/error.h"
 #include "base/hash.h"
-#include "data/file_io.h"
-#include "data/table_reader.h"
+#include "data/log/table_reader.h"
+#include "data/store/file_io.h"
 
 namespace segue::data {
 namespace {

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/store_stage.h"
-#include "data/store_writer.h"
+#include "data/store/store_stage.h"
+#include "data/store/store_writer.h"
 
 namespace segue::data {
 

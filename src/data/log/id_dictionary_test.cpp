@@ -1,4 +1,4 @@
-#include "data/id_dictionary.h"
+#include "data/log/id_dictionary.h"
 
 #include <algorithm>
 #include <random>

@@ -1,4 +1,4 @@
-#include "data/log_reader.h"
+#include "data/log/log_reader.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -69,8 +69,8 @@ LogReader::LogReader(std::vector<LogFile> files, std::vector<ColumnRequest> colu
                      const TableOptions& options)
     : files_(std::move(files)), columns_(std::move(columns)), options_(options) {
   for (const LogFile& file : files_) total_bytes_ += file.bytes;
-  blocks_ = std::make_unique<Prefetcher<RawBlock>>(kBlocksAhead,
-                                                   [this](RawBlock& block) { return make(block); });
+  blocks_ = std::make_unique<base::Prefetcher<RawBlock>>(
+      kBlocksAhead, [this](RawBlock& block) { return make(block); });
 }
 
 bool LogReader::make(RawBlock& block) {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "data/prefetcher.h"
-#include "data/store_manifest.h"
-#include "data/table_reader.h"
+#include "base/prefetcher.h"
+#include "data/log/table_reader.h"
+#include "data/store/store_manifest.h"
 
 namespace segue::data {
 
@@ -45,7 +45,7 @@ class LogReader {
   int64_t bytes_before_ = 0;
   std::unique_ptr<TableReader> reader_;
   std::atomic<int64_t> bytes_ = 0;
-  std::unique_ptr<Prefetcher<RawBlock>> blocks_;  // last: its thread uses the rest
+  std::unique_ptr<base::Prefetcher<RawBlock>> blocks_;  // last: its thread uses the rest
 };
 
 }  // namespace segue::data

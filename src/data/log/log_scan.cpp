@@ -1,4 +1,4 @@
-#include "data/log_scan.h"
+#include "data/log/log_scan.h"
 
 #include <algorithm>
 #include <limits>

@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/event_normalizer.h"
-#include "data/log_reader.h"
-#include "data/log_schema.h"
+#include "data/log/event_normalizer.h"
+#include "data/log/log_reader.h"
+#include "data/log/log_schema.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/log_schema.h"
+#include "data/log/log_schema.h"
 
 #include <algorithm>
 #include <bit>

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/config.h"
-#include "data/event.h"
-#include "data/sample_schema.h"
+#include "data/log/event.h"
+#include "data/sample/sample_schema.h"
 
 namespace segue::data {
 

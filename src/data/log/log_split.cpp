@@ -1,4 +1,4 @@
-#include "data/log_split.h"
+#include "data/log/log_split.h"
 
 #include <algorithm>
 

@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "data/log_schema.h"
-#include "data/session_writer.h"
-#include "data/store_writer.h"
+#include "data/log/log_schema.h"
+#include "data/store/session_writer.h"
+#include "data/store/store_writer.h"
 
 namespace segue::data {
 

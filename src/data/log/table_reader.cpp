@@ -1,4 +1,4 @@
-#include "data/table_reader.h"
+#include "data/log/table_reader.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,7 +7,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "data/file_io.h"
+#include "data/store/file_io.h"
 
 namespace segue::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/table_reader.h"
+#include "data/log/table_reader.h"
 
 #include <cmath>
 #include <string>

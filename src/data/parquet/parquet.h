@@ -1,6 +1,6 @@
 #pragma once
 
-#include "data/table_reader.h"
+#include "data/log/table_reader.h"
 
 namespace segue::data {
 

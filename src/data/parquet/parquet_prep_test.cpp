@@ -18,9 +18,9 @@
 
 #include "base/test_util.h"
 #include "data/parquet/parquet.h"
-#include "data/prep.h"
-#include "data/prep_test_util.h"
-#include "data/store_verify.h"
+#include "data/prep/prep.h"
+#include "data/prep/prep_test_util.h"
+#include "data/store/store_verify.h"
 
 namespace segue::data {
 namespace {

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "data/table_reader.h"
+#include "data/log/table_reader.h"
 
 namespace segue::data {
 

@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "data/session_writer.h"
-#include "data/store_stage.h"
+#include "data/store/session_writer.h"
+#include "data/store/store_stage.h"
 
 namespace segue::data {
 

@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "data/log_schema.h"
+#include "data/log/log_schema.h"
 
 namespace segue::data {
 namespace {

@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "data/synth_output.h"
-#include "data/table_reader.h"
+#include "data/log/table_reader.h"
+#include "data/synth/synth_output.h"
 
 namespace segue::data {
 

@@ -8,8 +8,8 @@
 #include "base/file.h"
 #include "base/test_util.h"
 #include "data/parquet/parquet.h"
-#include "data/prep.h"
-#include "data/synth_output.h"
+#include "data/prep/prep.h"
+#include "data/synth/synth_output.h"
 
 namespace segue::data {
 namespace {

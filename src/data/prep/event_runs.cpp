@@ -1,4 +1,4 @@
-#include "data/event_runs.h"
+#include "data/prep/event_runs.h"
 
 #include <algorithm>
 #include <bit>

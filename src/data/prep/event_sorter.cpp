@@ -1,4 +1,4 @@
-#include "data/event_sorter.h"
+#include "data/prep/event_sorter.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "base/background.h"
 #include "base/error.h"
-#include "data/background.h"
 
 namespace segue::data {
 namespace {
@@ -55,7 +55,7 @@ struct EventSorter::Slot {
   std::unique_ptr<RunFile> file;  // made with the first run
   std::vector<EventRun> runs;
   size_t submitted = 0;
-  BackgroundWorker worker;  // last: its job uses the rest
+  base::BackgroundWorker worker;  // last: its job uses the rest
 };
 
 EventSorter::EventSorter(EventSorterConfig config) : config_(std::move(config)) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "data/event_runs.h"
+#include "data/prep/event_runs.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/event_sorter.h"
+#include "data/prep/event_sorter.h"
 
 #include <algorithm>
 #include <random>
@@ -7,7 +7,7 @@
 
 #include "base/file.h"
 #include "base/test_util.h"
-#include "data/prep_test_util.h"
+#include "data/prep/prep_test_util.h"
 
 namespace segue::data {
 namespace {

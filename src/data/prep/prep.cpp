@@ -1,4 +1,4 @@
-#include "data/prep.h"
+#include "data/prep/prep.h"
 
 #include <algorithm>
 #include <memory>
@@ -11,15 +11,15 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
+#include "base/prefetcher.h"
 #include "base/progress.h"
 #include "base/time.h"
-#include "data/attribute_reader.h"
-#include "data/event_normalizer.h"
-#include "data/event_sorter.h"
-#include "data/log_reader.h"
-#include "data/log_scan.h"
-#include "data/prefetcher.h"
-#include "data/store_writer.h"
+#include "data/log/attribute_reader.h"
+#include "data/log/event_normalizer.h"
+#include "data/log/log_reader.h"
+#include "data/log/log_scan.h"
+#include "data/prep/event_sorter.h"
+#include "data/store/store_writer.h"
 
 namespace segue::data {
 namespace {
@@ -144,7 +144,7 @@ void Prep::sort(const LogScan& scan, const LogSplit& split, SplitSink& sink) {
   });
   result_.runs = sorter.finish();
 
-  Prefetcher<std::vector<Event>> merged(
+  base::Prefetcher<std::vector<Event>> merged(
       kBlocksAhead, [&sorter](std::vector<Event>& events) { return sorter.next(events); });
   base::Progress progress("write", used, "events");
   std::vector<Event> events;

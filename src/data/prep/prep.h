@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "data/event_runs.h"
-#include "data/log_schema.h"
-#include "data/log_split.h"
-#include "data/table_reader.h"
+#include "data/log/log_schema.h"
+#include "data/log/log_split.h"
+#include "data/log/table_reader.h"
+#include "data/prep/event_runs.h"
 
 namespace segue::data {
 

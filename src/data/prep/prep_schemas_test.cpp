@@ -7,9 +7,9 @@
 
 #include "base/npy.h"
 #include "base/test_util.h"
-#include "data/prep.h"
-#include "data/prep_test_util.h"
-#include "data/store_verify.h"
+#include "data/prep/prep.h"
+#include "data/prep/prep_test_util.h"
+#include "data/store/store_verify.h"
 
 namespace segue::data {
 namespace {

@@ -1,6 +1,6 @@
 // Stores from raw logs: expectations worked out by hand, and the same rows in other shapes.
 
-#include "data/prep.h"
+#include "data/prep/prep.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -10,8 +10,8 @@
 
 #include "base/npy.h"
 #include "base/test_util.h"
-#include "data/prep_test_util.h"
-#include "data/store_verify.h"
+#include "data/prep/prep_test_util.h"
+#include "data/store/store_verify.h"
 
 namespace segue::data {
 namespace {

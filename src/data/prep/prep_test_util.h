@@ -14,9 +14,9 @@
 
 #include "base/file.h"
 #include "base/test_util.h"
-#include "data/event.h"
-#include "data/prep.h"
-#include "data/store_manifest.h"
+#include "data/log/event.h"
+#include "data/prep/prep.h"
+#include "data/store/store_manifest.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/gather.h"
+#include "data/sample/gather.h"
 
 #include <algorithm>
 #include <limits>
@@ -179,7 +179,7 @@ Gatherer::Anchor Gatherer::locate(int64_t position) const {
   return {position, of.user, of.begin};
 }
 
-Gatherer::Anchor Gatherer::locate(const Question& q) const {
+Gatherer::Anchor Gatherer::locate(const CandidateQuery& q) const {
   const auto u = static_cast<size_t>(q.user);
   if (q.user < 0 || u >= store_.user_start().size() || store_.user_start()[u] < 0) {
     fail(ErrorCode::kOutOfRange,
@@ -322,11 +322,11 @@ void Gatherer::fill(std::span<const int64_t> anchor_positions,
   });
 }
 
-void Gatherer::fill(std::span<const Question> questions, Batch& batch) const {
+void Gatherer::fill(std::span<const CandidateQuery> questions, Batch& batch) const {
   std::vector<int64_t> numbers(questions.size());
   std::iota(numbers.begin(), numbers.end(), 0);
   fill_samples(numbers, batch, [&](int64_t i) {
-    const Question& q = questions[static_cast<size_t>(i)];
+    const CandidateQuery& q = questions[static_cast<size_t>(i)];
     return std::pair(locate(q), Candidate{q.item, q.time, q.organic, 0});
   });
 }

@@ -7,8 +7,8 @@
 
 #include "base/config.h"
 #include "batch/batch.h"
-#include "data/event_store.h"
-#include "data/pool_index.h"
+#include "data/store/event_store.h"
+#include "data/store/pool_index.h"
 
 namespace segue::data {
 
@@ -26,7 +26,7 @@ struct GatherConfig {
 void describe(base::ConfigVisitor& v, GatherConfig& c);
 
 /// A candidate that no event of the store proposes: would `user` take to `item` at `time`?
-struct Question {
+struct CandidateQuery {
   int64_t user = 0, item = 0;
   int64_t time = 0;
   int64_t organic = 1;
@@ -62,7 +62,7 @@ class Gatherer {
 
   /// The same for candidates that are not in the log; what the user did before that time is the
   /// history, the label is 0. Error(kOutOfRange) for a user without events.
-  void fill(std::span<const Question> questions, Batch& batch) const;
+  void fill(std::span<const CandidateQuery> questions, Batch& batch) const;
 
   const EventStore& store() const { return store_; }
   const GatherConfig& config() const { return config_; }
@@ -85,7 +85,7 @@ class Gatherer {
   void plan_crosses();
   void check_schema(const Batch& batch) const;
   Anchor locate(int64_t position) const;
-  Anchor locate(const Question& question) const;
+  Anchor locate(const CandidateQuery& question) const;
   Candidate candidate_at(int64_t position) const;
   template <class Sample>
   void fill_samples(std::span<const int64_t> sample_index, Batch& batch, Sample sample) const;

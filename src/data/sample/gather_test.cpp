@@ -1,4 +1,4 @@
-#include "data/gather.h"
+#include "data/sample/gather.h"
 
 #include <algorithm>
 #include <numeric>
@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/store_test_util.h"
+#include "data/store/store_test_util.h"
 
 namespace segue::data {
 namespace {
@@ -238,7 +238,7 @@ TEST(Gather, QuestionsAreSamplesWithoutAnEvent) {
   const EventStore store(s.folder, s.schema);
   const Gatherer gatherer(store, {});
   Values anchors;
-  std::vector<Question> questions;
+  std::vector<CandidateQuery> questions;
   for (int64_t p = 0; p < s.num_events(); ++p) {
     const auto at = static_cast<size_t>(p);
     const bool tie =
@@ -259,7 +259,7 @@ TEST(Gather, QuestionsAreSamplesWithoutAnEvent) {
   EXPECT_EQ(asked.column("item_action_weight").values[0], 0);
 
   const auto error = base::error_of(
-      [&] { gatherer.fill(std::vector<Question>{{.user = int64_t{1} << 40}}, asked); });
+      [&] { gatherer.fill(std::vector<CandidateQuery>{{.user = int64_t{1} << 40}}, asked); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kOutOfRange);
 }

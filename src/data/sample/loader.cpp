@@ -1,4 +1,4 @@
-#include "data/loader.h"
+#include "data/sample/loader.h"
 
 #include <algorithm>
 #include <utility>
@@ -168,7 +168,7 @@ void Loader::fill(const Task& task, std::vector<int64_t>& sample_index, Slot& sl
   slot.delivery = {{task.from.number, task.batch}, list.num_batches()};
 }
 
-std::optional<Delivery> Loader::next(Batch& batch) {
+std::optional<BatchInfo> Loader::next(Batch& batch) {
   const base::Stopwatch watch;
   const base::Stage stage("wait for a batch");
   std::unique_lock lock(mutex_);
@@ -182,7 +182,7 @@ std::optional<Delivery> Loader::next(Batch& batch) {
     return std::nullopt;
   }
   if (slot.error) std::rethrow_exception(slot.error);
-  Delivery delivery = slot.delivery;
+  BatchInfo delivery = slot.delivery;
   std::swap(batch, slot.batch);
   slot.ready = false;
   ++delivered_;

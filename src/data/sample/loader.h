@@ -12,8 +12,8 @@
 
 #include "base/config.h"
 #include "batch/batch.h"
-#include "data/gather.h"
-#include "data/stream.h"
+#include "data/sample/gather.h"
+#include "data/sample/stream.h"
 
 namespace segue::data {
 
@@ -36,7 +36,7 @@ LoaderSource training(const SampleStream& stream, StreamPosition from);
 LoaderSource evaluation(const SampleStream& stream, int64_t after = -1);
 
 /// What next() tells about a batch.
-struct Delivery {
+struct BatchInfo {
   StreamPosition position;  // of this batch
   int64_t batches_in_window = 0;
   double wait_seconds = 0;  // how long next() waited for it
@@ -57,7 +57,7 @@ struct Delivery {
 ///
 ///     Loader loader(gatherer, config);
 ///     loader.start(training(stream, position));
-///     while (std::optional<Delivery> d = loader.next(batch)) step(batch);
+///     while (std::optional<BatchInfo> d = loader.next(batch)) step(batch);
 class Loader {
  public:
   Loader(const Gatherer& gatherer, const LoaderConfig& config);
@@ -71,7 +71,7 @@ class Loader {
   /// The next batch, exchanged with the content of `batch`, whose memory the loader uses again; or
   /// nothing at the end. What a worker threw is thrown here when its batch is due, and from then on
   /// at every call until start().
-  std::optional<Delivery> next(Batch& batch);
+  std::optional<BatchInfo> next(Batch& batch);
 
   /// Since start().
   int64_t batches_delivered() const { return delivered_; }
@@ -80,7 +80,7 @@ class Loader {
  private:
   struct Slot {
     Batch batch;
-    Delivery delivery;
+    BatchInfo delivery;
     std::exception_ptr error;
     bool ready = false;
   };

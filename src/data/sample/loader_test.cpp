@@ -1,4 +1,4 @@
-#include "data/loader.h"
+#include "data/sample/loader.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/store_test_util.h"
+#include "data/store/store_test_util.h"
 
 namespace segue::data {
 namespace {
@@ -32,7 +32,7 @@ class LoaderTest : public testing::Test {
   static Record drain(Loader& loader) {
     Record record;
     Batch batch;
-    while (const std::optional<Delivery> d = loader.next(batch)) {
+    while (const std::optional<BatchInfo> d = loader.next(batch)) {
       record.positions.push_back(d->position);
       record.batches.push_back(batch.slice(0, batch.num_samples()));
     }
@@ -63,7 +63,7 @@ TEST_F(LoaderTest, DeliversWhatTheStreamSays) {
     for (int64_t w = stream.first_window(); w < stream.end_window(); ++w) {
       const SampleList list = stream.train_window(w);
       for (int64_t b = 0; b < list.num_batches(); ++b) {
-        const std::optional<Delivery> d = loader.next(batch);
+        const std::optional<BatchInfo> d = loader.next(batch);
         ASSERT_TRUE(d);
         EXPECT_EQ(d->position, (StreamPosition{w, b}));
         EXPECT_EQ(d->position, next);
@@ -194,7 +194,7 @@ TEST_F(LoaderTest, SaysHowLongItWaited) {
   };
   loader.start(source);
   Batch batch;
-  const std::optional<Delivery> first = loader.next(batch);
+  const std::optional<BatchInfo> first = loader.next(batch);
   EXPECT_TRUE(first->starved);
   EXPECT_GE(first->wait_seconds, kDelay / 2);
   EXPECT_GE(loader.wait_seconds(), first->wait_seconds);
@@ -225,7 +225,7 @@ TEST_F(LoaderTest, AnErrorOfAWorkerArrivesInItsPlace) {
     std::optional<Error> error;
     StreamPosition reached;
     try {
-      while (const std::optional<Delivery> d = loader.next(batch)) reached = d->position;
+      while (const std::optional<BatchInfo> d = loader.next(batch)) reached = d->position;
     } catch (const Error& e) {
       error = e;
     }
@@ -251,7 +251,7 @@ TEST_F(LoaderTest, AnErrorInAListArrivesBehindTheBatchesBeforeIt) {
   Batch batch;
   StreamPosition reached;
   const auto error = base::error_of([&] {
-    while (const std::optional<Delivery> d = loader.next(batch)) reached = d->next();
+    while (const std::optional<BatchInfo> d = loader.next(batch)) reached = d->next();
   });
   EXPECT_EQ(reached, (StreamPosition{4, 0}));
   EXPECT_EQ(error->code(), ErrorCode::kIo);

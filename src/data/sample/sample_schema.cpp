@@ -1,4 +1,4 @@
-#include "data/sample_schema.h"
+#include "data/sample/sample_schema.h"
 
 #include <algorithm>
 #include <set>

@@ -1,4 +1,4 @@
-#include "data/stream.h"
+#include "data/sample/stream.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "base/config_checks.h"
 #include "base/error.h"
 #include "base/rng.h"
-#include "data/draw.h"
+#include "data/synth/draw.h"
 
 namespace segue::data {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/config.h"
-#include "data/event_store.h"
-#include "data/windows.h"
+#include "data/store/event_store.h"
+#include "data/store/windows.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/stream.h"
+#include "data/sample/stream.h"
 
 #include <algorithm>
 #include <map>
@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/store_test_util.h"
+#include "data/store/store_test_util.h"
 
 namespace segue::data {
 namespace {

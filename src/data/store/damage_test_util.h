@@ -18,8 +18,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/test_util.h"
-#include "data/index_file.h"
-#include "data/store_manifest.h"
+#include "data/store/index_file.h"
+#include "data/store/store_manifest.h"
 
 namespace segue::data {
 

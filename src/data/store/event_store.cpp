@@ -1,4 +1,4 @@
-#include "data/event_store.h"
+#include "data/store/event_store.h"
 
 #include <algorithm>
 #include <charconv>

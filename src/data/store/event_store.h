@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/npy.h"
-#include "data/index_file.h"
-#include "data/sample_schema.h"
-#include "data/store_manifest.h"
-#include "data/verified_files.h"
+#include "data/sample/sample_schema.h"
+#include "data/store/index_file.h"
+#include "data/store/store_manifest.h"
+#include "data/store/verified_files.h"
 
 namespace segue::data {
 

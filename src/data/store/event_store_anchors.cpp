@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/parallel.h"
-#include "data/event_store.h"
+#include "data/store/event_store.h"
 
 namespace segue::data {
 namespace {

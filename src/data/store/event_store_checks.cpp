@@ -9,8 +9,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/parallel.h"
-#include "data/event_store.h"
-#include "data/synth_output.h"
+#include "data/store/event_store.h"
+#include "data/synth/synth_output.h"
 
 namespace segue::data {
 

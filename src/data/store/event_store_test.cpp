@@ -1,11 +1,11 @@
-#include "data/event_store.h"
+#include "data/store/event_store.h"
 
 #include <filesystem>
 
 #include <gtest/gtest.h>
 
-#include "data/pool_index.h"
-#include "data/store_test_util.h"
+#include "data/store/pool_index.h"
+#include "data/store/store_test_util.h"
 
 namespace segue::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/file_check.h"
+#include "data/store/file_check.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "data/file_io.h"
+#include "data/store/file_io.h"
 
 namespace segue::data {
 

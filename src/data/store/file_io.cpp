@@ -1,4 +1,4 @@
-#include "data/file_io.h"
+#include "data/store/file_io.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -12,7 +12,7 @@
 
 #include "base/file.h"
 #include "base/progress.h"
-#include "data/file_check.h"
+#include "data/store/file_check.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/index_file.h"
+#include "data/store/index_file.h"
 
 #include <atomic>
 #include <chrono>

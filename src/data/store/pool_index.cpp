@@ -1,4 +1,4 @@
-#include "data/pool_index.h"
+#include "data/store/pool_index.h"
 
 #include <algorithm>
 #include <array>

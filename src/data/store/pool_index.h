@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "data/event_store.h"
-#include "data/index_file.h"
+#include "data/store/event_store.h"
+#include "data/store/index_file.h"
 
 namespace segue::data {
 

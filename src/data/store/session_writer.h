@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "data/event.h"
-#include "data/file_io.h"
+#include "data/log/event.h"
+#include "data/store/file_io.h"
 
 namespace segue::data {
 

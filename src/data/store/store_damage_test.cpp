@@ -9,14 +9,14 @@
 
 #include "base/log.h"
 #include "base/test_util.h"
-#include "data/baselines.h"
-#include "data/damage_test_util.h"
-#include "data/gather.h"
-#include "data/inspect.h"
-#include "data/store_verifier.h"
-#include "data/store_verify.h"
-#include "data/stream.h"
-#include "data/synth_output.h"
+#include "data/inspect/baselines.h"
+#include "data/inspect/inspect.h"
+#include "data/sample/gather.h"
+#include "data/sample/stream.h"
+#include "data/store/damage_test_util.h"
+#include "data/store/store_verifier.h"
+#include "data/store/store_verify.h"
+#include "data/synth/synth_output.h"
 
 namespace segue::data {
 namespace {

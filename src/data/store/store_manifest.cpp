@@ -1,4 +1,4 @@
-#include "data/store_manifest.h"
+#include "data/store/store_manifest.h"
 
 #include <algorithm>
 #include <functional>

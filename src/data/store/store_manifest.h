@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "data/file_io.h"
-#include "data/log_schema.h"
+#include "data/log/log_schema.h"
+#include "data/store/file_io.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/store_stage.h"
+#include "data/store/store_stage.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -17,7 +17,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "data/file_io.h"
+#include "data/store/file_io.h"
 
 namespace segue::data {
 namespace {

@@ -14,8 +14,8 @@
 #include "base/hash.h"
 #include "base/npy.h"
 #include "base/test_util.h"
-#include "data/gather.h"
-#include "data/sample_schema.h"
+#include "data/sample/gather.h"
+#include "data/sample/sample_schema.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/store_verifier.h"
+#include "data/store/store_verifier.h"
 
 #include <limits>
 #include <utility>

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/time.h"
-#include "data/event_store.h"
+#include "data/store/event_store.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/store_verifier.h"
+#include "data/store/store_verifier.h"
 
 #include <algorithm>
 #include <chrono>
@@ -11,12 +11,12 @@
 
 #include "base/log.h"
 #include "base/test_util.h"
-#include "data/damage_test_util.h"
-#include "data/gather.h"
-#include "data/inspect.h"
-#include "data/store_test_util.h"
-#include "data/stream.h"
-#include "data/synth_output.h"
+#include "data/inspect/inspect.h"
+#include "data/sample/gather.h"
+#include "data/sample/stream.h"
+#include "data/store/damage_test_util.h"
+#include "data/store/store_test_util.h"
+#include "data/synth/synth_output.h"
 
 namespace segue::data {
 namespace {

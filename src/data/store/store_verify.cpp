@@ -1,4 +1,4 @@
-#include "data/store_verify.h"
+#include "data/store/store_verify.h"
 
 #include <algorithm>
 #include <charconv>
@@ -15,13 +15,13 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/progress.h"
-#include "data/event.h"
-#include "data/file_check.h"
-#include "data/file_io.h"
-#include "data/index_file.h"
-#include "data/log_schema.h"
-#include "data/store_manifest.h"
-#include "data/store_stage.h"
+#include "data/log/event.h"
+#include "data/log/log_schema.h"
+#include "data/store/file_check.h"
+#include "data/store/file_io.h"
+#include "data/store/index_file.h"
+#include "data/store/store_manifest.h"
+#include "data/store/store_stage.h"
 
 namespace segue::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/store_verify.h"
+#include "data/store/store_verify.h"
 
 #include <filesystem>
 #include <fstream>
@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
-#include "data/index_file.h"
-#include "data/prep_test_util.h"
+#include "data/prep/prep_test_util.h"
+#include "data/store/index_file.h"
 
 namespace segue::data {
 namespace {

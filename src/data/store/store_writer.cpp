@@ -1,4 +1,4 @@
-#include "data/store_writer.h"
+#include "data/store/store_writer.h"
 
 #include <algorithm>
 #include <map>
@@ -6,12 +6,12 @@
 
 #include <fmt/format.h>
 
+#include "base/background.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/version_generated.h"
-#include "data/background.h"
-#include "data/file_io.h"
+#include "data/store/file_io.h"
 
 namespace segue::data {
 namespace {
@@ -193,7 +193,7 @@ struct StoreWriter::Impl {
 
   std::unique_ptr<Block> blocks[2];  // one is filled while the other is written
   size_t current = 0;
-  BackgroundWorker writer;  // last: its jobs use the rest
+  base::BackgroundWorker writer;  // last: its jobs use the rest
 };
 
 EventFiles StoreWriter::Impl::open_event_files() {

@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "data/event.h"
-#include "data/log_schema.h"
-#include "data/store_manifest.h"
-#include "data/store_stage.h"
+#include "data/log/event.h"
+#include "data/log/log_schema.h"
+#include "data/store/store_manifest.h"
+#include "data/store/store_stage.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/store_writer.h"
+#include "data/store/store_writer.h"
 
 #include <atomic>
 #include <filesystem>
@@ -9,8 +9,8 @@
 
 #include "base/npy.h"
 #include "base/test_util.h"
-#include "data/prep_test_util.h"
-#include "data/store_verify.h"
+#include "data/prep/prep_test_util.h"
+#include "data/store/store_verify.h"
 
 namespace segue::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/verified_files.h"
+#include "data/store/verified_files.h"
 
 #include <utility>
 
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "data/index_file.h"
+#include "data/store/index_file.h"
 
 namespace segue::data {
 namespace {

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <string>
 
-#include "data/file_check.h"
+#include "data/store/file_check.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/windows.h"
+#include "data/store/windows.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "data/windows.h"
+#include "data/store/windows.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "data/store_test_util.h"
+#include "data/store/store_test_util.h"
 
 namespace segue::data {
 namespace {

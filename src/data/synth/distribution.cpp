@@ -1,4 +1,4 @@
-#include "data/distribution.h"
+#include "data/synth/distribution.h"
 
 #include <algorithm>
 #include <bit>
@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "data/draw.h"
+#include "data/synth/draw.h"
 
 namespace segue::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "data/distribution.h"
+#include "data/synth/distribution.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "data/interactions.h"
+#include "data/synth/interactions.h"
 
 #include <algorithm>
 #include <array>
@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
-#include "data/draw.h"
+#include "data/synth/draw.h"
 
 namespace segue::data {
 namespace {

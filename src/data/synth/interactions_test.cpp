@@ -1,4 +1,4 @@
-#include "data/interactions.h"
+#include "data/synth/interactions.h"
 
 #include <algorithm>
 #include <cmath>

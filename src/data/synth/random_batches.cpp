@@ -1,4 +1,4 @@
-#include "data/random_batches.h"
+#include "data/synth/random_batches.h"
 
 #include <algorithm>
 #include <array>
@@ -11,7 +11,7 @@
 #include "base/hash.h"
 #include "base/parallel.h"
 #include "base/rng.h"
-#include "data/draw.h"
+#include "data/synth/draw.h"
 
 namespace segue::data {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/config.h"
 #include "batch/batch.h"
-#include "data/distribution.h"
+#include "data/synth/distribution.h"
 
 namespace segue::data {
 

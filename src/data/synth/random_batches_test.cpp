@@ -1,4 +1,4 @@
-#include "data/random_batches.h"
+#include "data/synth/random_batches.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "data/synth.h"
+#include "data/synth/synth.h"
 
 #include <algorithm>
 
@@ -6,9 +6,9 @@
 
 #include "base/error.h"
 #include "base/rng.h"
-#include "data/synth_catalogue.h"
-#include "data/synth_draw.h"
-#include "data/synth_user.h"
+#include "data/synth/synth_catalogue.h"
+#include "data/synth/synth_draw.h"
+#include "data/synth/synth_user.h"
 
 namespace segue::data {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/parallel.h"
-#include "data/event.h"
+#include "data/log/event.h"
 
 namespace segue::data {
 

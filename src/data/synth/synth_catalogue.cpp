@@ -1,4 +1,4 @@
-#include "data/synth_catalogue.h"
+#include "data/synth/synth_catalogue.h"
 
 #include <algorithm>
 #include <bit>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/rng.h"
-#include "data/synth_draw.h"
+#include "data/synth/synth_draw.h"
 
 namespace segue::data {
 namespace {

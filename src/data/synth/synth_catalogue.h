@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/synth.h"
+#include "data/synth/synth.h"
 
 namespace segue::data {
 

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 
 #include "base/file.h"
-#include "data/log_schema.h"
-#include "data/synth_output.h"
+#include "data/log/log_schema.h"
+#include "data/synth/synth_output.h"
 
 namespace segue::data {
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "data/draw.h"
+#include "data/synth/draw.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/synth_output.h"
+#include "data/synth/synth_output.h"
 
 #include <algorithm>
 
@@ -7,10 +7,10 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
-#include "data/file_io.h"
-#include "data/log_schema.h"
-#include "data/log_split.h"
-#include "data/store_writer.h"
+#include "data/log/log_schema.h"
+#include "data/log/log_split.h"
+#include "data/store/file_io.h"
+#include "data/store/store_writer.h"
 
 namespace segue::data {
 namespace {

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "data/event.h"
-#include "data/synth.h"
+#include "data/log/event.h"
+#include "data/synth/synth.h"
 
 namespace segue::data {
 

@@ -1,4 +1,4 @@
-#include "data/synth.h"
+#include "data/synth/synth.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,9 +15,9 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/test_util.h"
-#include "data/prep.h"
-#include "data/synth_catalogue.h"
-#include "data/synth_output.h"
+#include "data/prep/prep.h"
+#include "data/synth/synth_catalogue.h"
+#include "data/synth/synth_output.h"
 
 namespace segue::data {
 namespace {

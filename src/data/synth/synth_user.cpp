@@ -1,4 +1,4 @@
-#include "data/synth_user.h"
+#include "data/synth/synth_user.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <numbers>
 
 #include "base/rng.h"
-#include "data/synth_draw.h"
+#include "data/synth/synth_draw.h"
 
 namespace segue::data {
 namespace {

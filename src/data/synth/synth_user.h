@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/synth_catalogue.h"
+#include "data/synth/synth_catalogue.h"
 
 namespace segue::data {
 

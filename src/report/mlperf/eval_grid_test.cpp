@@ -1,4 +1,4 @@
-#include "report/eval_grid.h"
+#include "report/mlperf/eval_grid.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "report/mllog.h"
+#include "report/mlperf/mllog.h"
 
 #include <array>
 #include <cerrno>
@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/time.h"
-#include "report/mllog_reader.h"
+#include "report/mlperf/mllog_reader.h"
 
 namespace segue::report {
 namespace {
@@ -63,7 +63,7 @@ struct ToText {
 
 /// The path from the root of the repository, whatever the compiler was given.
 std::string trimmed(std::string_view file) {
-  constexpr std::string_view kHere = "src/report/mllog.cpp";
+  constexpr std::string_view kHere = "src/report/mlperf/mllog.cpp";
   const std::string_view here = std::source_location::current().file_name();
   if (here.ends_with(kHere) && file.starts_with(here.substr(0, here.size() - kHere.size()))) {
     file.remove_prefix(here.size() - kHere.size());

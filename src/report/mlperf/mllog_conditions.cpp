@@ -1,4 +1,4 @@
-#include "report/mllog_conditions.h"
+#include "report/mlperf/mllog_conditions.h"
 
 #include <algorithm>
 #include <cmath>

@@ -3,8 +3,8 @@
 #include <optional>
 #include <string>
 
-#include "report/mllog_reader.h"
-#include "report/mllog_rules.h"
+#include "report/mlperf/mllog_reader.h"
+#include "report/mlperf/mllog_rules.h"
 
 namespace segue::report {
 

@@ -1,4 +1,4 @@
-#include "report/mllog_lint.h"
+#include "report/mlperf/mllog_lint.h"
 
 #include <cmath>
 #include <deque>
@@ -9,7 +9,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
-#include "report/mllog_conditions.h"
+#include "report/mlperf/mllog_conditions.h"
 
 namespace segue::report {
 namespace {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "report/mllog_reader.h"
-#include "report/mllog_rules.h"
+#include "report/mlperf/mllog_reader.h"
+#include "report/mlperf/mllog_rules.h"
 
 namespace segue::report {
 

@@ -1,11 +1,11 @@
-#include "report/mllog_lint.h"
+#include "report/mlperf/mllog_lint.h"
 
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
-#include "report/mllog_test_util.h"
+#include "report/mlperf/mllog_test_util.h"
 
 namespace segue::report {
 namespace {

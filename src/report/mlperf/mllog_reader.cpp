@@ -1,4 +1,4 @@
-#include "report/mllog_reader.h"
+#include "report/mlperf/mllog_reader.h"
 
 #include <algorithm>
 #include <charconv>

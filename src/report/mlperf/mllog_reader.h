@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "report/mllog.h"
+#include "report/mlperf/mllog.h"
 
 namespace segue::report {
 

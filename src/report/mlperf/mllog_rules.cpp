@@ -1,4 +1,4 @@
-#include "report/mllog_rules.h"
+#include "report/mlperf/mllog_rules.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

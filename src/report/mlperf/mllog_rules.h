@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "report/eval_grid.h"
+#include "report/mlperf/eval_grid.h"
 
 namespace segue::report {
 

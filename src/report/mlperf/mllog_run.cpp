@@ -1,4 +1,4 @@
-#include "report/mllog_run.h"
+#include "report/mlperf/mllog_run.h"
 
 #include <utility>
 #include <vector>
@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "report/mllog_reader.h"
+#include "report/mlperf/mllog_reader.h"
 
 namespace segue::report {
 namespace {

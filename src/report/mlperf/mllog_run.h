@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "report/mllog.h"
+#include "report/mlperf/mllog.h"
 
 namespace segue::report {
 

@@ -1,4 +1,4 @@
-#include "report/mllog_run.h"
+#include "report/mlperf/mllog_run.h"
 
 #include <cmath>
 
@@ -6,7 +6,7 @@
 
 #include "base/file.h"
 #include "base/test_util.h"
-#include "report/mllog_test_util.h"
+#include "report/mlperf/mllog_test_util.h"
 
 namespace segue::report {
 namespace {

@@ -1,4 +1,4 @@
-#include "report/mllog.h"
+#include "report/mlperf/mllog.h"
 
 #include <cmath>
 
@@ -7,8 +7,8 @@
 #include "base/disk_test_util.h"
 #include "base/file.h"
 #include "base/test_util.h"
-#include "report/mllog_reader.h"
-#include "report/mllog_test_util.h"
+#include "report/mlperf/mllog_reader.h"
+#include "report/mlperf/mllog_test_util.h"
 
 namespace segue::report {
 namespace {
@@ -51,13 +51,14 @@ TEST(MllogWriter, WritesTheLineOfMlperf) {
   ASSERT_EQ(lines.size(), 3u);
   const size_t time = lines[0].find("1");  // milliseconds since 1970 start with it until 2033
   const std::string ms = lines[0].substr(time, 13);
-  EXPECT_EQ(lines[0],
-            ":::MLLOG {\"namespace\": \"\", \"time_ms\": " + ms +
-                ", \"event_type\": \"INTERVAL_START\", \"key\": \"init_start\", \"value\": "
-                "null, \"metadata\": {\"file\": \"src/report/mllog_test.cpp\", \"lineno\": " +
-                std::to_string(line) + "}}");
+  EXPECT_EQ(
+      lines[0],
+      ":::MLLOG {\"namespace\": \"\", \"time_ms\": " + ms +
+          ", \"event_type\": \"INTERVAL_START\", \"key\": \"init_start\", \"value\": "
+          "null, \"metadata\": {\"file\": \"src/report/mlperf/mllog_test.cpp\", \"lineno\": " +
+          std::to_string(line) + "}}");
   EXPECT_TRUE(contains(lines[1], R"("event_type": "POINT_IN_TIME", "key": "seed", "value": 5, )"
-                                 R"("metadata": {"file": "src/report/mllog_test.cpp", )"
+                                 R"("metadata": {"file": "src/report/mlperf/mllog_test.cpp", )"
                                  R"("lineno": 7, "a": 0.5}})"));
   EXPECT_TRUE(contains(lines[2], R"("event_type": "INTERVAL_END", "key": "init_stop")"));
 }

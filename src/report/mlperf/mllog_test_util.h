@@ -8,9 +8,9 @@
 
 #include "base/file.h"
 #include "base/test_util.h"
-#include "report/eval_grid.h"
-#include "report/mllog_lint.h"
-#include "report/mllog_run.h"
+#include "report/mlperf/eval_grid.h"
+#include "report/mlperf/mllog_lint.h"
+#include "report/mlperf/mllog_run.h"
 
 namespace segue::report {
 

@@ -1,4 +1,4 @@
-#include "report/rcp.h"
+#include "report/mlperf/rcp.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "report/mllog_reader.h"
+#include "report/mlperf/mllog_reader.h"
 
 namespace segue::report {
 namespace {

@@ -5,7 +5,7 @@
 #include <boost/math/distributions/students_t.hpp>
 
 #include "base/error.h"
-#include "report/rcp.h"
+#include "report/mlperf/rcp.h"
 
 namespace segue::report {
 namespace {

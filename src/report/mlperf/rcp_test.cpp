@@ -1,4 +1,4 @@
-#include "report/rcp.h"
+#include "report/mlperf/rcp.h"
 
 #include <filesystem>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "report/html_report.h"
+#include "report/page/html_report.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 
-#include "report/report_data.h"
-#include "report/report_page.h"
+#include "report/page/report_data.h"
+#include "report/page/report_page.h"
 
 namespace segue::report {
 namespace {

@@ -1,4 +1,4 @@
-#include "report/html_report.h"
+#include "report/page/html_report.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/test_util.h"
-#include "report/report_data.h"
+#include "report/page/report_data.h"
 
 namespace segue::report {
 namespace {

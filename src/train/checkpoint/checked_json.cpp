@@ -1,4 +1,4 @@
-#include "train/checked_json.h"
+#include "train/checkpoint/checked_json.h"
 
 #include <set>
 #include <utility>

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "base/safetensors.h"
-#include "train/checkpoint_manifest.h"
-#include "train/checkpoint_part.h"
-#include "train/checkpoint_shards.h"
+#include "train/checkpoint/checkpoint_manifest.h"
+#include "train/checkpoint/checkpoint_part.h"
+#include "train/checkpoint/checkpoint_shards.h"
 
 namespace segue::train {
 

@@ -20,12 +20,12 @@
 #include "base/hash.h"
 #include "base/log.h"
 #include "base/test_util.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_model.h"
-#include "train/layouts_test_util.h"
-#include "train/loop.h"
-#include "train/run_state.h"
-#include "train/scoring.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_model.h"
+#include "train/run/loop.h"
+#include "train/run/run_state.h"
+#include "train/run/scoring.h"
+#include "train/step/layouts_test_util.h"
 
 namespace segue::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/checkpoint_config.h"
+#include "train/checkpoint/checkpoint_config.h"
 
 #include "base/config_checks.h"
 

@@ -15,8 +15,8 @@
 #include "base/disk_test_util.h"
 #include "base/test_util.h"
 #include "base/time.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_test_util.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_test_util.h"
 #include "train/test_util.h"
 
 namespace segue::train {

@@ -16,8 +16,8 @@
 #include "base/test_util.h"
 #include "base/time.h"
 #include "comm/world.h"
-#include "train/checkpoint_model.h"
-#include "train/checkpoint_test_util.h"
+#include "train/checkpoint/checkpoint_model.h"
+#include "train/checkpoint/checkpoint_test_util.h"
 
 namespace segue::train {
 namespace {

@@ -1,4 +1,4 @@
-#include "train/checkpoint_manifest.h"
+#include "train/checkpoint/checkpoint_manifest.h"
 
 #include <algorithm>
 #include <charconv>
@@ -14,7 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "train/checked_json.h"
+#include "train/checkpoint/checked_json.h"
 
 namespace segue::train {
 namespace {

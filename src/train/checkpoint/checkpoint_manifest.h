@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/file_io.h"
-#include "train/checkpoint_part.h"
+#include "data/store/file_io.h"
+#include "train/checkpoint/checkpoint_part.h"
 
 namespace segue::train {
 

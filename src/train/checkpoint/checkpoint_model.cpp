@@ -1,4 +1,4 @@
-#include "train/checkpoint_model.h"
+#include "train/checkpoint/checkpoint_model.h"
 
 #include <algorithm>
 #include <string_view>

@@ -6,7 +6,7 @@
 
 #include "model/parameters.h"
 #include "sparse/tables.h"
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 namespace segue::train {
 

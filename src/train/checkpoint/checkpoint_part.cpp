@@ -1,4 +1,4 @@
-#include "train/checkpoint_part.h"
+#include "train/checkpoint/checkpoint_part.h"
 
 #include <algorithm>
 #include <cstring>

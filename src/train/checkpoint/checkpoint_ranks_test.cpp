@@ -20,10 +20,10 @@
 #include "base/hash.h"
 #include "base/test_util.h"
 #include "base/time.h"
-#include "train/checkpoint_records.h"
-#include "train/checkpoint_test_util.h"
-#include "train/run_state.h"
-#include "train/scoring.h"
+#include "train/checkpoint/checkpoint_records.h"
+#include "train/checkpoint/checkpoint_test_util.h"
+#include "train/run/run_state.h"
+#include "train/run/scoring.h"
 #include "train/test_util.h"
 
 namespace segue::train {

@@ -1,4 +1,4 @@
-#include "train/checkpoint_records.h"
+#include "train/checkpoint/checkpoint_records.h"
 
 #include <algorithm>
 #include <chrono>

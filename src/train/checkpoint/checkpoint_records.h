@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "train/checkpoint_manifest.h"
+#include "train/checkpoint/checkpoint_manifest.h"
 
 namespace segue::train {
 

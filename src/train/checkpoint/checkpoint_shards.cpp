@@ -1,4 +1,4 @@
-#include "train/checkpoint_shards.h"
+#include "train/checkpoint/checkpoint_shards.h"
 
 #include <algorithm>
 #include <charconv>

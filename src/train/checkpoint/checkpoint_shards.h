@@ -11,10 +11,10 @@
 
 #include "base/hash.h"
 #include "base/safetensors.h"
-#include "data/file_io.h"
+#include "data/store/file_io.h"
 #include "tensor/buffer.h"
 #include "tensor/tensor.h"
-#include "train/checkpoint_part.h"
+#include "train/checkpoint/checkpoint_part.h"
 
 namespace segue::train {
 

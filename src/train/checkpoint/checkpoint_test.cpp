@@ -1,4 +1,4 @@
-#include "train/checkpoint.h"
+#include "train/checkpoint/checkpoint.h"
 
 #include <algorithm>
 #include <cmath>
@@ -15,8 +15,8 @@
 #include "base/safetensors.h"
 #include "base/test_util.h"
 #include "base/time.h"
-#include "train/checkpoint_model.h"
-#include "train/checkpoint_test_util.h"
+#include "train/checkpoint/checkpoint_model.h"
+#include "train/checkpoint/checkpoint_test_util.h"
 #include "train/test_util.h"
 
 namespace segue::train {

@@ -11,8 +11,8 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_writer.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_writer.h"
 
 namespace segue::train {
 

@@ -1,4 +1,4 @@
-#include "train/checkpoint_writer.h"
+#include "train/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -23,8 +23,8 @@
 #include "base/stage.h"
 #include "base/time.h"
 #include "base/version_generated.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_records.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_records.h"
 
 namespace segue::train {
 namespace {

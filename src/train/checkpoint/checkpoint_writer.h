@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "base/background.h"
 #include "base/error.h"
-#include "data/background.h"
-#include "train/checkpoint_config.h"
-#include "train/checkpoint_manifest.h"
-#include "train/checkpoint_shards.h"
+#include "train/checkpoint/checkpoint_config.h"
+#include "train/checkpoint/checkpoint_manifest.h"
+#include "train/checkpoint/checkpoint_shards.h"
 
 namespace segue::train {
 
@@ -107,7 +107,7 @@ class CheckpointWriter {
   std::atomic<bool> busy_{false}, hurry_{false};
   std::mutex mutex_;  // of what follows
   Status last_, failure_;
-  data::BackgroundWorker worker_;  // last: uses all of the above
+  base::BackgroundWorker worker_;  // last: uses all of the above
 };
 
 }  // namespace segue::train

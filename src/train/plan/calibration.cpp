@@ -1,4 +1,4 @@
-#include "train/calibration.h"
+#include "train/plan/calibration.h"
 
 #include <algorithm>
 #include <sstream>
@@ -8,12 +8,12 @@
 #include "base/log.h"
 #include "base/stage.h"
 #include "base/time.h"
-#include "data/random_batches.h"
-#include "train/memory_plan.h"
-#include "train/random_schema.h"
-#include "train/scaling_model.h"
-#include "train/shard_planning.h"
-#include "train/trainer.h"
+#include "data/synth/random_batches.h"
+#include "train/plan/memory_plan.h"
+#include "train/plan/scaling_model.h"
+#include "train/plan/shard_planning.h"
+#include "train/step/random_schema.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 namespace {

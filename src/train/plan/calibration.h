@@ -7,8 +7,8 @@
 
 #include "balance/cost.h"
 #include "batch/batch.h"
-#include "train/ranks.h"
 #include "train/run_config.h"
+#include "train/step/ranks.h"
 
 namespace segue::train {
 

@@ -1,15 +1,15 @@
 // What samples cost, measured: by made-up clocks, and on the CPU.
 
-#include "train/calibration.h"
+#include "train/plan/calibration.h"
 
 #include <gtest/gtest.h>
 
 #include "base/file.h"
 #include "base/test_util.h"
 #include "comm/world.h"
-#include "train/layouts_test_util.h"
-#include "train/loop.h"
-#include "train/scaling_model.h"
+#include "train/plan/scaling_model.h"
+#include "train/run/loop.h"
+#include "train/step/layouts_test_util.h"
 
 namespace segue::train {
 namespace {

@@ -1,17 +1,18 @@
-#include "train/memory_plan.h"
+#include "train/plan/memory_plan.h"
 
 #include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "ops/optimizer.h"
-#include "train/random_schema.h"
-#include "train/trainer.h"
+#include "train/step/random_schema.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 namespace {
@@ -135,6 +136,11 @@ MemoryPlan memory_plan(const RunConfig& c, Device device, int ranks) {
   }
   add_activations(c, *model, device, ranks > 1 && c.parallel.tensor_parallel > 1, plan);
   return plan;
+}
+
+double available_bytes(Device device) {
+  if (device.is_cuda()) return static_cast<double>(cuda_facts(device.index).free_bytes);
+  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 void require_memory(const MemoryPlan& plan, Device device, double available) {

@@ -42,6 +42,9 @@ model::StepMemory step_memory(const RunConfig& config, Device device);
 /// The device that the run would take, which this machine need not have.
 Device planned_device(const RunConfig& config);
 
+/// Free memory of a GPU, or all that this machine has.
+double available_bytes(Device device);
+
 /// Error(kOutOfMemory) with the plan and what to change when `available` bytes are too few. On the
 /// CPU, where an arena takes memory only as far as steps touch it, a plan that fits but for its
 /// arena is a warning.

@@ -1,4 +1,4 @@
-#include "train/memory_plan.h"
+#include "train/plan/memory_plan.h"
 
 #include <string>
 #include <utility>

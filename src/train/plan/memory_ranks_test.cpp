@@ -12,8 +12,8 @@
 
 #include "comm/process_test_util.h"
 #include "tensor/device_memory.h"
-#include "train/layouts_test_util.h"
-#include "train/shard_planning.h"
+#include "train/plan/shard_planning.h"
+#include "train/step/layouts_test_util.h"
 
 namespace segue::train {
 namespace {

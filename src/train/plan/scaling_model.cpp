@@ -1,4 +1,4 @@
-#include "train/scaling_model.h"
+#include "train/plan/scaling_model.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,8 +11,8 @@
 #include "balance/partition.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "train/random_schema.h"
-#include "train/trainer.h"
+#include "train/step/random_schema.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 namespace {

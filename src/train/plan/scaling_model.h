@@ -6,9 +6,9 @@
 
 #include "balance/cost.h"
 #include "base/config.h"
-#include "data/distribution.h"
+#include "data/synth/distribution.h"
+#include "train/plan/shard_planning.h"
 #include "train/run_config.h"
-#include "train/shard_planning.h"
 
 namespace segue::train {
 

@@ -1,12 +1,12 @@
-#include "train/shard_planning.h"
+#include "train/plan/shard_planning.h"
 
 #include <algorithm>
 #include <map>
 #include <string>
 
-#include "train/memory_plan.h"
-#include "train/random_schema.h"
-#include "train/trainer.h"
+#include "train/plan/memory_plan.h"
+#include "train/step/random_schema.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 namespace {

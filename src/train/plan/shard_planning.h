@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "sparse/planner.h"
-#include "train/memory_plan.h"
+#include "train/plan/memory_plan.h"
 #include "train/run_config.h"
 
 namespace segue::train {

@@ -1,12 +1,12 @@
-#include "train/shard_planning.h"
+#include "train/plan/shard_planning.h"
 
 #include <gtest/gtest.h>
 
 #include "base/file.h"
 #include "base/test_util.h"
 #include "model/flops.h"
-#include "train/memory_plan.h"
-#include "train/scaling_model.h"
+#include "train/plan/memory_plan.h"
+#include "train/plan/scaling_model.h"
 #include "train/test_util.h"
 
 namespace segue::train {

@@ -6,14 +6,14 @@
 
 #include "base/config.h"
 #include "comm/world.h"
-#include "data/interactions.h"
-#include "data/synth_output.h"
+#include "data/synth/interactions.h"
+#include "data/synth/synth_output.h"
 #include "ops/metrics.h"
-#include "train/loop.h"
-#include "train/loop_test_util.h"
-#include "train/memory_plan.h"
-#include "train/shard_planning.h"
-#include "train/trainer.h"
+#include "train/plan/memory_plan.h"
+#include "train/plan/shard_planning.h"
+#include "train/run/loop.h"
+#include "train/run/loop_test_util.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 namespace {

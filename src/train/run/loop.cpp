@@ -1,4 +1,4 @@
-#include "train/loop.h"
+#include "train/run/loop.h"
 
 #include <algorithm>
 #include <iterator>
@@ -7,7 +7,6 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include "balance/exchange.h"
 #include "base/error.h"
@@ -16,24 +15,24 @@
 #include "base/stage.h"
 #include "base/time.h"
 #include "tensor/device_memory.h"
-#include "train/batch_pipeline.h"
-#include "train/calibration.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_writer.h"
-#include "train/loop_log.h"
-#include "train/memory_plan.h"
-#include "train/mlperf_log.h"
-#include "train/ranks.h"
-#include "train/run_folder.h"
-#include "train/run_log.h"
-#include "train/run_start.h"
-#include "train/run_state.h"
-#include "train/scaling_model.h"
-#include "train/schedule.h"
-#include "train/source.h"
-#include "train/stop_signals.h"
-#include "train/trainer.h"
-#include "train/watchdog.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_writer.h"
+#include "train/plan/calibration.h"
+#include "train/plan/memory_plan.h"
+#include "train/plan/scaling_model.h"
+#include "train/run/loop_log.h"
+#include "train/run/mlperf_log.h"
+#include "train/run/run_folder.h"
+#include "train/run/run_log.h"
+#include "train/run/run_start.h"
+#include "train/run/run_state.h"
+#include "train/run/schedule.h"
+#include "train/run/stop_signals.h"
+#include "train/run/watchdog.h"
+#include "train/step/batch_pipeline.h"
+#include "train/step/ranks.h"
+#include "train/step/source.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 namespace {
@@ -47,12 +46,6 @@ Device take_device(const RunConfig& config, const comm::World& world) {
   }
   use_device(device);
   return device;
-}
-
-/// What cannot fit would make the system kill the process half-way, or fail late on a GPU.
-double available_bytes(Device device) {
-  if (device.is_cuda()) return static_cast<double>(cuda_facts(device.index).free_bytes);
-  return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
 /// One process's part of a run.
@@ -238,7 +231,7 @@ class Loop {
   }
 
   void step(BatchPipeline::Item& item) {
-    const data::Delivery& delivery = item.delivery;
+    const data::BatchInfo& delivery = item.delivery;
     const int64_t window = delivery.position.window;
     try {
       stats_ = trainer_->step(*item.prepared);
@@ -340,7 +333,7 @@ class Loop {
 
   /// After every step ranks agree: they stop together and save together. The clock of the first one
   /// counts.
-  void agree_and_save(const data::Delivery& delivery) {
+  void agree_and_save(const data::BatchInfo& delivery) {
     report_save_failure(writer_->take_failure());
     const SaveReason reason =
         due(config_.checkpoint, delivery.position.batch + 1, state_.step, since_save_.seconds());
@@ -349,7 +342,7 @@ class Loop {
     // the store is verified, but not for ever: there may be no time left over for that.
     constexpr double kPatience = 60;  // seconds
     const bool verified = source_->verified(0) || since_due_.seconds() > kPatience;
-    const Ranks::Wish agreed = ranks_.agree(
+    const Ranks::StopSave agreed = ranks_.agree(
         {.stop = StopSignals::requested(), .save = save_wanted_ && verified && !writer_->busy()});
     stop_ = agreed.stop;
     if (!agreed.save) return;

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "train/metrics.h"
 #include "train/run_config.h"
+#include "train/step/metrics.h"
 
 namespace segue::train {
 
@@ -28,8 +28,8 @@ struct LoopOptions {
   std::vector<std::string> allow_config_changes;  // keys that may differ from the run's own config
 };
 
-/// Trains as `config` says and leaves its results in `run_dir`. A folder that holds a run is gone
-/// on with from its newest good checkpoint: what follows is bit for bit what an uninterrupted run
+/// Trains as `config` says and leaves its results in `run_dir`. A folder that holds a run is
+/// resumed from its newest good checkpoint: what follows is bit for bit what an uninterrupted run
 /// would have done. Error(kConfig) when `config` contradicts that run. SIGTERM and SIGINT end it in
 /// order, with a checkpoint.
 /// Started as one of several ranks (see comm::join_world) it does its part of the run: all ranks

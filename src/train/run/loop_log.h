@@ -2,10 +2,10 @@
 
 #include <cstdint>
 
-#include "train/loop.h"
+#include "train/run/loop.h"
+#include "train/run/run_folder.h"
 #include "train/run_config.h"
-#include "train/run_folder.h"
-#include "train/trainer.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 

@@ -10,8 +10,8 @@
 #include "base/file.h"
 #include "base/test_util.h"
 #include "comm/world.h"
-#include "train/layouts_test_util.h"
-#include "train/loop.h"
+#include "train/run/loop.h"
+#include "train/step/layouts_test_util.h"
 
 namespace segue::train {
 namespace {

@@ -1,10 +1,10 @@
-#include "train/loop.h"
+#include "train/run/loop.h"
 
 #include <csignal>
 #include <thread>
 
 #include "ops/gemm.h"
-#include "train/loop_test_util.h"
+#include "train/run/loop_test_util.h"
 #include "train/test_util.h"
 
 namespace segue::train {

@@ -1,4 +1,4 @@
-#include "train/mlperf_log.h"
+#include "train/run/mlperf_log.h"
 
 #include <algorithm>
 #include <string>
@@ -9,7 +9,7 @@
 
 #include "base/file.h"
 #include "ops/optimizer.h"
-#include "train/shard_planning.h"
+#include "train/plan/shard_planning.h"
 
 namespace segue::train {
 namespace {

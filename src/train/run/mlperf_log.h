@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "report/mllog_run.h"
+#include "report/mlperf/mllog_run.h"
+#include "train/run/run_folder.h"
 #include "train/run_config.h"
-#include "train/run_folder.h"
 
 namespace segue::train {
 
@@ -18,7 +18,7 @@ report::MllogHyperparameters mllog_hyperparameters(const RunConfig& config, int6
 /// of the members.
 class MlperfLog {
  public:
-  /// The init phase begins. When `resuming`, a log whose run has begun is gone on with; `state` is
+  /// The init phase begins. When `resuming`, a log whose run has begun is continued; `state` is
   /// what state() gave when the checkpoint was saved, empty if there was none.
   MlperfLog(const RunConfig& config, const RunFolder& folder, bool resuming,
             const std::string& state);

@@ -1,7 +1,7 @@
-#include "train/run_folder.h"
+#include "train/run/run_folder.h"
 
-#include "train/loop.h"
-#include "train/loop_test_util.h"
+#include "train/run/loop.h"
+#include "train/run/loop_test_util.h"
 #include "train/test_util.h"
 
 namespace segue::train {

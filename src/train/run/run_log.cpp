@@ -1,4 +1,4 @@
-#include "train/run_log.h"
+#include "train/run/run_log.h"
 
 #include <algorithm>
 #include <cmath>
@@ -121,7 +121,7 @@ void RunLog::drain() {
   tensorboard_.drain();
 }
 
-void RunLog::count(const StepStats& stats, const data::Delivery& delivery,
+void RunLog::count(const StepStats& stats, const data::BatchInfo& delivery,
                    const balance::BalanceStats& balance, RunState& state) {
   balance_ = balance;
   Interval step;

@@ -11,11 +11,11 @@
 #include "base/progress.h"
 #include "report/tensorboard.h"
 #include "report/trace.h"
-#include "train/metrics.h"
+#include "train/run/run_folder.h"
+#include "train/run/run_state.h"
 #include "train/run_config.h"
-#include "train/run_folder.h"
-#include "train/run_state.h"
-#include "train/trainer.h"
+#include "train/step/metrics.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 
@@ -32,7 +32,7 @@ class RunLog {
   void after_step(int64_t step);
 
   /// Counts a finished step into the interval and moves the progress line.
-  void count(const StepStats& stats, const data::Delivery& delivery,
+  void count(const StepStats& stats, const data::BatchInfo& delivery,
              const balance::BalanceStats& balance, RunState& state);
   /// One line for the steps since the last one; the interval begins anew.
   void train_line(const StepStats& stats, const Trainer& trainer, RunState& state);

@@ -3,12 +3,12 @@
 #include <memory>
 #include <string>
 
-#include "train/checkpoint.h"
-#include "train/loop.h"
-#include "train/ranks.h"
-#include "train/run_folder.h"
-#include "train/run_state.h"
-#include "train/source.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/run/loop.h"
+#include "train/run/run_folder.h"
+#include "train/run/run_state.h"
+#include "train/step/ranks.h"
+#include "train/step/source.h"
 
 namespace segue::train {
 

@@ -1,4 +1,4 @@
-#include "train/run_state.h"
+#include "train/run/run_state.h"
 
 #include <algorithm>
 #include <array>
@@ -13,8 +13,8 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "base/toml_depth.h"
-#include "report/mllog_run.h"
-#include "train/checked_json.h"
+#include "report/mlperf/mllog_run.h"
+#include "train/checkpoint/checked_json.h"
 #include "train/run_config.h"
 
 namespace segue::train {

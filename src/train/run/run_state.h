@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "data/stream.h"
-#include "train/checkpoint.h"
-#include "train/health.h"
+#include "data/sample/stream.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/step/health.h"
 
 namespace segue::train {
 

@@ -1,4 +1,4 @@
-#include "train/run_state.h"
+#include "train/run/run_state.h"
 
 #include <limits>
 #include <utility>
@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 #include "base/test_util.h"
-#include "report/mllog_run.h"
+#include "report/mlperf/mllog_run.h"
 #include "train/test_util.h"
 
 namespace segue::train {

@@ -1,7 +1,7 @@
-#include "train/schedule.h"
+#include "train/run/schedule.h"
 
 #include "base/error.h"
-#include "report/eval_grid.h"
+#include "report/mlperf/eval_grid.h"
 
 namespace segue::train {
 

@@ -1,4 +1,4 @@
-#include "train/scoring.h"
+#include "train/run/scoring.h"
 
 #include <algorithm>
 #include <numeric>
@@ -11,14 +11,14 @@
 #include "base/file.h"
 #include "base/parallel.h"
 #include "base/stage.h"
-#include "data/baselines.h"
-#include "data/inspect.h"
+#include "data/inspect/baselines.h"
+#include "data/inspect/inspect.h"
 #include "ops/metrics.h"
 #include "ops/optimizer.h"
 #include "tensor/device_memory.h"
-#include "train/checkpoint.h"
-#include "train/run_state.h"
-#include "train/source.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/run/run_state.h"
+#include "train/step/source.h"
 
 namespace segue::train {
 namespace {
@@ -145,7 +145,7 @@ void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,
   verifier_->finish();
 }
 
-void StoreScorer::score(Trainer& trainer, std::span<const data::Question> questions,
+void StoreScorer::score(Trainer& trainer, std::span<const data::CandidateQuery> questions,
                         const Each& each) const {
   Batch batch;
   for (size_t first = 0; first < questions.size(); first += static_cast<size_t>(batch_size_)) {
@@ -164,8 +164,8 @@ Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,
   return evaluator.result();
 }
 
-std::vector<Yardstick> yardsticks(const data::EventStore& store, std::vector<int64_t> positions,
-                                  const std::string& raw_folder) {
+std::vector<Baseline> baselines(const data::EventStore& store, std::vector<int64_t> positions,
+                                const std::string& raw_folder) {
   std::ranges::sort(positions);
   const data::Predictions p = data::predict_by_history(store);
   std::vector<size_t> chosen;  // places of the wanted events among the predicted ones
@@ -179,7 +179,7 @@ std::vector<Yardstick> yardsticks(const data::EventStore& store, std::vector<int
     return values;
   };
   const std::vector<float> labels = pick([&](size_t i) { return p.labels[i]; });
-  std::vector<Yardstick> result;
+  std::vector<Baseline> result;
   const auto add = [&](std::string name, auto value_of) {
     result.push_back({std::move(name), ops::exact_auc(pick(value_of), labels)});
   };

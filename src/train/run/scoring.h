@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "data/event_store.h"
-#include "data/gather.h"
-#include "data/store_verifier.h"
-#include "data/stream.h"
-#include "train/metrics.h"
+#include "data/sample/gather.h"
+#include "data/sample/stream.h"
+#include "data/store/event_store.h"
+#include "data/store/store_verifier.h"
 #include "train/run_config.h"
-#include "train/trainer.h"
+#include "train/step/metrics.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 
@@ -46,7 +46,8 @@ class StoreScorer {
   /// Returns when what was read is known to be as it was written; Error(kCorrupt) if it is not.
   using Each = std::function<void(const model::Pass& pass)>;
   void score(Trainer& trainer, std::span<const int64_t> positions, const Each& each) const;
-  void score(Trainer& trainer, std::span<const data::Question> questions, const Each& each) const;
+  void score(Trainer& trainer, std::span<const data::CandidateQuery> questions,
+             const Each& each) const;
 
  private:
   int64_t batch_size_ = 0;
@@ -61,12 +62,12 @@ Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,
                     std::span<const int64_t> positions);
 
 /// What a simple rule reaches on the same events.
-struct Yardstick {
+struct Baseline {
   std::string name;
   double auc = 0.5;
 };
 /// The rules of data::predict_by_history, and the truth ("oracle") where data::read_truth has it.
-std::vector<Yardstick> yardsticks(const data::EventStore& store, std::vector<int64_t> positions,
-                                  const std::string& raw_folder = "");
+std::vector<Baseline> baselines(const data::EventStore& store, std::vector<int64_t> positions,
+                                const std::string& raw_folder = "");
 
 }  // namespace segue::train

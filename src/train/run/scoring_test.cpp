@@ -1,4 +1,4 @@
-#include "train/scoring.h"
+#include "train/run/scoring.h"
 
 #include <filesystem>
 #include <map>
@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
-#include "data/inspect.h"
-#include "data/synth_output.h"
+#include "data/inspect/inspect.h"
+#include "data/synth/synth_output.h"
 #include "train/test_util.h"
 
 namespace segue::train {
@@ -19,13 +19,13 @@ TEST(ScoringTest, ARunOnRandomSamplesHasNoStore) {
   EXPECT_TRUE(base::contains(message, "--set data.store=PATH")) << message;
 }
 
-TEST(ScoringTest, YardsticksAreOfTheEventsAskedFor) {
+TEST(ScoringTest, BaselinesAreOfTheEventsAskedFor) {
   data::SynthConfig log;
   log.users = 40;
   log.items = 200;
   log.events_per_user = 60;
   data::SynthStoreConfig target;
-  target.folder = base::temp_path("yardsticks");
+  target.folder = base::temp_path("baselines");
   target.history_length = 16;
   target.min_history = {4};
   data::write_synth_store(data::SynthLog(log), target);
@@ -33,7 +33,7 @@ TEST(ScoringTest, YardsticksAreOfTheEventsAskedFor) {
     const data::EventStore store(target.folder, data::schema_for(target.folder).samples());
     const auto aucs = [&](const std::vector<int64_t>& positions) {
       std::map<std::string, double> result;
-      for (const Yardstick& y : yardsticks(store, positions)) result[y.name] = y.auc;
+      for (const Baseline& y : baselines(store, positions)) result[y.name] = y.auc;
       return result;
     };
     std::vector<int64_t> all(static_cast<size_t>(store.num_events()));

@@ -1,4 +1,4 @@
-#include "train/watchdog.h"
+#include "train/run/watchdog.h"
 
 #include <utility>
 

@@ -1,4 +1,4 @@
-#include "train/batch_pipeline.h"
+#include "train/step/batch_pipeline.h"
 
 #include <algorithm>
 #include <utility>
@@ -11,7 +11,7 @@ namespace segue::train {
 namespace {
 
 /// What the job throws comes out of the future, not out of the worker.
-std::shared_future<bool> run_on(data::BackgroundWorker& worker, std::function<bool()> job) {
+std::shared_future<bool> run_on(base::BackgroundWorker& worker, std::function<bool()> job) {
   const auto task = std::make_shared<std::packaged_task<bool()>>(std::move(job));
   std::shared_future<bool> result = task->get_future().share();
   worker.submit([task] { (*task)(); });
@@ -25,15 +25,15 @@ BatchPipeline::BatchPipeline(Source& source, Trainer& trainer, balance::Balancer
     : source_(source), trainer_(trainer), balancer_(balancer) {
   for (auto& prepared : prepared_) prepared = trainer.model().new_batch();
   if (mode == Pipeline::kOn || (mode == Pipeline::kAuto && trainer.device().is_cuda())) {
-    preparer_ = std::make_unique<data::BackgroundWorker>(prepared_.size());
-    fetcher_ = std::make_unique<data::BackgroundWorker>(items_.size());
+    preparer_ = std::make_unique<base::BackgroundWorker>(prepared_.size());
+    fetcher_ = std::make_unique<base::BackgroundWorker>(items_.size());
   }
 }
 
 bool BatchPipeline::fetch(int64_t number) {
   Item& to = item(number);
   if (ended_) return false;
-  const std::optional<data::Delivery> delivery = source_.next(to.batch);
+  const std::optional<data::BatchInfo> delivery = source_.next(to.batch);
   ended_ = !delivery;
   if (ended_) return false;
   to.delivery = *delivery;

@@ -8,12 +8,12 @@
 #include <memory>
 
 #include "balance/exchange.h"
+#include "base/background.h"
 #include "batch/batch.h"
-#include "data/background.h"
-#include "data/loader.h"
+#include "data/sample/loader.h"
 #include "model/model.h"
-#include "train/source.h"
-#include "train/trainer.h"
+#include "train/step/source.h"
+#include "train/step/trainer.h"
 
 namespace segue::train {
 
@@ -27,7 +27,7 @@ class BatchPipeline {
  public:
   struct Item {
     Batch batch;
-    data::Delivery delivery;
+    data::BatchInfo delivery;
     balance::BalanceStats balance;
     model::PreparedBatch* prepared = nullptr;
   };
@@ -66,7 +66,7 @@ class BatchPipeline {
   int64_t given_ = 0, fetch_asked_ = 0, prepare_asked_ = 0;
   bool ended_ = false;  // seen by fetch()
   // Null: batches are made when asked for. The one that the other waits for is stopped first.
-  std::unique_ptr<data::BackgroundWorker> preparer_, fetcher_;
+  std::unique_ptr<base::BackgroundWorker> preparer_, fetcher_;
 };
 
 }  // namespace segue::train

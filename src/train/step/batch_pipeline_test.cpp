@@ -1,6 +1,6 @@
 // What goes on in the background, and what happens when it fails.
 
-#include "train/batch_pipeline.h"
+#include "train/step/batch_pipeline.h"
 
 #include <memory>
 #include <utility>
@@ -9,7 +9,7 @@
 
 #include "base/test_util.h"
 #include "comm/world.h"
-#include "train/layouts_test_util.h"
+#include "train/step/layouts_test_util.h"
 
 namespace segue::train {
 namespace {
@@ -23,8 +23,8 @@ class SpoiledSource final : public Source {
   data::StreamPosition first() const override { return source_->first(); }
   void start(data::StreamPosition from) override { source_->start(from); }
   data::StreamPosition end() const override { return source_->end(); }
-  std::optional<data::Delivery> next(Batch& batch) override {
-    const std::optional<data::Delivery> delivery = source_->next(batch);
+  std::optional<data::BatchInfo> next(Batch& batch) override {
+    const std::optional<data::BatchInfo> delivery = source_->next(batch);
     if (++fetched_ != bad_) return delivery;
     for (Batch::Column& column : batch.columns) {
       if (column.name == column_) column.values[0] = 1'000'000;

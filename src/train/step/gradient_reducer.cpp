@@ -1,4 +1,4 @@
-#include "train/gradient_reducer.h"
+#include "train/step/gradient_reducer.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "train/health.h"
+#include "train/step/health.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "train/interaction_source.h"
+#include "train/step/interaction_source.h"
 
 #include <algorithm>
 #include <string>
@@ -8,13 +8,13 @@
 
 #include "base/config_checks.h"
 #include "base/log.h"
-#include "data/interactions.h"
+#include "data/synth/interactions.h"
 #include "ops/metrics.h"
 
 namespace segue::train {
 namespace {
 
-using data::Delivery;
+using data::BatchInfo;
 using data::StreamPosition;
 using model::ColumnDemand;
 
@@ -66,10 +66,10 @@ class InteractionSource final : public Source {
   StreamPosition first() const override { return {}; }
   void start(StreamPosition from) override { position_ = from; }
   StreamPosition end() const override { return {log_.config().passes, 0}; }
-  std::optional<Delivery> next(Batch& batch) override {
+  std::optional<BatchInfo> next(Batch& batch) override {
     if (position_.window >= log_.config().passes) return std::nullopt;
     fill(position_.batch * batch_size_, batch);
-    const Delivery delivery{.position = position_, .batches_in_window = batches_};
+    const BatchInfo delivery{.position = position_, .batches_in_window = batches_};
     position_ = delivery.next();
     return delivery;
   }

@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "train/source.h"
+#include "train/step/source.h"
 
 namespace segue::train {
 

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
-#include "train/layouts_test_util.h"
+#include "train/step/layouts_test_util.h"
 
 namespace segue::train {
 namespace {

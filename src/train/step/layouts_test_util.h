@@ -14,9 +14,9 @@
 
 #include "balance/exchange.h"
 #include "comm/world.h"
-#include "train/batch_pipeline.h"
-#include "train/ranks.h"
-#include "train/source.h"
+#include "train/step/batch_pipeline.h"
+#include "train/step/ranks.h"
+#include "train/step/source.h"
 #include "train/test_util.h"
 
 namespace segue::train {

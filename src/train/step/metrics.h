@@ -8,7 +8,7 @@
 
 #include "model/model.h"
 #include "ops/metrics.h"
-#include "train/checkpoint_shards.h"
+#include "train/checkpoint/checkpoint_shards.h"
 
 namespace segue::train {
 

@@ -1,4 +1,4 @@
-#include "train/metrics.h"
+#include "train/step/metrics.h"
 
 #include <algorithm>
 #include <string>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
-#include "train/loop_log.h"
+#include "train/run/loop_log.h"
 
 namespace segue::train {
 namespace {

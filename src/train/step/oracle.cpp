@@ -1,4 +1,4 @@
-#include "train/oracle.h"
+#include "train/step/oracle.h"
 
 #include <algorithm>
 #include <string>

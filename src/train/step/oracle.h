@@ -3,7 +3,7 @@
 #include <span>
 
 #include "batch/batch.h"
-#include "data/random_batches.h"
+#include "data/synth/random_batches.h"
 #include "model/model.h"
 
 namespace segue::train {

@@ -1,4 +1,4 @@
-#include "train/random_schema.h"
+#include "train/step/random_schema.h"
 
 #include <algorithm>
 #include <string>

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "data/random_batches.h"
+#include "data/synth/random_batches.h"
 #include "model/model.h"
 #include "sparse/tables_config.h"
 

@@ -13,11 +13,11 @@
 
 #include "base/file.h"
 #include "base/parallel.h"
-#include "comm/environment.h"
-#include "comm/frame.h"
+#include "comm/join/environment.h"
+#include "comm/link/frame.h"
 #include "comm/process_test_util.h"
-#include "train/layouts_test_util.h"
-#include "train/loop.h"
+#include "train/run/loop.h"
+#include "train/step/layouts_test_util.h"
 
 namespace segue::train {
 namespace {

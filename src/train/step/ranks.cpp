@@ -1,4 +1,4 @@
-#include "train/ranks.h"
+#include "train/step/ranks.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -97,13 +97,13 @@ std::string Ranks::from_first(const std::string& text) const {
   return {reinterpret_cast<const char*>(all[0].data()), all[0].size()};
 }
 
-Ranks::Wish Ranks::agree(const Wish& mine) const {
+Ranks::StopSave Ranks::agree(const StopSave& mine) const {
   if (alone()) return mine;
   std::vector<std::vector<std::byte>> all;
   const std::byte message[] = {std::byte{mine.stop}, std::byte{mine.save},
                                std::byte{mine.verified}};
   results->all_gather(message, all).throw_if_failed();
-  Wish agreed{.verified = true};
+  StopSave agreed{.verified = true};
   for (const std::vector<std::byte>& wish : all) {
     agreed.stop |= wish.at(0) != std::byte{0};
     agreed.verified &= wish.at(2) != std::byte{0};

@@ -43,12 +43,12 @@ class Ranks {
   /// What the first rank says, on all ranks.
   std::string from_first(const std::string& text) const;
   /// What any rank wants, all do; what the first wants, all do; what all have, is had.
-  struct Wish {
+  struct StopSave {
     bool stop = false;      // any
     bool save = false;      // the first
     bool verified = false;  // all: the data is as it was written
   };
-  Wish agree(const Wish& mine) const;
+  StopSave agree(const StopSave& mine) const;
 
  private:
   int rank_ = 0, size_ = 1, local_size_ = 1;

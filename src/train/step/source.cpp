@@ -1,4 +1,4 @@
-#include "train/source.h"
+#include "train/step/source.h"
 
 #include <algorithm>
 #include <cmath>
@@ -12,19 +12,19 @@
 
 #include "base/error.h"
 #include "base/stage.h"
-#include "data/baselines.h"
-#include "data/event_store.h"
-#include "data/inspect.h"
-#include "data/random_batches.h"
+#include "data/inspect/baselines.h"
+#include "data/inspect/inspect.h"
+#include "data/store/event_store.h"
+#include "data/synth/random_batches.h"
 #include "ops/metrics.h"
-#include "train/interaction_source.h"
-#include "train/oracle.h"
-#include "train/random_schema.h"
+#include "train/step/interaction_source.h"
+#include "train/step/oracle.h"
+#include "train/step/random_schema.h"
 
 namespace segue::train {
 namespace {
 
-using data::Delivery;
+using data::BatchInfo;
 using data::StreamPosition;
 
 /// Number of the first held-out random batch: training steps never get there.
@@ -49,9 +49,9 @@ class RandomSource final : public Source {
   StreamPosition first() const override { return {}; }
   void start(StreamPosition from) override { position_ = from; }
   StreamPosition end() const override { return {std::numeric_limits<int64_t>::max(), 0}; }
-  std::optional<Delivery> next(Batch& batch) override {
+  std::optional<BatchInfo> next(Batch& batch) override {
     batches_.fill(position_.batch + 1, first_, count_, batch);
-    return Delivery{.position = {0, position_.batch++}};
+    return BatchInfo{.position = {0, position_.batch++}};
   }
 
   void prefetch_evaluation(int64_t) override {}
@@ -97,7 +97,7 @@ class StoreSource final : public Source {
   StreamPosition first() const override { return stream_.start(); }
   void start(StreamPosition from) override { loader_.start(data::training(stream_, from)); }
   StreamPosition end() const override { return {stream_.end_window(), 0}; }
-  std::optional<Delivery> next(Batch& batch) override { return loader_.next(batch); }
+  std::optional<BatchInfo> next(Batch& batch) override { return loader_.next(batch); }
 
   void prefetch_evaluation(int64_t after) override {
     eval_loader_.start(data::evaluation(stream_, after));

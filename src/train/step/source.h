@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "batch/batch.h"
-#include "data/loader.h"
-#include "data/store_verifier.h"
+#include "data/sample/loader.h"
+#include "data/store/store_verifier.h"
 #include "train/run_config.h"
 
 namespace segue::train {
@@ -23,7 +23,7 @@ class Source {
   /// Behind the last batch.
   virtual data::StreamPosition end() const = 0;
   /// Nothing at the end. `batch` is exchanged: its memory is used again.
-  virtual std::optional<data::Delivery> next(Batch& batch) = 0;
+  virtual std::optional<data::BatchInfo> next(Batch& batch) = 0;
 
   /// Samples to evaluate on after (or while) training window `after`. prefetch_evaluation() says
   /// early that start_evaluation() will ask for them.

@@ -14,9 +14,9 @@
 #include "base/rng.h"
 #include "base/test_util.h"
 #include "model/ranker.h"
-#include "train/checkpoint.h"
-#include "train/checkpoint_writer.h"
-#include "train/memory_plan.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_writer.h"
+#include "train/plan/memory_plan.h"
 #include "train/test_util.h"
 
 namespace segue::train {

@@ -1,4 +1,4 @@
-#include "train/trainer.h"
+#include "train/step/trainer.h"
 
 #include <algorithm>
 #include <array>
@@ -15,9 +15,9 @@
 #include "base/time.h"
 #include "ops/optimizer.h"
 #include "tensor/launches.h"
-#include "train/checkpoint_model.h"
-#include "train/memory_plan.h"
-#include "train/shard_planning.h"
+#include "train/checkpoint/checkpoint_model.h"
+#include "train/plan/memory_plan.h"
+#include "train/plan/shard_planning.h"
 
 namespace segue::train {
 namespace {

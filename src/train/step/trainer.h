@@ -9,12 +9,12 @@
 #include "model/model.h"
 #include "sparse/tables.h"
 #include "tensor/arena.h"
-#include "train/checkpoint_shards.h"
-#include "train/gradient_reducer.h"
-#include "train/metrics.h"
-#include "train/ranks.h"
+#include "train/checkpoint/checkpoint_shards.h"
+#include "train/plan/shard_planning.h"
 #include "train/run_config.h"
-#include "train/shard_planning.h"
+#include "train/step/gradient_reducer.h"
+#include "train/step/metrics.h"
+#include "train/step/ranks.h"
 
 namespace segue::train {
 

@@ -1,4 +1,4 @@
-#include "train/trainer.h"
+#include "train/step/trainer.h"
 
 #include <cmath>
 #include <limits>

@@ -8,9 +8,9 @@
 
 #include "base/log.h"
 #include "base/test_util.h"
-#include "data/synth_output.h"
-#include "train/layouts_test_util.h"
-#include "train/loop.h"
+#include "data/synth/synth_output.h"
+#include "train/run/loop.h"
+#include "train/step/layouts_test_util.h"
 
 namespace segue::train {
 namespace {

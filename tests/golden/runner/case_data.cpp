@@ -15,10 +15,10 @@
 #include <unistd.h>
 
 #include "base/error.h"
-#include "data/event_store.h"
-#include "data/gather.h"
-#include "data/stream.h"
-#include "data/windows.h"
+#include "data/sample/gather.h"
+#include "data/sample/stream.h"
+#include "data/store/event_store.h"
+#include "data/store/windows.h"
 #include "runner/cases.h"
 
 namespace segue::golden {
