@@ -138,7 +138,8 @@ double Dlrm::row_flops() const {
   double multiplications = products(interaction_columns(), top);
   if (config_.has_dense()) multiplications += products(config_.dense_features, config_.bottom);
   if (config_.interaction == Interaction::kDot) {
-    multiplications += static_cast<double>(vectors() * (vectors() - 1) / 2 * dim_);
+    const int64_t pairs = vectors() * (vectors() - 1) / 2;
+    multiplications += static_cast<double>(pairs * dim_);
   }
   return 2 * multiplications;
 }

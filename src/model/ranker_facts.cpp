@@ -89,16 +89,17 @@ int64_t Ranker::batch_memory(const StepBounds& bounds) const {
 std::vector<MemorySwitch> Ranker::memory_switches(const StepBounds& bounds, Precision precision,
                                                   Device device) const {
   std::vector<MemorySwitch> switches;
-  for (const auto& [name, member] :
+  for (const auto& part :
        {std::pair("normed_input", &RecomputeConfig::normed_input),
         std::pair("uvqk", &RecomputeConfig::uvqk), std::pair("gate", &RecomputeConfig::gate)}) {
+    const auto member = part.second;
     const auto bytes = [&](bool on) {
       ModelConfig c = config_;
       c.recompute.*member = on;
       return model::step_memory(c, tables_config_, embedding_dim_, bounds, precision, device)
           .total();
     };
-    switches.push_back({fmt::format("model.recompute.{}", name), config_.recompute.*member,
+    switches.push_back({fmt::format("model.recompute.{}", part.first), config_.recompute.*member,
                         bytes(false) - bytes(true)});
   }
   return switches;
