@@ -80,7 +80,7 @@ void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
 const std::string& store_of(const RunConfig& config) {
   if (config.data.store.empty()) {
     fail(ErrorCode::kInvalidArgument,
-         "the run was trained on random samples; give a store with --set data.store=PATH");
+         "the run was not trained on a store; give one with --set data.store=PATH");
   }
   return config.data.store;
 }
