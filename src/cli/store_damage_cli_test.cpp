@@ -169,15 +169,15 @@ TEST_F(SlowDamagedStore, EveryCommandRefusesItOrGoesOn) {
 
 class TrainingOnDamage : public testing::Test {
  protected:
-  void SetUp() override { make_store("90"); }
+  void SetUp() override { make_store("90", "12"); }
   void TearDown() override { fs::remove_all(folder_); }
 
-  void make_store(const std::string& events_per_user) {
+  void make_store(const std::string& events_per_user, const std::string& days) {
     folder_ = base::temp_path("train");
     store_ = folder_ + "/store";
     fs::create_directories(folder_);
     base::write_file(folder_ + "/config.toml", kSmallConfig);
-    ASSERT_EQ(run({"synth", "--out", store_, "--users", "120", "--days", "12", "--items", "1500",
+    ASSERT_EQ(run({"synth", "--out", store_, "--users", "120", "--days", days, "--items", "1500",
                    "--events-per-user", events_per_user, "--history", "60", "--min-history", "20"})
                   .code,
               kExitOk);
@@ -249,7 +249,7 @@ TEST_F(TrainingOnDamage, StopsBeforeItLeavesAnything) { survive(12, 11); }
 class SlowTrainingOnDamage : public TrainingOnDamage {
  protected:
   void SetUp() override {
-    make_store("4000");
+    make_store("15000", "60");
     int64_t bytes = 0;
     for (const auto& entry : fs::recursive_directory_iterator(store_)) {
       if (entry.is_regular_file()) bytes += static_cast<int64_t>(entry.file_size());
