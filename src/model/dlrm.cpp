@@ -9,9 +9,9 @@
 #include "base/config_checks.h"
 #include "base/error.h"
 #include "base/stage.h"
+#include "model/pass_scope.h"
 #include "model/precision.h"
 #include "ops/bags.h"
-#include "ops/deferred_sums.h"
 #include "ops/interaction.h"
 #include "ops/loss.h"
 #include "ops/rows.h"
@@ -158,32 +158,21 @@ Tensor Dlrm::backward(const Exec& exec, const Prepared& batch, const UploadBlock
 
 Pass Dlrm::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOptions& options) {
   auto& batch = static_cast<Prepared&>(prepared);
-  Exec exec = caller;
-  exec.rounded_parameters = parameters_.rounded(exec);
-  ops::DeferredSums sums(exec);
-  exec.sums = &sums;
-  PassOptions whole = options;
-  if (options.gradients_ready) {
-    whole.gradients_ready = [&](size_t bucket) {
-      sums.flush();
-      options.gradients_ready(bucket);
-    };
-  }
-  const double denominator =
-      std::max(1.0, options.loss_denominator.value_or(static_cast<double>(batch.num_labels)));
+  PassScope scope(caller, parameters_, options, batch.num_labels);
+  const Exec& exec = scope.exec;
 
   std::optional<base::Stage> stage("forward");
   const UploadBlock::Placed placed = batch.block.place(exec);
   Pass pass = start_pass(exec, batch, placed, options.training);
   const Forward saved = forward(exec, batch, placed, pass.results);
   if (options.probe) options.probe("crossed", saved.crossed);
-  const Tensor dlogits = loss(exec, batch, placed, denominator, pass.results);
+  const Tensor dlogits = loss(exec, batch, placed, scope.denominator, pass.results);
   Tensor table_gradients;
   if (options.training) {
     stage.reset();
     stage.emplace("backward");
-    table_gradients = backward(exec, batch, placed, saved, dlogits, whole);
-    sums.flush();
+    table_gradients = backward(exec, batch, placed, saved, dlogits, scope.options);
+    scope.sums.flush();
   }
   end_pass(exec, batch, table_gradients, options, pass);
   return pass;

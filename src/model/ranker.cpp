@@ -5,8 +5,8 @@
 #include <optional>
 
 #include "base/stage.h"
+#include "model/pass_scope.h"
 #include "model/ranker_parts.h"
-#include "ops/deferred_sums.h"
 #include "ops/rows.h"
 
 namespace segue::model {
@@ -139,19 +139,8 @@ void Ranker::rows_backward(const Exec& exec, Rows& rows) const {
 
 Pass Ranker::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOptions& options) {
   auto& batch = static_cast<RankerBatch&>(prepared);
-  Exec exec = caller;
-  exec.rounded_parameters = parameters_.rounded(exec);
-  ops::DeferredSums sums(exec);
-  exec.sums = &sums;
-  PassOptions whole = options;  // what belongs to the whole batch is fixed before any micro-batch
-  if (options.gradients_ready) {
-    whole.gradients_ready = [&](size_t bucket) {
-      sums.flush();
-      options.gradients_ready(bucket);
-    };
-  }
-  const double denominator =
-      std::max(1.0, options.loss_denominator.value_or(static_cast<double>(batch.num_labels)));
+  PassScope scope(caller, parameters_, options, batch.num_labels);
+  const Exec& exec = scope.exec;
 
   std::optional<base::Stage> stage("rows forward");
   const UploadBlock::Placed placed = batch.block.place(exec);
@@ -161,29 +150,29 @@ Pass Ranker::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOpti
     Arena::Mark scratch(*exec.arena);
     stage.reset();
     stage.emplace("tokens forward");
-    const Tokens tokens = place_tokens(batch, micro, placed, rows, whole);
-    const UserSide user = user_forward(exec, tokens, whole);
+    const Tokens tokens = place_tokens(batch, micro, placed, rows, scope.options);
+    const UserSide user = user_forward(exec, tokens, scope.options);
     ItemSide item = item_forward(exec, rows, tokens, user.user, pass.results);
     if (options.probe) {
       options.probe("user_embeddings", user.user);
       if (item.item.y) options.probe("item_embeddings", item.item.y);
     }
-    loss(exec, tokens, item, denominator, pass.results);
+    loss(exec, tokens, item, scope.denominator, pass.results);
     if (options.training) {
       stage.reset();
       stage.emplace("tokens backward");
       const bool last = &micro == &batch.micro_batches.back();
       const Tensor duser = item_backward(exec, rows, tokens, item);
-      if (last && whole.gradients_ready) whole.gradients_ready(0);
-      user_backward(exec, rows, tokens, user, duser, whole, last);
+      if (last && scope.options.gradients_ready) scope.options.gradients_ready(0);
+      user_backward(exec, rows, tokens, user, duser, scope.options, last);
     }
   }
   if (options.training) {
     stage.reset();
     stage.emplace("rows backward");
-    sums.flush();  // gradients of action rows are among them
+    scope.sums.flush();  // gradients of action rows are among them
     rows_backward(exec, rows);
-    sums.flush();
+    scope.sums.flush();
   }
   end_pass(exec, batch, rows.table_gradients, options, pass);
   return pass;

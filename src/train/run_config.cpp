@@ -70,6 +70,11 @@ void RunConfig::validate() const {
   parallel.validate();
   balance.validate();
   const auto made = make_model(*this);
+  if (parallel.tensor_parallel > 1 && made->heads_to_share() == 0) {
+    fail_config(fmt::format(
+        "parallel.tensor_parallel = {} shares attention heads, of which this model has none; use 1",
+        parallel.tensor_parallel));
+  }
   if (data.is_random()) {
     check_random(*this, *made);
   } else if (!data.store.empty()) {

@@ -120,21 +120,29 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   return in;
 }
 
-RunPlan plan_run(const RunConfig& config, Device device) {
-  const auto model = make_model(config);
+namespace {
+
+/// But for the tables.
+RunPlan plan_share(const RunConfig& share, int ranks, Device device) {
+  const auto model = make_model(share);
   RunPlan plan;
-  plan.tables.plan = sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()));
-  plan.memory = memory_plan(config, device);
+  plan.memory = memory_plan(share, device, ranks);
   plan.arena_bytes = static_cast<int64_t>(plan.memory.of(Purpose::kActivation));
-  plan.batch_bytes = model->batch_memory(step_bounds(config, *model));
+  plan.batch_bytes = model->batch_memory(step_bounds(share, *model));
+  return plan;
+}
+
+}  // namespace
+
+RunPlan plan_run(const RunConfig& config, Device device) {
+  RunPlan plan = plan_share(config, 1, device);
+  plan.tables.plan = sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()));
   return plan;
 }
 
 RunPlan plan_run(const RunConfig& config, const Cluster& cluster, int rank, Device device) {
   const RunConfig share = share_of(config, cluster.ranks);
-  RunPlan plan = plan_run(share, device);
-  plan.memory = memory_plan(share, device, cluster.ranks);
-  plan.arena_bytes = static_cast<int64_t>(plan.memory.of(Purpose::kActivation));
+  RunPlan plan = plan_share(share, cluster.ranks, device);
   plan.tables = plan_shards(config, cluster);
   const sparse::RankLoad& load = plan.tables.ranks[static_cast<size_t>(rank)];
   plan.request_bytes = static_cast<int64_t>(load.requests) / kBatchesInFlight;

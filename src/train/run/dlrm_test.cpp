@@ -130,6 +130,9 @@ TEST_F(DlrmRunTest, WhatTheLogDoesNotHaveIsSaid) {
   EXPECT_TRUE(base::contains(message({"model.dlrm.label=clicked"}), "reads column `clicked`"));
   EXPECT_TRUE(base::contains(message({"data.interactions.users=3000"}),
                              "table `user` has 2000 rows, but column `user_id` has 3000 ids"));
+  EXPECT_TRUE(
+      base::contains(base::error_of([] { dlrm_config({"parallel.tensor_parallel=2"}); })->what(),
+                     "shares attention heads, of which this model has none"));
   EXPECT_TRUE(base::contains(message({"data.batch_size=2000000"}), "lower data.batch_size"));
 }
 
