@@ -24,6 +24,9 @@ uint64_t schema_hash(const Batch& batch) {
   for (const Batch::FloatColumn& c : batch.float_columns) {
     text += fmt::format("{} {} float\n", c.name, c.group);
   }
+  for (const Batch::Attribute& a : batch.attributes) {
+    text += fmt::format("{} of {}\n", a.name, a.of);
+  }
   return base::xxh64(text.data(), text.size());
 }
 

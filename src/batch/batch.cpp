@@ -40,13 +40,19 @@ int Batch::add_group(std::string name) {
   return static_cast<int>(groups.size()) - 1;
 }
 
+void Batch::require_new(std::string_view name) const {
+  if (find_column(name) == nullptr && find_float_column(name) == nullptr &&
+      find_attribute(name) == nullptr) {
+    return;
+  }
+  fail(ErrorCode::kInvalidArgument, fmt::format("the batch already has a column `{}`", name));
+}
+
 template <class T>
 int Batch::add_to(std::vector<ColumnOf<T>>& of_type, std::string name, int group) {
   SEGUE_ASSERT(num_samples() == 0, "the schema of a filled batch is fixed");
   SEGUE_ASSERT(group >= 0 && group < static_cast<int>(groups.size()), "no such group");
-  if (find_column(name) != nullptr || find_float_column(name) != nullptr) {
-    fail(ErrorCode::kInvalidArgument, fmt::format("the batch already has a column `{}`", name));
-  }
+  require_new(name);
   of_type.push_back({std::move(name), group, {}});
   return static_cast<int>(of_type.size()) - 1;
 }
@@ -59,11 +65,18 @@ int Batch::add_float_column(std::string name, int group) {
   return add_to(float_columns, std::move(name), group);
 }
 
+void Batch::add_attribute(std::string name, int of, std::span<const int32_t> values) {
+  SEGUE_ASSERT(of >= 0 && of < static_cast<int>(columns.size()), "no such column");
+  require_new(name);
+  attributes.push_back({std::move(name), of, values});
+}
+
 Batch Batch::schema() const {
   Batch batch;
   for (const Group& group : groups) batch.add_group(group.name);
   for (const Column& column : columns) batch.add_column(column.name, column.group);
   for (const FloatColumn& column : float_columns) batch.add_float_column(column.name, column.group);
+  batch.attributes = attributes;
   return batch;
 }
 
@@ -118,6 +131,25 @@ const Batch::FloatColumn* Batch::find_float_column(std::string_view name) const 
   return found == float_columns.end() ? nullptr : &*found;
 }
 
+const Batch::Attribute* Batch::find_attribute(std::string_view name) const {
+  const auto found = find_by_name(attributes, name);
+  return found == attributes.end() ? nullptr : &*found;
+}
+
+std::span<const int64_t> Batch::values(std::string_view name, HostArray<int64_t>& memory) const {
+  const Attribute* const attribute = find_attribute(name);
+  if (attribute == nullptr) return column(name).values.span();
+  const std::span<const int64_t> ids = columns[static_cast<size_t>(attribute->of)].values.span();
+  memory.resize(static_cast<int64_t>(ids.size()));
+  std::ranges::transform(ids, memory.data(), [&](int64_t id) { return attribute->of_id(id); });
+  return memory.span();
+}
+
+std::span<const int64_t> Batch::offsets(std::string_view name) const {
+  const Attribute* const attribute = find_attribute(name);
+  return offsets(attribute == nullptr ? column(name) : columns[static_cast<size_t>(attribute->of)]);
+}
+
 void Batch::validate() const {
   for (const Group& group : groups) {
     const std::span<const int64_t> offsets = group.offsets.span();
@@ -154,6 +186,13 @@ void Batch::validate() const {
   };
   std::ranges::for_each(columns, check);
   std::ranges::for_each(float_columns, check);
+  for (const Attribute& attribute : attributes) {
+    const Column& of = columns[static_cast<size_t>(attribute.of)];
+    if (!attribute.values.empty() || of.values.size() == 0) continue;
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("attribute `{}` of the batch has no values for the ids of column `{}`",
+                     attribute.name, of.name));
+  }
 }
 
 Batch Batch::slice(int64_t begin, int64_t count) const {
@@ -194,7 +233,11 @@ bool Batch::operator==(const Batch& other) const {
                               return a.name == b.name && equal(a.offsets, b.offsets);
                             }) &&
          std::ranges::equal(columns, other.columns, same_column) &&
-         std::ranges::equal(float_columns, other.float_columns, same_column);
+         std::ranges::equal(float_columns, other.float_columns, same_column) &&
+         std::ranges::equal(
+             attributes, other.attributes, [](const Attribute& a, const Attribute& b) {
+               return a.name == b.name && a.of == b.of && std::ranges::equal(a.values, b.values);
+             });
 }
 
 }  // namespace segue

@@ -85,6 +85,38 @@ TEST(BatchTest, NamesAreUnique) {
   message_of(ErrorCode::kInvalidArgument, [&] { batch.add_float_column("item_id", 0); });
 }
 
+TEST(BatchTest, AttributesAreMadeFromTheColumnThatDecidesThem) {
+  Batch batch = make_schema();
+  const std::vector<int32_t> artists{5, 6, 7};
+  batch.add_attribute("artist_id", 1, artists);
+  fill_random(batch, 9, 3);
+  const std::span<int64_t> items = batch.column("item_id").values.span();
+  for (size_t i = 0; i < items.size(); ++i) items[i] = static_cast<int64_t>(i % 5) - 1;
+  HostArray<int64_t> memory;
+  const std::span<const int64_t> made = batch.values("artist_id", memory);
+  ASSERT_EQ(made.size(), items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    EXPECT_EQ(made[i], artists[static_cast<size_t>(std::clamp<int64_t>(items[i], 0, 2))]);
+  }
+  EXPECT_EQ(batch.values("item_id", memory).data(), items.data()) << "columns are not copied";
+  EXPECT_EQ(batch.offsets("artist_id").data(), batch.group("history").offsets.data());
+  EXPECT_EQ(batch.find_attribute("item_id"), nullptr);
+  EXPECT_EQ(batch.slice(2, 3).values("artist_id", memory).size(),
+            static_cast<size_t>(batch.slice(2, 3).column("item_id").values.size()));
+
+  EXPECT_TRUE(contains(
+      message_of(ErrorCode::kInvalidArgument, [&] { batch.add_attribute("price", 1, artists); }),
+      "already has a column `price`"));
+  batch.attributes[0].values = {};
+  EXPECT_TRUE(contains(message_of(ErrorCode::kInvalidArgument, [&] { batch.validate(); }),
+                       "attribute `artist_id` of the batch has no values"));
+  EXPECT_NE(batch, [&] {
+    Batch other = batch.slice(0, batch.num_samples());
+    other.attributes[0].values = artists;
+    return other;
+  }());
+}
+
 TEST(BatchTest, EmptyBatchIsLegalEverywhere) {
   const Batch nothing;
   nothing.validate();

@@ -131,16 +131,14 @@ data::SampleList mixed_windows(const data::SampleStream& stream) {
 }
 
 /// One thread, one batch.
-void measure_gather(const data::EventStore& store, const data::SampleList& list, bool attributes,
+void measure_gather(const data::EventStore& store, const data::SampleList& list,
                     const Repeats& repeats, Report& report) {
-  data::GatherConfig config;
-  config.expand_attributes = attributes;
-  const data::Gatherer gatherer(store, config);
+  const data::Gatherer gatherer(store, {});
   Batch batch;
   std::vector<int64_t> sample_index;
   Counted one_run;
   Result r;
-  r.name = attributes ? "gather" : "gather, no attributes";
+  r.name = "gather";
   r.timing = measure(repeats, [&] {
     one_run = {};
     for (int64_t b = 0; b < list.num_batches(); ++b) {
@@ -184,8 +182,7 @@ void bench_loader(const Settings& settings, Report& report) {
   config.batch_size = kBatch;
   const data::SampleStream stream(store, config);
   const data::SampleList list = mixed_windows(stream);
-  measure_gather(store, list, true, settings.repeats, report);
-  measure_gather(store, list, false, settings.repeats, report);
+  measure_gather(store, list, settings.repeats, report);
   measure_loader(store, list, 2, settings.repeats, report);
 }
 

@@ -25,7 +25,8 @@ struct Dlrm::Prepared final : PreparedBatch {
     Part<int32_t> index, bag;                 // [ids]: table row (-1: none), bag
     Part<int32_t> sorted_keys, sorted_items;  // of the index, for a GPU: see ops::sort_index
   };
-  std::vector<int64_t> row_offsets{0};  // [samples + 1]
+  std::vector<HostArray<int64_t>> attributes;  // [features]: ids that the batch leaves to be made
+  std::vector<int64_t> row_offsets{0};         // [samples + 1]
   std::vector<Bag> bags;
   Part<float> dense;                      // [rows, dense features]
   Part<double> dense_double;              // instead, for models in double
@@ -191,9 +192,10 @@ void Dlrm::prepare(const Batch& batch, int64_t /*micro_batch_tokens*/, sparse::M
   out.in_double = parameters_.values().dtype == DType::kF64;
 
   std::vector<sparse::Lookup> lookups;
+  out.attributes.resize(config_.features.size());
   for (size_t i = 0; i < config_.features.size(); ++i) {
     const std::string& column = config_.features[i].column;
-    lookups.push_back({feature_tables_[i], column, batch.column(column).values.span()});
+    lookups.push_back({feature_tables_[i], column, batch.values(column, out.attributes[i])});
   }
   look_up(lookups, mode, out);
   prepare_labels(batch, out);
@@ -240,7 +242,7 @@ void Dlrm::prepare_bags(const Batch& batch, Prepared& out) const {
   std::vector<int32_t> index;
   for (size_t i = 0; i < config_.features.size(); ++i) {
     const BagFeature& feature = config_.features[i];
-    const std::span<const int64_t> of_samples = batch.offsets(batch.column(feature.column));
+    const std::span<const int64_t> of_samples = batch.offsets(feature.column);
     const std::span<const int32_t> inverse = out.ticket.inverse(static_cast<int64_t>(i));
     const auto first_row =
         static_cast<int32_t>(out.first_row[static_cast<size_t>(feature_tables_[i])]);

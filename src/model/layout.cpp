@@ -8,12 +8,41 @@
 
 namespace segue::model {
 
+namespace {
+
+/// Columns of one thing are read side by side.
+void require_lengths_of(const std::string& first, const std::string& column, const Batch& batch) {
+  if (std::ranges::equal(batch.offsets(column), batch.offsets(first))) return;
+  fail(ErrorCode::kInvalidArgument,
+       fmt::format("column `{}` has other lengths than `{}`: the model reads both, value by value, "
+                   "for the same events or candidates; name a column of the same group",
+                   column, first));
+}
+
+void check_lengths(const ModelConfig& config, const Batch& batch) {
+  const bool candidates = config.labels == LabelKind::kCandidates;
+  for (const SequenceFeature& feature : config.additional) {
+    require_lengths_of(config.item.history, feature.history, batch);
+    if (candidates) require_lengths_of(config.item.candidate, feature.candidate, batch);
+  }
+  for (const std::string& column : {config.action.history, config.history_timestamp}) {
+    require_lengths_of(config.item.history, column, batch);
+  }
+  if (!candidates) return;
+  for (const std::string& column : {config.candidate_label, config.candidate_timestamp}) {
+    require_lengths_of(config.item.candidate, column, batch);
+  }
+}
+
+}  // namespace
+
 BatchLayout::BatchLayout(const ModelConfig& config, const Batch& batch) {
+  check_lengths(config, batch);
   const int64_t n = batch.num_samples();
   const int64_t contextual = config.contextual_tokens();
   const int64_t per_event = config.tokens_per_event();
   const auto copy_offsets = [&](const std::string& column) {
-    const std::span<const int64_t> offsets = batch.offsets(batch.column(column));
+    const std::span<const int64_t> offsets = batch.offsets(column);
     return std::vector<int64_t>(offsets.begin(), offsets.end());
   };
   history_offsets = copy_offsets(config.item.history);

@@ -85,6 +85,12 @@ Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
                   .xavier_normal = false});
   }
   places_ = std::make_unique<Places>();
+  const auto name = [&](const SequenceFeature& feature) {
+    const bool candidates = config.labels == LabelKind::kCandidates;
+    return candidates ? feature.history + " / " + feature.candidate : feature.history;
+  };
+  places_->names.push_back(name(config.item));
+  for (const SequenceFeature& feature : config.additional) places_->names.push_back(name(feature));
 }
 
 Ranker::~Ranker() = default;

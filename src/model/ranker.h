@@ -65,6 +65,10 @@ class Ranker final : public Model {
   struct UserSide;  // assembled input, stack and postprocessor of one micro-batch
   struct ItemSide;  // item MLP, head
 
+  void read_feature(const Batch& batch, const SequenceFeature& feature, HostArray<int64_t>& to);
+  bool attribute_of_items(const Batch& batch, const SequenceFeature& feature,
+                          HostArray<int64_t>& of_item);
+  void find_items(const Batch& batch);
   void prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out);
   void prepare_branches(RankerBatch& out);
   void prepare_context(const Batch& batch, RankerBatch& out) const;

@@ -3,6 +3,7 @@
 // The private parts of a Ranker pass; included by the files that make one.
 
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/precision.h"
@@ -16,9 +17,14 @@ namespace segue::model {
 /// Indices that only the layout of tokens reads; memory is kept from batch to batch, since new
 /// pages cost more than what is written to them.
 struct Ranker::Places {
-  /// Place of every event, then of every candidate, in the rows of each sequence feature's table.
+  std::vector<std::string> names;  // of the sequence features, for messages
+  HostArray<int64_t> ids, column;  // of every event, then of every candidate: items, a feature
+  HostArray<int64_t> attribute;    // of every event, where a batch leaves it to be made
+  sparse::Distinct items;          // inverse: the item of every event, then of every candidate
+  std::vector<HostArray<int64_t>> attributes;  // [additional features][items]
+  /// Place of every item in the rows of each sequence feature's table.
   std::vector<std::span<const int32_t>> feature_index;
-  sparse::DistinctTuples branches;   // inverse: of every event, then of every candidate
+  sparse::DistinctTuples branches;   // inverse: of every item
   HostArray<int32_t> event_action;   // [events]: place among the action codes
   HostArray<int32_t> target_action;  // [candidates]
   HostArray<int64_t> timestamps;     // of a micro-batch

@@ -1,6 +1,7 @@
 // The host part of a pass: from a batch to the indices that ops read.
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 #include <utility>
 
@@ -73,38 +74,103 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
   }
 }
 
-void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out) {
-  const bool candidates = config_.labels == LabelKind::kCandidates;
-
-  // Look-ups: history and candidates of every sequence feature, then the contextual features.
-  std::vector<sparse::Lookup> lookups;
-  const auto add = [&](sparse::TableId table, const std::string& column) {
-    lookups.push_back({table, column, batch.column(column).values.span()});
+/// A feature of every event, then of every candidate.
+void Ranker::read_feature(const Batch& batch, const SequenceFeature& feature,
+                          HostArray<int64_t>& to) {
+  to.resize(0);
+  const auto append = [&](const std::string& column) {
+    const std::span<const int64_t> from = batch.values(column, places_->attribute);
+    const int64_t begin = to.size();
+    to.resize(begin + static_cast<int64_t>(from.size()));
+    std::ranges::copy(from, to.data() + begin);
   };
+  append(feature.history);
+  if (config_.labels == LabelKind::kCandidates) append(feature.candidate);
+}
+
+/// False: an item has several values of the feature.
+bool Ranker::attribute_of_items(const Batch& batch, const SequenceFeature& feature,
+                                HostArray<int64_t>& of_item) {
+  const std::span<const int64_t> items = std::as_const(places_->items.values).span();
+  std::span<const int32_t> item = std::as_const(places_->items.inverse).span();
+  std::span<const int64_t> told;  // what the batch says of the last ones
+  of_item.resize(static_cast<int64_t>(items.size()));
+  const Batch::Attribute* const map = batch.find_attribute(feature.history);
+  if (map != nullptr && batch.columns[static_cast<size_t>(map->of)].name == config_.item.history) {
+    base::parallel_for(of_item.size(), kEventsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) of_item[i] = map->of_id(items[static_cast<size_t>(i)]);
+    });
+    if (config_.labels == LabelKind::kCandidates) {
+      told = batch.values(feature.candidate, places_->attribute);
+    }
+    item = item.last(told.size());
+  } else {
+    read_feature(batch, feature, places_->column);
+    told = places_->column.span();
+    base::parallel_for(places_->column.size(), kEventsPerTask, [&](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        const std::atomic_ref<int64_t> value(of_item[item[i]]);
+        // Popular items are there already: most threads only read.
+        if (value.load(std::memory_order_relaxed) == told[i]) continue;
+        value.store(told[i], std::memory_order_relaxed);
+      }
+    });
+  }
+  std::atomic<bool> decided = true;
+  base::parallel_for(
+      static_cast<int64_t>(told.size()), kEventsPerTask, [&](int64_t begin, int64_t end) {
+        for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+          if (of_item[item[i]] != told[i]) decided = false;
+        }
+      });
+  return decided;
+}
+
+/// Items of the batch, each once, with what they decide. Where one comes with different attributes,
+/// and without the identity of distinct rows, every event and candidate is an item of its own.
+void Ranker::find_items(const Batch& batch) {
+  Places& places = *places_;
+  places.attributes.resize(config_.additional.size());
+  read_feature(batch, config_.item, places.ids);
+  bool decided = config_.identities.distinct_rows;
+  if (decided) sparse::distinct(places.ids.span(), false, places.scratch, places.items);
+  for (size_t f = 0; f < config_.additional.size() && decided; ++f) {
+    decided = attribute_of_items(batch, config_.additional[f], places.attributes[f]);
+  }
+  if (decided) return;
+  std::swap(places.items.values, places.ids);
+  const int64_t items = places.items.values.size();
+  places.items.inverse.resize(items);
+  std::iota(places.items.inverse.data(), places.items.inverse.data() + items, 0);
+  for (size_t f = 0; f < config_.additional.size(); ++f) {
+    read_feature(batch, config_.additional[f], places.attributes[f]);
+  }
+}
+
+void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out) {
+  find_items(batch);
+  Places& places = *places_;
+  std::vector<sparse::Lookup> lookups;
   for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-    const SequenceFeature& feature = f == 0 ? config_.item : config_.additional[f - 1];
-    add(sequence_tables_[f], feature.history);
-    if (candidates) add(sequence_tables_[f], feature.candidate);
+    lookups.push_back({sequence_tables_[f], places.names[f],
+                       (f == 0 ? places.items.values : places.attributes[f - 1]).span(),
+                       places.items.inverse.span()});
   }
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
-    add(contextual_tables_[c], config_.contextual[c].name);
+    const std::string& column = config_.contextual[c].name;
+    lookups.push_back({contextual_tables_[c], column, batch.column(column).values.span()});
   }
   look_up(lookups, mode, out);
-
-  // Which table rows every event and candidate is made of.
-  const int64_t lookups_each = candidates ? 2 : 1;
-  int64_t lookup = 0;
-  places_->feature_index.clear();
-  for (size_t f = 0; f < sequence_tables_.size(); ++f, lookup += lookups_each) {
-    places_->feature_index.push_back(out.ticket.inverse(lookup, lookups_each));
+  places.feature_index.clear();
+  for (size_t f = 0; f < sequence_tables_.size(); ++f) {
+    places.feature_index.push_back(out.ticket.inverse(static_cast<int64_t>(f)));
   }
 }
 
 void Ranker::prepare_context(const Batch& batch, RankerBatch& out) const {
   const BatchLayout& layout = out.layout;
   const int64_t samples = layout.samples();
-  auto lookup = static_cast<int64_t>(sequence_tables_.size()) *
-                (config_.labels == LabelKind::kCandidates ? 2 : 1);
+  auto lookup = static_cast<int64_t>(sequence_tables_.size());
   const int64_t slots = config_.contextual_tokens() * samples;
   const std::span<int32_t> all = out.block.span(out.input_index);
   int32_t* index = all.data() + all.size() - slots;
@@ -259,7 +325,8 @@ RankerBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch&
 void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro, const RankerBatch::Tokens& t,
                          int64_t* timestamps, RankerBatch& out) const {
   const Places& places = *places_;
-  const int32_t* const branch = places.branches.inverse.data();
+  const int32_t* const item = places.items.inverse.data();
+  const auto branch = [&](int64_t i) { return places.branches.inverse[item[i]]; };
   const bool candidates = config_.labels == LabelKind::kCandidates;
   const bool interleaved = config_.tokens == TokenKind::kInterleaved;
   const int64_t contextual = config_.contextual_tokens();
@@ -306,7 +373,7 @@ void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro, const Rank
       label_time[to] = time;
       for (size_t f = 0; f < features; ++f) {
         label_features[static_cast<size_t>(to) * features + f] =
-            table_row(places.feature_index[f][static_cast<size_t>(source)],
+            table_row(places.feature_index[f][static_cast<size_t>(item[source])],
                       out.first_row[static_cast<size_t>(sequence_tables_[f])]);
       }
       const int64_t bits = label_column[static_cast<size_t>(i)];
@@ -331,14 +398,14 @@ void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro, const Rank
     for (int64_t e = at(layout.history_offsets, b); e < at(layout.history_offsets, b + 1); ++e) {
       const int64_t time = history_times[static_cast<size_t>(e)];
       if (!candidates) put_label(e, e, time);
-      put(branch[e], interleaved ? -1 : places.event_action[e], time);
+      put(branch(e), interleaved ? -1 : places.event_action[e], time);
       if (interleaved) put(-1, places.event_action[e], time);
     }
     for (int64_t c = at(layout.candidate_offsets, b); c < at(layout.candidate_offsets, b + 1);
          ++c) {
       const int64_t time = candidate_times[static_cast<size_t>(c)];
       put_label(c, layout.events() + c, time);
-      put(branch[layout.events() + c], interleaved ? -1 : places.target_action[c], time);
+      put(branch(layout.events() + c), interleaved ? -1 : places.target_action[c], time);
     }
   };
   base::parallel_for(micro.count, kSamplesPerTask, [&](int64_t first, int64_t end) {

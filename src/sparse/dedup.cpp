@@ -4,6 +4,7 @@
 #include <atomic>
 #include <bit>
 #include <limits>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -302,16 +303,11 @@ namespace {
 
 using Columns = std::span<const std::span<const int32_t>>;
 
-constexpr int32_t kNowhere = -1;
-
-/// Notes in `example` some input of every key; keys are below `range`. Which one is chance, so only
-/// what all inputs of a key have in common may be read there.
+/// Notes in `example` some input of every key; keys are below `range`, and each occurs. Which one
+/// is chance, so only what all inputs of a key have in common may be read there.
 template <class Key>
 void find_examples(int64_t n, int64_t range, Key&& key, HostArray<int32_t>& example) {
   example.resize(range);
-  parallel_for(range, kGrain, [&](int64_t begin, int64_t end) {
-    std::fill(example.data() + begin, example.data() + end, kNowhere);
-  });
   parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       std::atomic_ref(example[key(i)]).store(static_cast<int32_t>(i), std::memory_order_relaxed);
@@ -331,49 +327,6 @@ void copy_members(Columns columns, std::span<const int32_t> example, DistinctTup
   }
 }
 
-/// When the first column decides all others (artist and album of an item) its values stand for the
-/// tuples. False: it does not, nothing was done.
-bool distinct_by_first(Columns columns, DedupScratch& scratch, DistinctTuples& out) {
-  const std::span<const int32_t> keys = columns.front();
-  const auto n = static_cast<int64_t>(keys.size());
-  std::vector<int64_t> first;
-  const Range range = range_of(keys, false, first);
-  const int64_t width = range.largest - range.smallest + 1;
-  if (width > n) return false;
-  const auto key = [&](int64_t i) { return keys[static_cast<size_t>(i)] - range.smallest; };
-  HostArray<int32_t>& example = scratch.example;
-  find_examples(n, width, key, example);
-  std::atomic<bool> decided = true;
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto other = static_cast<size_t>(example[key(i)]);
-      for (const std::span<const int32_t> column : columns.subspan(1)) {
-        if (column[static_cast<size_t>(i)] != column[other]) {
-          decided.store(false, std::memory_order_relaxed);
-          return;
-        }
-      }
-    }
-  });
-  if (!decided) return false;
-
-  // Values that do not occur have no place.
-  HostArray<int64_t>& place = scratch.keys;
-  place.resize(width);
-  int64_t count = 0;
-  for (int64_t k = 0; k < width; ++k) {
-    place[k] = count;
-    if (example[k] != kNowhere) example[count++] = example[k];
-  }
-  out.count = count;
-  out.inverse.resize(n);
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) out.inverse[i] = static_cast<int32_t>(place[key(i)]);
-  });
-  copy_members(columns, example.span(), out);
-  return true;
-}
-
 }  // namespace
 
 // Columns are packed into one 63-bit key, first column on top. When the next one does not fit, the
@@ -390,7 +343,15 @@ void distinct_tuples(Columns columns, DedupScratch& scratch, DistinctTuples& out
     out.members.resize(0);
     return;
   }
-  if (distinct_by_first(columns, scratch, out)) return;
+  const std::span<const int32_t> leading = columns.front();
+  if (std::ranges::adjacent_find(leading, std::ranges::greater_equal()) == leading.end()) {
+    // In order already, each once.
+    out.count = n;
+    out.inverse.resize(n);
+    std::iota(out.inverse.data(), out.inverse.data() + n, 0);
+    copy_members(columns, out.inverse.span(), out);
+    return;
+  }
 
   HostArray<int64_t>& keys = scratch.keys;
   keys.resize(n);

@@ -102,14 +102,20 @@ void StaticTable::initialize_rows() {
 
 int64_t StaticTable::check(const Lookup& lookup) const {
   const int64_t rows = spec().config.rows;
-  const Outside found = find_outside(lookup.ids, rows);
-  if (found.count == 0 || spec().out_of_range != OutOfRange::kError) return found.count;
+  Outside found = find_outside(lookup.ids, rows);
+  if (found.count == 0) return 0;
+  if (!lookup.uses.empty()) {
+    found.count = std::ranges::count_if(lookup.uses, [&](int32_t place) {
+      return outside(lookup.ids[static_cast<size_t>(place)], rows);
+    });
+  }
+  if (spec().out_of_range != OutOfRange::kError) return found.count;
   fail(ErrorCode::kOutOfRange,
        fmt::format("feature `{}` has id {}, but table `{}` has {} rows (ids 0 to {}); {} of {} "
                    "ids of this batch are outside. Correct the data, raise `rows` of the table, "
                    "or set `out_of_range` to \"clamp\" or \"zero\"",
                    lookup.feature, lookup.ids[static_cast<size_t>(found.first)], spec().config.name,
-                   rows, rows - 1, found.count, lookup.ids.size()));
+                   rows, rows - 1, found.count, std::max(lookup.ids.size(), lookup.uses.size())));
 }
 
 void StaticTable::make_keys(std::span<const int64_t> ids, int64_t* keys) const {

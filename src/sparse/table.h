@@ -51,6 +51,7 @@ struct Lookup {
   TableId table{};
   std::string_view feature;  // for messages
   std::span<const int64_t> ids;
+  std::span<const int32_t> uses = {};  // places in `ids`, one per use; absent: each is used once
 };
 
 /// Everything that a table is made from.

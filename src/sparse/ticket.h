@@ -16,8 +16,8 @@ namespace segue::sparse {
 struct Ticket {
   int64_t distinct_rows(TableId table) const { return part(table).rows; }
   /// i32 [ids of the lookup]: place of each id among the distinct rows of its table, -1 for a zero
-  /// row. Of `count` lookups in a row when they all read one table.
-  std::span<const int32_t> inverse(int64_t lookup, int64_t count = 1) const;
+  /// row.
+  std::span<const int32_t> inverse(int64_t lookup) const;
   /// Slots of this rank's storage that the batch uses, each once: on one rank those of the distinct
   /// rows in their order, otherwise of the rows that all ranks together ask this one for.
   std::span<const int64_t> slots(TableId table) const;

@@ -134,16 +134,14 @@ void Gatherer::plan_crosses() {
     }
     crosses_.push_back(cross);
   }
-  const auto num_attributes = static_cast<int>(attributes.size());
   context_ = 0;
   history_items_ = context_ + static_cast<int>(crosses_.size()) + 2;
-  history_attributes_ = history_items_ + 1;
-  history_actions_ = history_attributes_ + (config_.expand_attributes ? num_attributes : 0);
+  history_actions_ = history_items_ + 1;
   history_times_ = history_actions_ + 1;
   candidates_ = history_times_ + 1;
 }
 
-Batch sample_columns(const SampleSchema& schema, bool expand_attributes) {
+Batch sample_columns(const SampleSchema& schema) {
   Batch batch;
   batch.add_group("context");
   batch.add_group("history");
@@ -151,10 +149,8 @@ Batch sample_columns(const SampleSchema& schema, bool expand_attributes) {
   batch.add_column("uid", kContextGroup);
   for (const CrossConfig& cross : schema.crosses) batch.add_column(cross.name, kContextGroup);
   batch.add_column("dummy_query_time", kContextGroup);
-  batch.add_column("item_id", kHistoryGroup);
-  if (expand_attributes) {
-    for (const AttributeConfig& a : schema.attributes) batch.add_column(a.name, kHistoryGroup);
-  }
+  const int item = batch.add_column("item_id", kHistoryGroup);
+  for (const AttributeConfig& a : schema.attributes) batch.add_attribute(a.name, item, {});
   batch.add_column("action_weight", kHistoryGroup);
   batch.add_column("action_timestamp", kHistoryGroup);
   batch.add_column("item_candidate_id", kCandidateGroup);
@@ -169,6 +165,7 @@ Batch sample_columns(const SampleSchema& schema, bool expand_attributes) {
 void Gatherer::check_schema(const Batch& batch) const {
   const size_t columns = static_cast<size_t>(candidates_) + store_.schema().attributes.size() + 3;
   if (batch.groups.size() != 3 || batch.columns.size() != columns ||
+      batch.attributes.size() != store_.schema().attributes.size() ||
       batch.columns[static_cast<size_t>(history_times_)].name != "action_timestamp") {
     fail(ErrorCode::kInvalidArgument, "the batch to fill has columns of another kind of sample");
   }
@@ -264,18 +261,6 @@ int64_t Gatherer::append_history(const Anchor& anchor, int64_t used, Batch& batc
   return used + count;
 }
 
-void Gatherer::append_attributes(int64_t begin, int64_t end, Batch& batch) const {
-  const int64_t* const items = batch.columns[static_cast<size_t>(history_items_)].values.data();
-  const int64_t last = store_.num_items() - 1;
-  for (size_t a = 0; a < store_.schema().attributes.size(); ++a) {
-    HostArray<int64_t>& values = batch.columns[static_cast<size_t>(history_attributes_) + a].values;
-    values.resize(end);
-    int64_t* const out = values.data();
-    const int32_t* const map = store_.attribute_map(a).data();
-    for (int64_t i = begin; i < end; ++i) out[i] = map[std::clamp<int64_t>(items[i], 0, last)];
-  }
-}
-
 /// Everything of a sample that is not its history.
 void Gatherer::put_sample(const Anchor& anchor, const Candidate& candidate, int64_t query_time,
                           int64_t sample, Batch& batch) const {
@@ -337,11 +322,14 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
                             Sample sample) const {
   if (batch.groups.empty()) {
     const int64_t global_samples = batch.global_samples;
-    batch = sample_columns(store_.schema(), config_.expand_attributes);
+    batch = sample_columns(store_.schema());
     batch.global_samples = global_samples;
   } else {
     check_schema(batch);
     batch.clear();
+  }
+  for (size_t a = 0; a < batch.attributes.size(); ++a) {
+    batch.attributes[a].values = store_.attribute_map(a);
   }
   const auto samples = static_cast<int64_t>(sample_index.size());
   batch.sample_index.assign(sample_index);
@@ -363,7 +351,6 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
     const int64_t begin = used;
     used = append_history(anchor, used, batch);
     offsets[i + 1] = used;
-    if (config_.expand_attributes) append_attributes(begin, used, batch);
     const int64_t query_time = used > begin ? times[used - 1] : candidate.time;
     put_sample(anchor, candidate, query_time, i, batch);
   }

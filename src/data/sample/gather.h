@@ -18,8 +18,7 @@ struct GatherConfig {
   int64_t history_length = 4086;
   int64_t scan_window = 20000;
   HistoryStrategy strategy = HistoryStrategy::kInterleaved;
-  int64_t max_history = 0;        // newest events kept (the model's budget); 0: no limit
-  bool expand_attributes = true;  // false: the consumer derives them from the history's item ids
+  int64_t max_history = 0;  // newest events kept (the model's budget); 0: no limit
 
   void validate() const;  // Error(kConfig)
 };
@@ -32,8 +31,9 @@ struct CandidateQuery {
   int64_t organic = 1;
 };
 
-/// An empty batch with the columns of gathered samples; see Gatherer.
-Batch sample_columns(const SampleSchema& schema, bool expand_attributes);
+/// An empty batch with the columns of gathered samples; see Gatherer. Attributes have no values
+/// yet.
+Batch sample_columns(const SampleSchema& schema);
 
 /// Turns anchors into samples. History of the anchor at event a of a user starting at s: scan range
 /// [max(s, a - scan_window), a), strictly earlier in store order.
@@ -44,10 +44,11 @@ Batch sample_columns(const SampleSchema& schema, bool expand_attributes);
 ///
 /// Groups and columns of a batch:
 ///   context     uid, the crosses, dummy_query_time                              one each
-///   history     item_id, the attributes, action_weight, action_timestamp        oldest first
+///   history     item_id, action_weight, action_timestamp                        oldest first
 ///   candidates  item_candidate_id, item_candidate_<attribute>, item_query_time, item_action_weight
 /// Both query times are the time of the newest history event, or of the anchor when there is none;
-/// the hour that crosses use is the anchor's. Without expand_attributes the history has none.
+/// the hour that crosses use is the anchor's. Attributes of the history follow from its items: they
+/// are Batch::attributes, whose values are the store's.
 class Gatherer {
  public:
   /// Opens the pool index, which is made the first time. The store must live longer.
@@ -92,7 +93,6 @@ class Gatherer {
   std::span<const uint32_t> take(size_t pool, const Anchor& anchor) const;
   void complete_masks(const Anchor& anchor, std::span<int64_t> keys) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
-  void append_attributes(int64_t begin, int64_t end, Batch& batch) const;
   void put_sample(const Anchor& anchor, const Candidate& candidate, int64_t query_time,
                   int64_t sample, Batch& batch) const;
 
@@ -106,7 +106,7 @@ class Gatherer {
   int64_t kept_ = 0;      // events kept of all together
   uint64_t label_pools_ = 0;
   // Numbers of columns.
-  int history_items_ = 0, history_attributes_ = 0, history_actions_ = 0, history_times_ = 0;
+  int history_items_ = 0, history_actions_ = 0, history_times_ = 0;
   int context_ = 0, candidates_ = 0;
 };
 

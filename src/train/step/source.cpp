@@ -156,9 +156,10 @@ class StoreSource final : public Source {
 };
 
 void require_column(const Batch& samples, const std::string& key, const std::string& name) {
-  if (samples.find_column(name) != nullptr) return;
   std::vector<std::string> names;
   for (const Batch::Column& column : samples.columns) names.push_back(column.name);
+  for (const Batch::Attribute& attribute : samples.attributes) names.push_back(attribute.name);
+  if (std::ranges::find(names, name) != names.end()) return;
   const std::string nearest = base::nearest_name(name, names);
   fail(ErrorCode::kConfig,
        fmt::format("{} reads column `{}`, which samples of the store do not have; {}", key, name,
@@ -176,7 +177,7 @@ data::GatherConfig gather_config(const RunConfig& config, const data::EventStore
 }
 
 data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema) {
-  const Batch samples = data::sample_columns(schema, /*expand_attributes=*/true);
+  const Batch samples = data::sample_columns(schema);
   for (const model::ColumnDemand& d : make_model(config)->demands()) {
     require_column(samples, d.key, d.column);
     // A hash may be cut to any size; the table that is looked up decides.

@@ -163,6 +163,12 @@ void run_samples(const CaseContext& context) {
     const std::string& group = batch.groups[static_cast<size_t>(column.group)].name;
     context.checker.check_ints(group, column.name, column.values.span(), {column.values.size()});
   }
+  HostArray<int64_t> memory;
+  for (const Batch::Attribute& attribute : batch.attributes) {
+    const std::span<const int64_t> values = batch.values(attribute.name, memory);
+    context.checker.check_ints("history", attribute.name, values,
+                               {static_cast<int64_t>(values.size())});
+  }
   Integers labels;
   for (const int64_t action : batch.column("item_action_weight").values.span()) {
     labels.push_back((action & 1) > 0 ? 1 : 0);
