@@ -133,7 +133,7 @@ void Communicator::count(std::span<const ConstBytes> send) {
 }
 
 Status Communicator::exchange(Op op, std::span<const ConstBytes> send,
-                              std::span<const Bytes> receive, Place place) {
+                              std::span<const Bytes> receive, CallMemory at) {
   SEGUE_ASSERT(static_cast<int>(send.size()) == size() && send.size() == receive.size(),
                "one piece per rank");
   if (!broken_.ok()) return broken_;
@@ -145,18 +145,18 @@ Status Communicator::exchange(Op op, std::span<const ConstBytes> send,
   const auto self = static_cast<size_t>(rank());
   SEGUE_ASSERT(send[self].size() == receive[self].size(), "a rank expects what it sends itself");
   if (send[self].data() != receive[self].data()) {
-    copy_bytes(receive[self].data(), place.device, send[self].data(), place.device,
-               send[self].size(), place.stream);
+    copy_bytes(receive[self].data(), at.device, send[self].data(), at.device, send[self].size(),
+               at.stream);
   }
   Status status;
   if (link_ != nullptr) {
-    if (place.device.is_cpu()) {
+    if (at.device.is_cpu()) {
       status = link_->exchange(call, send, receive);
-    } else if (link_->reaches(place.device)) {
-      SEGUE_ASSERT(place.stream != nullptr, "an exchange of device memory needs a stream");
-      status = link_->exchange_on_device(call, send, receive, *place.stream);
+    } else if (link_->reaches(at.device)) {
+      SEGUE_ASSERT(at.stream != nullptr, "an exchange of device memory needs a stream");
+      status = link_->exchange_on_device(call, send, receive, *at.stream);
     } else {
-      status = exchange_staged(call, send, receive, place);
+      status = exchange_staged(call, send, receive, at);
     }
   }
   traffic_.collectives += 1;
@@ -167,28 +167,28 @@ Status Communicator::exchange(Op op, std::span<const ConstBytes> send,
 }
 
 Status Communicator::exchange_staged(const Call& call, std::span<const ConstBytes> send,
-                                     std::span<const Bytes> receive, Place place) {
+                                     std::span<const Bytes> receive, CallMemory at) {
   std::byte* out = staged_send_.take(Device::cpu(), total_bytes(send), HostMemory::kPinned);
   std::byte* in = staged_receive_.take(Device::cpu(), total_bytes(receive), HostMemory::kPinned);
   std::vector<ConstBytes> host_send(send.size());
   std::vector<Bytes> host_receive(receive.size());
   for (size_t q = 0; q < send.size(); ++q) {
     if (static_cast<int>(q) == rank()) continue;
-    copy_bytes(out, Device::cpu(), send[q].data(), place.device, send[q].size(), place.stream);
+    copy_bytes(out, Device::cpu(), send[q].data(), at.device, send[q].size(), at.stream);
     host_send[q] = {out, send[q].size()};
     host_receive[q] = {in, receive[q].size()};
     out += send[q].size();
     in += receive[q].size();
   }
-  if (place.stream != nullptr) place.stream->synchronize();
+  if (at.stream != nullptr) at.stream->synchronize();
   Status status = link_->exchange(call, host_send, host_receive);
   if (!status.ok()) return status;
   for (size_t q = 0; q < receive.size(); ++q) {
-    copy_bytes(receive[q].data(), place.device, host_receive[q].data(), Device::cpu(),
-               host_receive[q].size(), place.stream);
+    copy_bytes(receive[q].data(), at.device, host_receive[q].data(), Device::cpu(),
+               host_receive[q].size(), at.stream);
   }
   // The staging memory may serve another stream next.
-  if (place.stream != nullptr) place.stream->synchronize();
+  if (at.stream != nullptr) at.stream->synchronize();
   return {};
 }
 
@@ -208,9 +208,9 @@ Status Communicator::all_to_all(const Tensor& send, std::span<const int64_t> sen
   return exchange(Op::kAllToAll, out, in, {send.device, stream});
 }
 
-Status Communicator::gather(Op op, ConstBytes mine, std::span<const Bytes> all, Place place) {
+Status Communicator::gather(Op op, ConstBytes mine, std::span<const Bytes> all, CallMemory at) {
   const std::vector<ConstBytes> send(all.size(), mine);
-  return exchange(op, send, all, place);
+  return exchange(op, send, all, at);
 }
 
 Status Communicator::all_gather(const Tensor& mine, const Tensor& all,
@@ -229,7 +229,8 @@ Status Communicator::all_gather(ConstBytes mine, std::vector<std::vector<std::by
   const std::vector<int64_t> ones(n, 1);
   const std::vector<Bytes> places =
       cut(std::as_writable_bytes(std::span(lengths)), ones, sizeof(int64_t));
-  Status status = gather(Op::kAllGather, std::as_bytes(std::span(&length, 1)), places, Place{});
+  Status status =
+      gather(Op::kAllGather, std::as_bytes(std::span(&length, 1)), places, CallMemory{});
   if (!status.ok()) return status;
 
   all.resize(n);
@@ -243,28 +244,27 @@ Status Communicator::all_gather(ConstBytes mine, std::vector<std::vector<std::by
     all[q].resize(static_cast<size_t>(lengths[q]));
     pieces[q] = all[q];
   }
-  return gather(Op::kAllGather, mine, pieces, Place{});
+  return gather(Op::kAllGather, mine, pieces, CallMemory{});
 }
 
-Status Communicator::reduce_small(const Tensor& values, Place place) {
+Status Communicator::reduce_small(const Tensor& values, CallMemory at) {
   const auto n = static_cast<size_t>(size());
   const auto bytes = static_cast<size_t>(values.bytes());
-  std::byte* parts = parts_.take(place.device, size() * values.bytes());
+  std::byte* parts = parts_.take(at.device, size() * values.bytes());
   std::vector<Bytes> pieces(n);
   for (size_t q = 0; q < n; ++q) pieces[q] = {parts + q * bytes, bytes};
-  Status status = gather(Op::kAllReduce, bytes_of(values), pieces, place);
+  Status status = gather(Op::kAllReduce, bytes_of(values), pieces, at);
   if (!status.ok()) return status;
-  sum_parts(values.data, parts, size(), values.elements(), values.dtype, place.device,
-            place.stream);
+  sum_parts(values.data, parts, size(), values.elements(), values.dtype, at.device, at.stream);
   return {};
 }
 
 Status Communicator::all_reduce(const Tensor& values, const Stream* stream) {
   SEGUE_ASSERT(values.dtype == DType::kF32 || values.dtype == DType::kF64,
                "sums over ranks are of f32 or f64");
-  const Place place{values.device, stream};
+  const CallMemory at{values.device, stream};
   if (size() == 1) return {};
-  if (values.bytes() <= kSmallReduceBytes) return reduce_small(values, place);
+  if (values.bytes() <= kSmallReduceBytes) return reduce_small(values, at);
 
   // Every rank adds up one piece of all ranks, then hands it out.
   const int64_t unit = size_of(values.dtype), each = values.elements() / size();
@@ -274,15 +274,15 @@ Status Communicator::all_reduce(const Tensor& values, const Stream* stream) {
 
   const std::vector<Bytes> pieces = cut(bytes_of(values), counts, unit);
   const std::vector<ConstBytes> send(pieces.begin(), pieces.end());
-  std::byte* parts = parts_.take(place.device, size() * mine * unit);
+  std::byte* parts = parts_.take(at.device, size() * mine * unit);
   const std::vector<int64_t> equal(static_cast<size_t>(size()), mine);
   const std::vector<Bytes> receive =
       cut(Bytes(parts, static_cast<size_t>(size() * mine * unit)), equal, unit);
-  Status status = exchange(Op::kAllReduce, send, receive, place);
+  Status status = exchange(Op::kAllReduce, send, receive, at);
   if (!status.ok()) return status;
   const Bytes sum = pieces[static_cast<size_t>(rank())];
-  sum_parts(sum.data(), parts, size(), mine, values.dtype, place.device, stream);
-  return gather(Op::kAllReduce, sum, pieces, place);
+  sum_parts(sum.data(), parts, size(), mine, values.dtype, at.device, stream);
+  return gather(Op::kAllReduce, sum, pieces, at);
 }
 
 Status Communicator::barrier() {
@@ -291,7 +291,7 @@ Status Communicator::barrier() {
   std::vector<std::byte> there(n);
   std::vector<Bytes> places(n);
   for (size_t q = 0; q < n; ++q) places[q] = {&there[q], 1};
-  return gather(Op::kBarrier, {&kHere, 1}, places, Place{});
+  return gather(Op::kBarrier, {&kHere, 1}, places, CallMemory{});
 }
 
 Status Communicator::synchronize(const Stream& stream) {

@@ -90,7 +90,7 @@ class Communicator {
   void listen();
 
  private:
-  struct Place {  // where the memory of a call is
+  struct CallMemory {  // where the memory of a call is
     Device device;
     const Stream* stream = nullptr;
   };
@@ -102,11 +102,11 @@ class Communicator {
 
   Call next_call(Op op);
   Status exchange(Op op, std::span<const ConstBytes> send, std::span<const Bytes> receive,
-                  Place place);
+                  CallMemory at);
   Status exchange_staged(const Call& call, std::span<const ConstBytes> send,
-                         std::span<const Bytes> receive, Place place);
-  Status gather(Op op, ConstBytes mine, std::span<const Bytes> all, Place place);
-  Status reduce_small(const Tensor& values, Place place);
+                         std::span<const Bytes> receive, CallMemory at);
+  Status gather(Op op, ConstBytes mine, std::span<const Bytes> all, CallMemory at);
+  Status reduce_small(const Tensor& values, CallMemory at);
   Status failed(const Call& call, const Status& status);
   void count(std::span<const ConstBytes> send);
 

@@ -21,9 +21,9 @@ double number(const json& object, const char* key) {
 
 double first_present(double a, double b) { return a == a ? a : b; }
 
-Place place_of(const json& line) {
+RunPoint place_of(const json& line) {
   const double step = number(line, "step");
-  Place place;
+  RunPoint place;
   place.step = step >= 0 && step < 9e15 ? static_cast<int64_t>(step) : 0;
   place.samples = number(line, "samples");
   place.wall_s = number(line, "wall_s");

@@ -163,8 +163,8 @@ Warnings::~Warnings() {
 
 }  // namespace detail
 
-Place Run::last() const {
-  Place last;
+RunPoint Run::last() const {
+  RunPoint last;
   if (!train.empty()) last = train.back().at;
   if (!eval.empty() && (train.empty() || eval.back().at.step >= last.step)) last = eval.back().at;
   return last;

@@ -13,14 +13,14 @@ inline constexpr double kAbsent = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kNotFinite = std::numeric_limits<double>::infinity();
 
 /// Where a line stands in its run.
-struct Place {
+struct RunPoint {
   int64_t step = 0;
   double samples = kAbsent;  // trained so far, all ranks
   double wall_s = kAbsent;   // seconds of the run so far
 };
 
 struct TrainPoint {
-  Place at;
+  RunPoint at;
   double loss = kAbsent, auc = kAbsent;  // of the samples since the previous line
   double lr = kAbsent, sparse_lr = kAbsent;
   double grad_norm = kAbsent, loss_z = kAbsent, grad_norm_z = kAbsent, skipped_steps = kAbsent;
@@ -40,7 +40,7 @@ struct TaskMetrics {
 };
 
 struct EvalPoint {
-  Place at;
+  RunPoint at;
   double auc = kAbsent, loss = kAbsent;
   double normalized_entropy = kAbsent;  // over the tasks that have labels of both classes
   double oracle_auc = kAbsent, baseline_auc = kAbsent;
@@ -62,7 +62,7 @@ struct Run {
   std::vector<std::string> warnings;
 
   bool empty() const { return train.empty() && eval.empty(); }
-  Place last() const;  // the furthest line
+  RunPoint last() const;  // the furthest line
 };
 
 /// Reads what each path names: a run folder (metrics.jsonl, config.toml and mlperf.log beside it),

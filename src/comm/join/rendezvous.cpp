@@ -19,13 +19,13 @@ constexpr auto kRetry = std::chrono::milliseconds(20);
 // What is slower than this beyond the timeout waits for something else than other ranks.
 constexpr double kSlack = 3;
 
-struct Place {
+struct MeetingPoint {
   bool file = false;
   std::string path;  // or host
   int port = 0;
 };
 
-Place parse_place(const std::string& text) {
+MeetingPoint parse_point(const std::string& text) {
   if (text.starts_with("file:") && text.size() > 5) return {true, text.substr(5), 0};
   if (text.starts_with("tcp:")) {
     const std::string rest = text.substr(4);
@@ -48,7 +48,7 @@ Place parse_place(const std::string& text) {
 }
 
 std::string notice_path(const Meeting& meeting) {
-  return fmt::format("{}/rank-0-of-{}", parse_place(meeting.place).path, meeting.ranks);
+  return fmt::format("{}/rank-0-of-{}", parse_point(meeting.place).path, meeting.ranks);
 }
 
 std::string machine_id() {
@@ -69,7 +69,7 @@ std::string secret_of(const Meeting& meeting) {
 // ---- rank 0 ----
 
 /// Where rank 0 listens: at what HOST means, as far as it is this machine.
-std::vector<Socket> listen_at(const Place& place) {
+std::vector<Socket> listen_at(const MeetingPoint& place) {
   const std::vector<Endpoint> meant = resolve(place.path, place.port);
   if (meant.empty()) {
     fail(ErrorCode::kConfig,
@@ -109,7 +109,7 @@ std::string did_not_come(const Meeting& meeting, const std::vector<int>& missing
 }
 
 /// Told to listen everywhere, rank 0 cannot know by which name the others know it.
-bool same_place(const Place& own, const std::string& theirs) {
+bool same_place(const MeetingPoint& own, const std::string& theirs) {
   const bool anywhere = own.path == "0.0.0.0" || own.path == "::";
   return theirs == fmt::format("tcp:{}:{}", own.path, own.port) ||
          (anywhere && theirs.ends_with(fmt::format(":{}", own.port)));
@@ -123,7 +123,7 @@ std::string problem_of(const Visit& visit, const Meeting& meeting) {
         "meet at the same place?",
         meeting.place, visit.rank, visit.ranks, meeting.ranks);
   }
-  const Place place = parse_place(meeting.place);
+  const MeetingPoint place = parse_point(meeting.place);
   if (!place.file && !same_place(place, visit.place)) {
     return fmt::format("rank {} was told to go to {} and came to {}; give all ranks the same place",
                        visit.rank, visit.place, meeting.place);
@@ -165,7 +165,7 @@ class Host {
 
   void seat(const Visit& visit, Line line) {
     // Told by a file that an earlier run has left: let it look again.
-    if (parse_place(meeting_.place).file && visit.place != table_.run) return;
+    if (parse_point(meeting_.place).file && visit.place != table_.run) return;
     const std::string problem = problem_of(visit, meeting_);
     line.say(problem.empty() ? kWelcome : kRefused + problem, deadline_);
     if (!problem.empty()) give_up(problem);
@@ -195,7 +195,7 @@ class Host {
 };
 
 Met host_by_tcp(const Meeting& meeting, Socket inherited) {
-  const Place place = parse_place(meeting.place);
+  const MeetingPoint place = parse_point(meeting.place);
   const Key key(secret_of(meeting));
   std::vector<Socket> listeners;
   if (inherited && is_listening(inherited) && local_endpoint(inherited).port() == place.port) {
@@ -208,7 +208,7 @@ Met host_by_tcp(const Meeting& meeting, Socket inherited) {
 }
 
 Met host_by_file(const Meeting& meeting) {
-  base::make_folders(parse_place(meeting.place).path);
+  base::make_folders(parse_point(meeting.place).path);
   const std::string host = meeting.all_local ? "127.0.0.1" : outward_address();
   const std::string secret = meeting.secret.empty() ? random_digits(32) : meeting.secret;
   const Key key(secret);
@@ -229,7 +229,7 @@ struct Invitation {
 };
 
 Invitation invitation_by_tcp(const Meeting& meeting) {
-  const Place place = parse_place(meeting.place);
+  const MeetingPoint place = parse_point(meeting.place);
   return {resolve(place.path, place.port), fmt::format("tcp:{}:{}", place.path, place.port),
           Key(secret_of(meeting))};
 }
@@ -290,7 +290,7 @@ std::optional<Met> visit_at(const Meeting& meeting, const Endpoint& endpoint,
 
 Met visit_meeting(const Meeting& meeting) {
   const auto deadline = after(meeting.timeout_seconds);
-  const bool by_file = parse_place(meeting.place).file;
+  const bool by_file = parse_point(meeting.place).file;
   std::string trouble = "nobody knows a host of that name";
   while (Clock::now() < deadline) {
     const Invitation invitation =
@@ -310,18 +310,18 @@ Met visit_meeting(const Meeting& meeting) {
 
 }  // namespace
 
-void check_rendezvous(const std::string& place) { parse_place(place); }
+void check_rendezvous(const std::string& place) { parse_point(place); }
 
 Met meet(const Meeting& meeting, Socket inherited) {
   const CallDeadline watched("meeting the other ranks at " + meeting.place, meeting.rank,
                              meeting.timeout_seconds + kSlack);
   if (meeting.rank > 0) return visit_meeting(meeting);
-  return parse_place(meeting.place).file ? host_by_file(meeting)
+  return parse_point(meeting.place).file ? host_by_file(meeting)
                                          : host_by_tcp(meeting, std::move(inherited));
 }
 
 void leave(const Meeting& meeting, const std::string& run) {
-  if (meeting.rank > 0 || !parse_place(meeting.place).file) return;
+  if (meeting.rank > 0 || !parse_point(meeting.place).file) return;
   const std::string path = notice_path(meeting);
   const CallDeadline watched("removing " + path, meeting.rank, meeting.timeout_seconds);
   // Another run may have begun to meet there.

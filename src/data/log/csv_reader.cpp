@@ -7,8 +7,8 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file_io.h"
 #include "data/log/table_reader.h"
-#include "data/store/file_io.h"
 
 namespace segue::data {
 namespace {
@@ -31,7 +31,7 @@ struct Source {
 };
 
 Source file_source(const std::string& path) {
-  const auto file = std::make_shared<const InputFile>(path);
+  const auto file = std::make_shared<const base::InputFile>(path);
   return {path,
           [file](int64_t offset, void* data, size_t bytes) {
             return file->read_at(offset, data, bytes);

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file_io.h"
 #include "base/hash.h"
 #include "data/log/table_reader.h"
-#include "data/store/file_io.h"
 
 namespace segue::data {
 namespace {
@@ -106,18 +106,18 @@ int64_t IdDictionary::find(std::string_view text) const {
 
 int64_t IdDictionary::find(int64_t number) const { return find(IntegerText(number)); }
 
-FileRecord IdDictionary::write(const StoreStage& stage, const std::string& name) const {
+base::FileRecord IdDictionary::write(const StoreStage& stage, const std::string& name) const {
   std::vector<uint32_t> order(numbers_.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[numbers_[i]] = i;
   const std::string file = fmt::format("segue/{}_ids.{}", name, integers_ ? "npy" : "txt");
   const std::string path = stage.path(file);
-  FileRecord record;
+  base::FileRecord record;
   if (integers_) {
-    ColumnFile out(path, "<i8");
+    base::ColumnFile out(path, "<i8");
     for (const uint32_t i : order) out.append(as_integer(value(i)));
     record = out.finish();
   } else {
-    HashedFile out(path);
+    base::HashedFile out(path);
     for (const uint32_t i : order) {
       out.write(value(i));
       out.write("\n");

@@ -30,7 +30,7 @@ class IdDictionary {
 
   /// Writes the values by their number: segue/<name>_ids.npy (int64) or segue/<name>_ids.txt (one
   /// per line).
-  FileRecord write(const StoreStage& stage, const std::string& name) const;
+  base::FileRecord write(const StoreStage& stage, const std::string& name) const;
 
  private:
   std::string_view value(uint32_t index) const;

@@ -52,7 +52,7 @@ TEST(IdDictionary, IntegersByValueHoweverTheyCame) {
     EXPECT_EQ(d->find("9"), 1);
     EXPECT_EQ(d->find(10), 2);
     EXPECT_EQ(d->find("1000000000000"), 3);
-    const FileRecord record = d->write(stage, "user");
+    const base::FileRecord record = d->write(stage, "user");
     EXPECT_EQ(record.name, "segue/user_ids.npy");
     const base::NpyFile file(stage.path(record.name));
     const auto values = file.as<int64_t>("<i8");
@@ -66,7 +66,7 @@ TEST(IdDictionary, TextsByTheirBytes) {
   for (const char* value : {"b", "10", "9", "\xc3\xa4", "a"}) d.add(value);
   d.finish();
   const StoreStage stage(base::temp_path("store"), false);
-  const FileRecord record = d.write(stage, "user");
+  const base::FileRecord record = d.write(stage, "user");
   EXPECT_EQ(record.name, "segue/user_ids.txt");
   EXPECT_EQ(base::read_file(stage.path(record.name)), "10\n9\na\nb\n\xc3\xa4\n");
 }

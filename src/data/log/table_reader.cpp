@@ -7,7 +7,7 @@
 
 #include "base/config.h"
 #include "base/error.h"
-#include "data/store/file_io.h"
+#include "base/file_io.h"
 
 namespace segue::data {
 namespace {
@@ -16,7 +16,7 @@ constexpr std::string_view kParquetMagic = "PAR1";
 
 /// The first bytes tell what a file is, whatever its name says.
 bool is_parquet(const std::string& path) {
-  const InputFile file(path);
+  const base::InputFile file(path);
   char magic[4] = {};
   const std::string_view head(magic, file.read_at(0, magic, sizeof(magic)));
   if (head.empty()) fail(ErrorCode::kCorrupt, fmt::format("{}: is empty", path));

@@ -42,13 +42,13 @@ class HashedStream final : public arrow::io::OutputStream {
   }
   bool closed() const override { return closed_; }
 
-  FileRecord finish() { return file_.finish(); }
+  base::FileRecord finish() { return file_.finish(); }
   void rethrow() const {
     if (error_) std::rethrow_exception(error_);
   }
 
  private:
-  HashedFile file_;
+  base::HashedFile file_;
   std::exception_ptr error_;
   bool closed_ = false;
 };
@@ -75,9 +75,9 @@ class TableFile {
     check(writer_->NewBufferedRowGroup());
     check(writer_->WriteRecordBatch(*arrow::RecordBatch::Make(schema_, rows, std::move(columns))));
   }
-  FileRecord finish() {
+  base::FileRecord finish() {
     check(writer_->Close());
-    FileRecord record = stream_->finish();
+    base::FileRecord record = stream_->finish();
     record.name = name_;
     return record;
   }
@@ -194,7 +194,7 @@ class ParquetSessionWriter final : public SessionWriter {
     if (test_user_.length() >= kGroupValues) flush_test();
   }
 
-  std::vector<FileRecord> finish() override {
+  std::vector<base::FileRecord> finish() override {
     flush_sessions();
     flush_index();
     flush_test();

@@ -33,9 +33,9 @@ TEST(ParquetSynthTest, ThroughPrepItIsTheDirectStore) {
   // All files are equal, but for where the store comes from and the truth.
   StoreManifest a = StoreManifest::read(direct), b = StoreManifest::read(prepared);
   EXPECT_EQ(a.num_items, b.num_items);
-  const auto is_shared = [](const FileRecord& f) { return f.name != kTruthFile; };
+  const auto is_shared = [](const base::FileRecord& f) { return f.name != kTruthFile; };
   int64_t compared = 0;
-  for (const FileRecord& file : a.files) {
+  for (const base::FileRecord& file : a.files) {
     if (!is_shared(file)) continue;
     ASSERT_NE(b.find(file.name), nullptr) << file.name;
     EXPECT_TRUE(base::read_file(direct + "/" + file.name) ==

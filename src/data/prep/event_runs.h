@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/file_io.h"
 #include "data/log/event.h"
-#include "data/store/file_io.h"
 
 namespace segue::data {
 
@@ -24,7 +24,7 @@ void encode_events(std::span<const Event> events, std::vector<uint8_t>& bytes);
 
 /// A sorted piece of a file.
 struct EventRun {
-  std::shared_ptr<const InputFile> file;
+  std::shared_ptr<const base::InputFile> file;
   int64_t offset = 0;
   int64_t bytes = 0;
 };
@@ -44,7 +44,7 @@ class RunCursor {
   void load_block();
   void fill();
 
-  const InputFile& file_;
+  const base::InputFile& file_;
   int64_t offset_, end_;  // of what has not been read
   std::vector<uint8_t> buffer_;
   size_t begin_ = 0, size_ = 0;  // of what was read and not decoded

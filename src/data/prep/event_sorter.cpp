@@ -42,7 +42,7 @@ class RunFile {
   const std::string& path() const { return file_.path(); }
 
  private:
-  OutputFile file_;
+  base::OutputFile file_;
   int64_t end_ = 0;
   EventRun run_;
   std::vector<uint8_t> bytes_;
@@ -99,10 +99,11 @@ int64_t EventSorter::finish() {
     return rest_.empty() ? 0 : 1;
   }
   if (!buffer().empty()) spill();
-  std::vector<std::shared_ptr<const InputFile>> files;
+  std::vector<std::shared_ptr<const base::InputFile>> files;
   for (const std::unique_ptr<Slot>& slot : slots_) {
     slot->worker.wait();
-    files.push_back(slot->file ? std::make_shared<const InputFile>(slot->file->path()) : nullptr);
+    files.push_back(slot->file ? std::make_shared<const base::InputFile>(slot->file->path())
+                               : nullptr);
   }
   for (const auto& [slot, run] : order_) {
     runs_.push_back(slots_[slot]->runs[run]);
@@ -140,7 +141,7 @@ void EventSorter::merge_passes() {
       while (merger.next(events, kNextEvents)) out.append(events);
       merged.push_back(out.end());
     }
-    const auto file = std::make_shared<const InputFile>(path);
+    const auto file = std::make_shared<const base::InputFile>(path);
     for (EventRun& run : merged) run.file = file;
     for (const EventRun& run : runs_) std::remove(run.file->path().c_str());  // no longer needed
     runs_ = std::move(merged);

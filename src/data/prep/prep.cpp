@@ -261,7 +261,7 @@ PrepResult Prep::run() {
   if (scan.users.dictionary) store.add_file(scan.users.dictionary->write(*stage_, "user"));
   if (scan.items.dictionary) store.add_file(scan.items.dictionary->write(*stage_, "item"));
   if (sessions) {
-    for (const FileRecord& file : sessions->finish()) store.add_file(file);
+    for (const base::FileRecord& file : sessions->finish()) store.add_file(file);
   }
   store.add_text(kSplitMetaFile, split_meta_json(schema, split, result_.counts));
   store.set_origin(origin());

@@ -29,7 +29,7 @@ void EventStore::open_manifest() {
 void EventStore::note_opened(const std::string& path, const base::FileIdentity& identity) const {
   if (!manifest_) return;
   const std::string name = std::filesystem::path(path).lexically_relative(folder_).string();
-  const FileRecord* const record = manifest_->find(name);
+  const base::FileRecord* const record = manifest_->find(name);
   const std::lock_guard lock(opened_mutex_);
   if (record == nullptr) {
     unlisted_.push_back(path);

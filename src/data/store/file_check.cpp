@@ -15,7 +15,7 @@ constexpr int64_t kAhead = 8 << 20;     // what the disk has to do meanwhile
 
 }  // namespace
 
-std::vector<Checksum> checksums_of(const FileRecord& record) {
+std::vector<Checksum> checksums_of(const base::FileRecord& record) {
   if (record.dtype.empty()) return {{0, record.bytes, record.xxh64}};
   const int64_t shape[] = {record.count};
   const std::string header = base::npy_header(record.dtype, shape);
@@ -23,7 +23,7 @@ std::vector<Checksum> checksums_of(const FileRecord& record) {
   return {{0, elements, base::xxh64(header)}, {elements, record.bytes, record.xxh64}};
 }
 
-FileCheck::FileCheck(InputFile file, int64_t bytes, std::vector<Checksum> checksums)
+FileCheck::FileCheck(base::InputFile file, int64_t bytes, std::vector<Checksum> checksums)
     : file_(std::move(file)), checksums_(std::move(checksums)) {
   if (file_.size() != bytes) {
     problem_ = fmt::format("has {} bytes, should have {}", file_.size(), bytes);
@@ -34,7 +34,7 @@ FileCheck::FileCheck(InputFile file, int64_t bytes, std::vector<Checksum> checks
 }
 
 FileCheck::FileCheck(const CheckedFile& file)
-    : FileCheck(InputFile(file.path), file.bytes, file.checksums) {
+    : FileCheck(base::InputFile(file.path), file.bytes, file.checksums) {
   if (!file_.identity().same_file(file.identity)) {
     problem_ = "was replaced since it was opened: start again";
   }

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "data/store/file_io.h"
+#include "base/file_io.h"
 
 namespace segue::data {
 
@@ -15,7 +15,7 @@ struct Checksum {
 };
 
 /// Header and elements of an array, or the whole of another file.
-std::vector<Checksum> checksums_of(const FileRecord& record);
+std::vector<Checksum> checksums_of(const base::FileRecord& record);
 
 /// A file that somebody reads, and what must be in it.
 struct CheckedFile {
@@ -29,7 +29,7 @@ struct CheckedFile {
 /// another thread go on.
 class FileCheck {
  public:
-  FileCheck(InputFile file, int64_t bytes, std::vector<Checksum> checksums);
+  FileCheck(base::InputFile file, int64_t bytes, std::vector<Checksum> checksums);
   /// A file that is in use: one that took its place since is a problem.
   explicit FileCheck(const CheckedFile& file);
 
@@ -44,7 +44,7 @@ class FileCheck {
   const std::string& problem() const { return problem_; }  // empty: none so far
 
  private:
-  InputFile file_;
+  base::InputFile file_;
   std::vector<Checksum> checksums_;
   size_t current_ = 0;  // of the checksums
   int64_t at_ = 0, asked_ahead_ = 0;

@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
+#include "base/file_io.h"
 #include "data/log/event.h"
-#include "data/store/file_io.h"
 
 namespace segue::data {
 
@@ -16,7 +16,7 @@ class SessionWriter {
   /// A whole session of one user; by user, then by number (from 0).
   virtual void add_session(int64_t session, std::span<const Event> events) = 0;
   virtual void add_test(const Event& event) = 0;
-  virtual std::vector<FileRecord> finish() = 0;
+  virtual std::vector<base::FileRecord> finish() = 0;
 };
 
 }  // namespace segue::data

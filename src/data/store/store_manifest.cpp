@@ -48,7 +48,7 @@ Json without_checksum(const StoreManifest& m) {
   }
   j["origin"]["sources"] = sources;
   Json& files = j["files"] = Json::object();
-  for (const FileRecord& f : m.files) {
+  for (const base::FileRecord& f : m.files) {
     Json& file = files[f.name];
     file["bytes"] = f.bytes;
     file["xxh64"] = hex(f.xxh64);
@@ -60,11 +60,11 @@ Json without_checksum(const StoreManifest& m) {
   return j;
 }
 
-bool is_array(const FileRecord& file) {
+bool is_array(const base::FileRecord& file) {
   int64_t elements = 0;
   const int64_t shape[] = {file.count};
-  return file.count >= 0 && element_bytes(file.dtype) > 0 &&
-         !__builtin_mul_overflow(file.count, element_bytes(file.dtype), &elements) &&
+  return file.count >= 0 && base::element_bytes(file.dtype) > 0 &&
+         !__builtin_mul_overflow(file.count, base::element_bytes(file.dtype), &elements) &&
          file.bytes - elements == static_cast<int64_t>(base::npy_header(file.dtype, shape).size());
 }
 
@@ -79,9 +79,9 @@ std::string StoreManifest::cache_folder() const {
   return fmt::format("hstu_cache_L{}", history_length);
 }
 
-const FileRecord* StoreManifest::find(const std::string& name) const {
+const base::FileRecord* StoreManifest::find(const std::string& name) const {
   const auto found = std::find_if(files.begin(), files.end(),
-                                  [&name](const FileRecord& f) { return f.name == name; });
+                                  [&name](const base::FileRecord& f) { return f.name == name; });
   return found == files.end() ? nullptr : &*found;
 }
 
@@ -102,7 +102,7 @@ std::string StoreManifest::problem() const {
   if (num_users < 1 || num_events < num_users || num_items < 0) {
     return fmt::format("{} events of {} users with {} items", num_events, num_users, num_items);
   }
-  for (const FileRecord& file : files) {
+  for (const base::FileRecord& file : files) {
     if (!base::is_confined(file.name)) return "a file whose name is not one below the store";
     if (file.bytes < 0 || !(file.dtype.empty() ? file.count == 0 : is_array(file))) {
       return fmt::format("{} of {} bytes: {} elements of '{}'", file.name, file.bytes, file.count,
@@ -134,7 +134,7 @@ StoreManifest StoreManifest::from_json(const std::string& text, const std::strin
       m.origin.sources.push_back({s.at("name"), s.at("bytes")});
     }
     for (const auto& [name, file] : j.at("files").items()) {
-      FileRecord record{.name = name, .bytes = file.at("bytes")};
+      base::FileRecord record{.name = name, .bytes = file.at("bytes")};
       record.xxh64 = from_hex(file.at("xxh64"));
       record.dtype = file.value("dtype", "");
       record.count = file.value("count", int64_t{0});

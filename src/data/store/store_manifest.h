@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/file_io.h"
 #include "data/log/log_schema.h"
-#include "data/store/file_io.h"
 
 namespace segue::data {
 
@@ -30,10 +30,10 @@ struct StoreManifest {
   std::vector<int64_t> min_history;
   int64_t num_events = 0, num_users = 0, num_items = 0;
   StoreOrigin origin;
-  std::vector<FileRecord> files;
+  std::vector<base::FileRecord> files;
 
   std::string cache_folder() const;  // "hstu_cache_L4086"
-  const FileRecord* find(const std::string& name) const;
+  const base::FileRecord* find(const std::string& name) const;
 
   std::string to_json() const;
   uint64_t checksum() const;  // as to_json() has it

@@ -16,8 +16,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_io.h"
 #include "base/log.h"
-#include "data/store/file_io.h"
 
 namespace segue::data {
 namespace {
@@ -107,7 +107,7 @@ void clear_exchanged(const std::string& old, const std::string& folder) {
     if (belongs_to_store(name)) {
       remove_tree(path);
     } else if (const std::string back = fmt::format("{}/{}", folder, name); !base::exists(back)) {
-      rename_path(path.string(), back);
+      base::rename_path(path.string(), back);
     } else {
       base::log_warning(fmt::format("{} stays there: {} has another one", path.string(), folder));
     }
@@ -228,15 +228,15 @@ void StoreStage::retire_old() {
   for (const fs::path& path : all) {
     const std::string ready = (path / kReady).string();
     if (path.filename().string().starts_with(kCachePrefix) && base::exists(ready)) {
-      rename_path(ready, scratch("old_ready"));
-      sync_folder(path.string());
+      base::rename_path(ready, scratch("old_ready"));
+      base::sync_folder(path.string());
     }
   }
   const fs::path old = scratch("old");
   base::make_folders(old.string());
   for (const fs::path& path : all) {
     const std::string name = path.filename().string();
-    if (belongs_to_store(name)) rename_path(path.string(), (old / name).string());
+    if (belongs_to_store(name)) base::rename_path(path.string(), (old / name).string());
   }
 }
 
@@ -254,12 +254,12 @@ bool StoreStage::exchange() {
   fs::permissions(staged_, fs::status(real).permissions(), ignored);
   if (std::rename(staged_.c_str(), other.c_str()) != 0) return false;
   if (::renameat2(AT_FDCWD, other.c_str(), AT_FDCWD, real.c_str(), RENAME_EXCHANGE) != 0) {
-    rename_path(other, staged_);
+    base::rename_path(other, staged_);
     return false;
   }
   exchanged_ = true;
   try {
-    sync_folder(real.parent_path().string());
+    base::sync_folder(real.parent_path().string());
     clear_exchanged(other, real.string());
   } catch (const Error& failure) {  // the new store is there all the same
     base::log_warning(
@@ -271,24 +271,24 @@ bool StoreStage::exchange() {
 void StoreStage::move_in(const std::string& ready) {
   retire_old();
   for (const fs::path& path : entries(staged_)) {
-    rename_path(path.string(), folder_ + "/" + path.filename().string());
+    base::rename_path(path.string(), folder_ + "/" + path.filename().string());
   }
-  sync_folder(folder_);
+  base::sync_folder(folder_);
   const std::string ready_path = folder_ + "/" + ready;
-  OutputFile(ready_path).close();
-  sync_folder(fs::path(ready_path).parent_path().string());
+  base::OutputFile(ready_path).close();
+  base::sync_folder(fs::path(ready_path).parent_path().string());
 }
 
 void StoreStage::commit(const std::string& ready) {
   const auto sync = [this] {
     for (const fs::directory_entry& entry : fs::recursive_directory_iterator(staged_)) {
-      if (entry.is_directory()) sync_folder(entry.path().string());
+      if (entry.is_directory()) base::sync_folder(entry.path().string());
     }
-    sync_folder(staged_);
+    base::sync_folder(staged_);
   };
   if (is_finished_store(folder_)) {
     const std::string ready_path = path(ready);
-    OutputFile(ready_path).close();
+    base::OutputFile(ready_path).close();
     sync();
     if (exchange()) return;
     remove_tree(ready_path);

@@ -13,12 +13,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_io.h"
 #include "base/npy.h"
 #include "base/progress.h"
 #include "data/log/event.h"
 #include "data/log/log_schema.h"
 #include "data/store/file_check.h"
-#include "data/store/file_io.h"
 #include "data/store/index_file.h"
 #include "data/store/store_manifest.h"
 #include "data/store/store_stage.h"
@@ -76,7 +76,7 @@ class ElementReader {
     next_ = 0;
   }
 
-  InputFile file_;
+  base::InputFile file_;
   int64_t header_bytes_ = 0, count_ = 0, done_ = 0;
   std::vector<T> buffer_;
   size_t next_ = 0;
@@ -189,7 +189,7 @@ StoreParts find_parts(const std::string& store) {
 // ---- files against the manifest ----
 
 /// Without `deep` only what takes no time: size, and the header of an array.
-void check_file(const std::string& store, const FileRecord& wanted, bool deep,
+void check_file(const std::string& store, const base::FileRecord& wanted, bool deep,
                 VerifyReport& report) {
   const auto complain = [&](const std::string& what) {
     report.problems.push_back(fmt::format("{}: {}", wanted.name, what));
@@ -197,7 +197,7 @@ void check_file(const std::string& store, const FileRecord& wanted, bool deep,
   std::vector<Checksum> checksums = checksums_of(wanted);
   if (!deep) checksums.pop_back();
   try {
-    FileCheck check(InputFile(store, wanted.name), wanted.bytes, std::move(checksums));
+    FileCheck check(base::InputFile(store, wanted.name), wanted.bytes, std::move(checksums));
     ++report.files;
     report.bytes += wanted.bytes;
     check.finish();
@@ -209,9 +209,9 @@ void check_file(const std::string& store, const FileRecord& wanted, bool deep,
 
 void check_files(const StoreParts& parts, VerifyReport& report) {
   int64_t total = 0;
-  for (const FileRecord& file : parts.manifest->files) total += file.bytes;
+  for (const base::FileRecord& file : parts.manifest->files) total += file.bytes;
   base::Progress progress("checksums", total, "bytes");
-  for (const FileRecord& file : parts.manifest->files) {
+  for (const base::FileRecord& file : parts.manifest->files) {
     check_file(parts.folder, file, /*deep=*/true, report);
     progress.update(report.bytes);
   }
@@ -419,7 +419,7 @@ VerifyReport compare_sizes(const std::string& store) {
   VerifyReport report;
   report.has_manifest = base::exists(store + "/" + kManifestFile);
   if (!report.has_manifest) return report;
-  for (const FileRecord& file : StoreManifest::read(store).files) {
+  for (const base::FileRecord& file : StoreManifest::read(store).files) {
     check_file(store, file, /*deep=*/false, report);
   }
   return report;

@@ -47,7 +47,7 @@ TEST_F(VerifyStore, CountsWhatItFinds) {
 }
 
 TEST_F(VerifyStore, EveryFlippedBitIsFound) {
-  for (const FileRecord& file : StoreManifest::read(store_).files) {
+  for (const base::FileRecord& file : StoreManifest::read(store_).files) {
     const std::string folder = copy(), path = folder + "/" + file.name;
     const std::string good = base::read_file(path);
     for (const size_t at : {size_t{0}, good.size() / 2, good.size() - 1}) {

@@ -10,8 +10,8 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_io.h"
 #include "base/version_generated.h"
-#include "data/store/file_io.h"
 
 namespace segue::data {
 namespace {
@@ -64,11 +64,11 @@ struct Block {
 
 /// The files that get an element per event or per anchor.
 struct EventFiles {
-  ColumnFile *user, *item, *time, *kind, *value, *organic;
-  std::vector<ColumnFile*> pools, positions, anchor_times;
+  base::ColumnFile *user, *item, *time, *kind, *value, *organic;
+  std::vector<base::ColumnFile*> pools, positions, anchor_times;
 
   void write(const Block& block) const {
-    const auto put = [&block](ColumnFile& file, const auto& column) {
+    const auto put = [&block](base::ColumnFile& file, const auto& column) {
       file.append(std::span(column).first(block.size));
     };
     put(*user, block.events.user);
@@ -88,7 +88,7 @@ struct EventFiles {
 /// user_start, user_end and unique_uids, as users come by.
 class UserFiles {
  public:
-  UserFiles(ColumnFile& start, ColumnFile& end, ColumnFile& unique)
+  UserFiles(base::ColumnFile& start, base::ColumnFile& end, base::ColumnFile& unique)
       : start_(start), end_(end), unique_(unique) {}
 
   void begin_user(int64_t user, int64_t position) {
@@ -111,7 +111,7 @@ class UserFiles {
 
  private:
   static constexpr int64_t kAbsent = -1;
-  ColumnFile &start_, &end_, &unique_;
+  base::ColumnFile &start_, &end_, &unique_;
   int64_t next_ = 0;  // the first id that nothing was written for
   int64_t count_ = 0;
   bool open_ = false;
@@ -159,9 +159,9 @@ struct StoreWriter::Impl {
     }
   }
 
-  ColumnFile& open_column(const std::string& name, const char* dtype) {
-    columns.emplace_back(cache + name,
-                         std::make_unique<ColumnFile>(config.stage->path(cache + name), dtype));
+  base::ColumnFile& open_column(const std::string& name, const char* dtype) {
+    columns.emplace_back(
+        cache + name, std::make_unique<base::ColumnFile>(config.stage->path(cache + name), dtype));
     return *columns.back().second;
   }
   EventFiles open_event_files();
@@ -178,7 +178,7 @@ struct StoreWriter::Impl {
   LogSchema schema;
   EventRules rules;
   std::string cache;  // folder, with a slash
-  std::vector<std::pair<std::string, std::unique_ptr<ColumnFile>>> columns;
+  std::vector<std::pair<std::string, std::unique_ptr<base::ColumnFile>>> columns;
   EventFiles event_files;
   UserFiles users;
   StoreManifest manifest;
@@ -300,7 +300,7 @@ void StoreWriter::Impl::flush() {
 }
 
 void StoreWriter::Impl::write_text(const std::string& name, std::string_view text) {
-  OutputFile file(config.stage->path(name));
+  base::OutputFile file(config.stage->path(name));
   file.write(text.data(), text.size());
   file.close();
   manifest.files.push_back(
@@ -310,7 +310,7 @@ void StoreWriter::Impl::write_text(const std::string& name, std::string_view tex
 void StoreWriter::Impl::write_items(const std::string& name, std::vector<int64_t>& values,
                                     int64_t items) {
   values.resize(static_cast<size_t>(items));
-  ColumnFile file(config.stage->path(name), "<i8");
+  base::ColumnFile file(config.stage->path(name), "<i8");
   file.append(std::span<const int64_t>(values));
   manifest.files.push_back(file.finish());
   manifest.files.back().name = name;
@@ -377,7 +377,9 @@ void StoreWriter::set_attribute(const std::string& name, std::span<const int64_t
   }
 }
 
-void StoreWriter::add_file(const FileRecord& record) { impl_->manifest.files.push_back(record); }
+void StoreWriter::add_file(const base::FileRecord& record) {
+  impl_->manifest.files.push_back(record);
+}
 void StoreWriter::add_text(const std::string& name, std::string_view text) {
   impl_->write_text(name, text);
 }
@@ -411,7 +413,7 @@ void StoreWriter::finish() {
   m.num_events = w.num_events;
   m.num_users = w.users.count();
   std::sort(m.files.begin(), m.files.end(),
-            [](const FileRecord& a, const FileRecord& b) { return a.name < b.name; });
+            [](const base::FileRecord& a, const base::FileRecord& b) { return a.name < b.name; });
   w.write_text(kManifestFile, m.to_json());
   w.config.stage->commit(w.cache + "_READY");
   w.config.stage.reset();  // the folder is free again

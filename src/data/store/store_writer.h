@@ -43,7 +43,7 @@ class StoreWriter {
   void set_attribute(const std::string& name, std::span<const int64_t> items,
                      std::span<const int64_t> values);
   /// A file that the caller has written to stage().path(record.name); it goes into the manifest.
-  void add_file(const FileRecord& record);
+  void add_file(const base::FileRecord& record);
   /// A small file of the store, written at once.
   void add_text(const std::string& name, std::string_view text);
   void set_origin(StoreOrigin origin);

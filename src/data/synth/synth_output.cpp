@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/file_io.h"
 #include "base/progress.h"
 #include "data/log/log_schema.h"
 #include "data/log/log_split.h"
-#include "data/store/file_io.h"
 #include "data/store/store_writer.h"
 
 namespace segue::data {
@@ -64,7 +64,7 @@ class RawTruth {
   }
 
  private:
-  ColumnFile user_, time_, probability_;
+  base::ColumnFile user_, time_, probability_;
 };
 
 /// Popularity and the attributes, with room to grow.
@@ -84,7 +84,7 @@ SynthSummary write_train_events(const SynthLog& log, const LogSchema& schema, St
   const int64_t last = log.config().end_time() - SynthConfig::kTick;
   const LogSplit split(schema, 0, last);
   SplitSink sink(schema, split, writer, nullptr);
-  ColumnFile truth(writer.stage().path(kTruthFile), "<f4");
+  base::ColumnFile truth(writer.stage().path(kTruthFile), "<f4");
   SynthSummary summary;
   int64_t first = last;
   std::vector<Event> train;
@@ -106,7 +106,7 @@ SynthSummary write_train_events(const SynthLog& log, const LogSchema& schema, St
                      "too little: use more days, users or events per user",
                      log.config().days));
   }
-  FileRecord record = truth.finish();
+  base::FileRecord record = truth.finish();
   record.name = kTruthFile;
   writer.add_file(record);
   writer.add_text(kSplitMetaFile, split_meta_json(schema, LogSplit(schema, first, last), counts));

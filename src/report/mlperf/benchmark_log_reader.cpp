@@ -45,7 +45,7 @@ class LogReader {
       origin_s_ = time_s;
       started_ = true;
     }
-    const Place at = place(metadata, time_s);
+    const RunPoint at = place(metadata, time_s);
     if (key == "eval_accuracy") {
       if (points_ && value.is_number()) put_eval(at, value.get<double>());
     } else if (key == "train_loss") {
@@ -66,8 +66,8 @@ class LogReader {
     }
   }
 
-  Place place(const json& metadata, double time_s) const {
-    Place at;
+  RunPoint place(const json& metadata, double time_s) const {
+    RunPoint at;
     at.wall_s = std::max(0.0, time_s - origin_s_);
     at.samples = number(metadata, "samples_count");
     if (std::isnan(at.samples)) at.samples = number(metadata, "epoch_num") * train_samples_;
@@ -77,7 +77,7 @@ class LogReader {
     return at;
   }
 
-  void put_eval(const Place& at, double accuracy) {
+  void put_eval(const RunPoint& at, double accuracy) {
     EvalPoint p;
     p.at = at;
     p.auc = accuracy;
@@ -85,7 +85,7 @@ class LogReader {
     run_.eval.push_back(std::move(p));
   }
 
-  void put_train(const Place& at, const json& value, const json& metadata) {
+  void put_train(const RunPoint& at, const json& value, const json& metadata) {
     TrainPoint p;
     p.at = at;
     p.loss = value.is_number() ? value.get<double>() : kNotFinite;
@@ -95,7 +95,7 @@ class LogReader {
     run_.train.push_back(std::move(p));
   }
 
-  void put_stats(const Place& at, const json& value) {
+  void put_stats(const RunPoint& at, const json& value) {
     if (!value.is_object()) return;
     TrainPoint p;
     p.at = at;
@@ -104,7 +104,7 @@ class LogReader {
     if (p.samples_per_s == p.samples_per_s || p.loss == p.loss) run_.train.push_back(std::move(p));
   }
 
-  void put_rate(const Place& at) {
+  void put_rate(const RunPoint& at) {
     TrainPoint p;
     p.at = at;
     p.samples_per_s = rate(at);
@@ -113,7 +113,7 @@ class LogReader {
   }
 
   /// Samples per second since the mark; absent when either end is unknown.
-  double rate(const Place& at) const {
+  double rate(const RunPoint& at) const {
     const double samples = at.samples - mark_.samples, seconds = at.wall_s - mark_.wall_s;
     return samples > 0 && seconds > 0 ? samples / seconds : kAbsent;
   }
@@ -129,7 +129,7 @@ class LogReader {
   bool points_;
   bool started_ = false;
   double origin_s_ = kAbsent, batch_ = kAbsent, train_samples_ = kAbsent;
-  Place mark_;
+  RunPoint mark_;
   std::set<std::string> seen_;
 };
 

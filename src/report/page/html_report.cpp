@@ -46,7 +46,7 @@ std::string duration(double seconds) {
 struct Headline {
   double auc = kAbsent, best_auc = kAbsent, oracle = kAbsent;
   double loss = kAbsent, train_loss = kAbsent;
-  Place last;
+  RunPoint last;
   double rate = kAbsent, mfu = kAbsent, skipped = kAbsent, memory = kAbsent;
 };
 

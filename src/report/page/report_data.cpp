@@ -14,7 +14,7 @@ using json = nlohmann::ordered_json;
 
 json to_json(double value) { return std::isfinite(value) ? json(value) : json(nullptr); }
 
-void append(json& x, const Place& at) {
+void append(json& x, const RunPoint& at) {
   x["step"].push_back(at.step);
   x["samples"].push_back(to_json(at.samples));
   x["time"].push_back(to_json(at.wall_s));
@@ -94,7 +94,7 @@ json points_json(const std::vector<Point>& points, const Column<Point> (&columns
 
 json stages_json(const StageColumns& columns) {
   json x = empty_places();
-  for (const Place& at : columns.at) append(x, at);
+  for (const RunPoint& at : columns.at) append(x, at);
   return {{"names", columns.names},
           {"x", std::move(x)},
           {"steps", columns.steps},

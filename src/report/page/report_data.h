@@ -29,7 +29,7 @@ std::vector<Difference> differences(const std::vector<const Settings*>& settings
 /// Seconds of each stage, per column of at most `limit`; lines that share a column are added up.
 struct StageColumns {
   std::vector<std::string> names;            // in the order of their first line
-  std::vector<Place> at;                     // end of each column
+  std::vector<RunPoint> at;                  // end of each column
   std::vector<double> steps;                 // optimizer steps in each column
   std::vector<std::vector<double>> seconds;  // [name][column]
 };

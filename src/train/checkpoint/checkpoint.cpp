@@ -55,15 +55,15 @@ std::set<std::string> names_in(const std::string& folder) {
 }
 
 /// What is wrong with one file of the manifest; empty: nothing.
-std::string file_problem(const std::string& folder, const data::FileRecord& wanted, Verify verify) {
+std::string file_problem(const std::string& folder, const base::FileRecord& wanted, Verify verify) {
   if (!parse_shard_name(wanted.name)) return fmt::format("`{}` is no name of a shard", wanted.name);
   try {
-    const data::InputFile file(folder, wanted.name);
+    const base::InputFile file(folder, wanted.name);
     if (file.size() != wanted.bytes) {
       return fmt::format("{} has {} bytes instead of {}", wanted.name, file.size(), wanted.bytes);
     }
     // Read, not mapped: a disk that fails shows as an error here and as a signal there.
-    if (verify == Verify::kBytes && data::record_of(file).xxh64 != wanted.xxh64) {
+    if (verify == Verify::kBytes && base::record_of(file).xxh64 != wanted.xxh64) {
       return fmt::format("{} was changed: its checksum is wrong", wanted.name);
     }
     return {};
@@ -222,7 +222,7 @@ std::vector<std::string> file_problems(const std::string& path, const Checkpoint
 
   std::set<std::string> extra = names_in(path);
   extra.erase(kCheckpointManifest);
-  for (const data::FileRecord& file : manifest.files) extra.erase(file.name);
+  for (const base::FileRecord& file : manifest.files) extra.erase(file.name);
   for (const std::string& name : extra) {
     found.push_back(name + " is not in the manifest; move it out of the folder");
   }
@@ -241,7 +241,7 @@ Checkpoint::Checkpoint(std::string path, Verify verify)
          fmt::format("{}: damaged checkpoint: {}", path_, fmt::join(problems, "; ")));
   }
   shards_.reserve(manifest_.files.size());
-  for (const data::FileRecord& file : manifest_.files) {
+  for (const base::FileRecord& file : manifest_.files) {
     shards_.emplace_back(path_ + "/" + file.name);
   }
   index_arrays();

@@ -58,20 +58,20 @@ Json parse_state(const std::string& text) {
   fail(ErrorCode::kInvalidArgument, "the state of a checkpoint is not a JSON object");
 }
 
-Json to_json(std::span<const data::FileRecord> files) {
+Json to_json(std::span<const base::FileRecord> files) {
   Json list = Json::array();
-  for (const data::FileRecord& file : files) {
+  for (const base::FileRecord& file : files) {
     list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh64", hex(file.xxh64)}});
   }
   return list;
 }
 
-std::vector<data::FileRecord> files_from(const Json& j) {
-  std::vector<data::FileRecord> files;
+std::vector<base::FileRecord> files_from(const Json& j) {
+  std::vector<base::FileRecord> files;
   std::set<std::string> names;
   int64_t total = 0;
   for (const Json& file : list_of(j, "files")) {
-    data::FileRecord record;
+    base::FileRecord record;
     record.name = text_of(file, "name");
     record.bytes = whole_number(file, "bytes", 0, kMostCounted - total);
     record.xxh64 = from_hex(text_of(file, "xxh64"));
@@ -197,7 +197,7 @@ CheckpointManifest from_json(const Json& j, const std::string& path) {
 }
 
 std::string read_bounded(const std::string& path) {
-  const data::InputFile file(path);
+  const base::InputFile file(path);
   if (file.size() > kMostManifestBytes) {
     fail(ErrorCode::kCorrupt,
          fmt::format("{}: {} bytes are too many for a manifest", path, file.size()));
@@ -211,7 +211,7 @@ std::string read_bounded(const std::string& path) {
 
 int64_t CheckpointManifest::bytes() const {
   int64_t total = 0;
-  for (const data::FileRecord& file : files) total += file.bytes;
+  for (const base::FileRecord& file : files) total += file.bytes;
   return total;
 }
 

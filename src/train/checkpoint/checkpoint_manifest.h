@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "data/store/file_io.h"
+#include "base/file_io.h"
 #include "train/checkpoint/checkpoint_part.h"
 
 namespace segue::train {
@@ -26,7 +26,7 @@ struct CheckpointManifest {
   int ranks = 1;  // that saved it; format version 1 when alone, 2 otherwise
   std::string segue_version;
   std::string state_json;               // an object; compact once it was read back
-  std::vector<data::FileRecord> files;  // name, bytes, xxh64 of the whole file
+  std::vector<base::FileRecord> files;  // name, bytes, xxh64 of the whole file
   std::vector<SavedPart> parts;         // of arrays that are spread over ranks
 
   int64_t bytes() const;  // of all files but the manifest
@@ -46,7 +46,7 @@ struct RankRecord {
   int64_t step = 0;
   int rank = 0;
   Status status;  // of its write
-  std::vector<data::FileRecord> files;
+  std::vector<base::FileRecord> files;
   std::vector<SavedPart> parts;
 
   std::string text() const;

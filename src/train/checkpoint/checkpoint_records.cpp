@@ -76,12 +76,12 @@ class Quiet {
 
 void leave_record(const std::string& folder, const RankRecord& record) {
   const std::string path = record_path(folder, record.rank);
-  data::OutputFile file(base::create_temporary(path));
+  base::OutputFile file(base::create_temporary(path));
   const std::string text = record.text();
   file.write(text.data(), text.size());
   file.close();
-  data::sync_folder(folder);
-  data::rename_path(file.path(), path);
+  base::sync_folder(folder);
+  base::rename_path(file.path(), path);
 }
 
 std::vector<RankRecord> collect_records(const std::string& folder, int64_t step, int ranks,

@@ -185,9 +185,9 @@ void ShardWriter::write(const void* data, Device device, int64_t bytes, const St
   bytes_ += bytes;
 }
 
-data::FileRecord ShardWriter::finish() {
+base::FileRecord ShardWriter::finish() {
   file_.close();
-  data::FileRecord record;
+  base::FileRecord record;
   record.bytes = bytes_;
   record.xxh64 = hash_.digest();
   return record;

@@ -9,9 +9,9 @@
 #include <string_view>
 #include <vector>
 
+#include "base/file_io.h"
 #include "base/hash.h"
 #include "base/safetensors.h"
-#include "data/store/file_io.h"
 #include "tensor/buffer.h"
 #include "tensor/tensor.h"
 #include "train/checkpoint/checkpoint_part.h"
@@ -80,10 +80,10 @@ class ShardWriter {
   ShardWriter(const std::string& path, std::string_view header);
   /// `stream` orders the copies from a GPU; unused for host memory.
   void write(const void* data, Device device, int64_t bytes, const Stream* stream);
-  data::FileRecord finish();  // durable; the record has no name yet
+  base::FileRecord finish();  // durable; the record has no name yet
 
  private:
-  data::OutputFile file_;
+  base::OutputFile file_;
   base::Xxh64Stream hash_;
   int64_t bytes_ = 0;
   Buffer bounce_;  // host memory for data of a GPU

@@ -81,7 +81,7 @@ CheckpointWriter::CheckpointWriter(std::string folder, const CheckpointConfig& c
   SEGUE_ASSERT(ranks_.rank >= 0 && ranks_.rank < ranks_.size, "a rank beyond the others");
   base::make_folders(folder_);
   if (ranks_.rank > 0) return;
-  data::sync_folder(base::folder_of(folder_));
+  base::sync_folder(base::folder_of(folder_));
   clear_temporaries(std::numeric_limits<int64_t>::max());
 }
 
@@ -306,7 +306,7 @@ void CheckpointWriter::complete(RankRecord mine) const {
   write_manifest(std::move(manifest));
 }
 
-data::FileRecord CheckpointWriter::write_shard(const std::string& folder,
+base::FileRecord CheckpointWriter::write_shard(const std::string& folder,
                                                const Shard& shard) const {
   const std::string path = folder + "/" + shard.file_name;
   const base::SafetensorsLayout layout = base::safetensors_layout(path, shard.items);
@@ -316,7 +316,7 @@ data::FileRecord CheckpointWriter::write_shard(const std::string& folder,
     const Source& source = job_.sources[piece.array];
     writer.write(source.data + piece.offset, source.device, piece.bytes, job_.stream);
   }
-  data::FileRecord record = writer.finish();
+  base::FileRecord record = writer.finish();
   record.name = shard.file_name;
   return record;
 }
@@ -326,13 +326,13 @@ void CheckpointWriter::write_manifest(CheckpointManifest manifest) const {
   manifest.ranks = ranks_.size;
   manifest.segue_version = SEGUE_VERSION;
   manifest.state_json = job_.state_json;
-  data::OutputFile file(fmt::format("{}/{}", temporary(), kCheckpointManifest));
+  base::OutputFile file(fmt::format("{}/{}", temporary(), kCheckpointManifest));
   const std::string text = manifest.text();
   file.write(text.data(), text.size());
   file.close();
-  data::sync_folder(temporary());
+  base::sync_folder(temporary());
   put_in_place();
-  data::sync_folder(folder_);
+  base::sync_folder(folder_);
 }
 
 void CheckpointWriter::put_in_place() const {
@@ -341,14 +341,14 @@ void CheckpointWriter::put_in_place() const {
   // other temporaries.
   if (base::exists(path) && exchange(temporary(), path)) return;
   if (base::exists(path)) move_aside(job_.step);
-  data::rename_path(temporary(), path);
+  base::rename_path(temporary(), path);
 }
 
 /// Out of the list first: a checkpoint that is half removed must not look like a damaged one.
 void CheckpointWriter::move_aside(int64_t step) const {
   const std::string aside = fmt::format("{}/{}old-{}", folder_, kTemporaryPrefix, step);
   remove_folder(aside);
-  data::rename_path(checkpoint_path(folder_, step), aside);
+  base::rename_path(checkpoint_path(folder_, step), aside);
 }
 
 void CheckpointWriter::prune() const {

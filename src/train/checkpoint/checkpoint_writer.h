@@ -85,7 +85,7 @@ class CheckpointWriter {
   std::string temporary() const;
   void require_room() const;
   RankRecord write_part(bool wide) const;
-  data::FileRecord write_shard(const std::string& folder, const Shard& shard) const;
+  base::FileRecord write_shard(const std::string& folder, const Shard& shard) const;
   void finish(RankRecord mine);
   void leave_part(RankRecord mine) const;
   void complete(RankRecord mine) const;

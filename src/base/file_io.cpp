@@ -1,4 +1,4 @@
-#include "data/store/file_io.h"
+#include "base/file_io.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/npy.h"
 
-namespace segue::data {
+namespace segue::base {
 namespace {
 
 constexpr size_t kColumnBuffer = 64 << 10;
@@ -26,15 +26,14 @@ constexpr size_t kCopyBuffer = 1 << 20;
 
 std::string header(const std::string& dtype, int64_t count) {
   const int64_t shape[] = {count};
-  return base::npy_header(dtype, shape);
+  return npy_header(dtype, shape);
 }
 
 }  // namespace
 
-OutputFile::OutputFile(std::string path) : path_(std::move(path)), fd_(base::create_file(path_)) {}
+OutputFile::OutputFile(std::string path) : path_(std::move(path)), fd_(create_file(path_)) {}
 
-OutputFile::OutputFile(base::TemporaryFile made)
-    : path_(std::move(made.path)), fd_(made.descriptor) {}
+OutputFile::OutputFile(TemporaryFile made) : path_(std::move(made.path)), fd_(made.descriptor) {}
 
 OutputFile::~OutputFile() {
   if (fd_ >= 0) ::close(fd_);
@@ -70,14 +69,12 @@ void OutputFile::close() {
 }
 
 InputFile::InputFile(std::string path)
-    : path_(std::move(path)),
-      file_(base::open_regular(path_)),
-      identity_(base::identity_of(file_)) {}
+    : path_(std::move(path)), file_(open_regular(path_)), identity_(identity_of(file_)) {}
 
 InputFile::InputFile(const std::string& folder, const std::string& name)
     : path_(folder + "/" + name),
-      file_(base::open_beneath(folder, name)),
-      identity_(base::identity_of(file_)) {}
+      file_(open_beneath(folder, name)),
+      identity_(identity_of(file_)) {}
 
 size_t InputFile::read_at(int64_t offset, void* data, size_t bytes) const {
   size_t done = 0;
@@ -173,7 +170,7 @@ FileRecord HashedFile::finish() {
 FileRecord record_of(const InputFile& file) {
   std::vector<std::byte> buffer(
       std::min<size_t>(kCopyBuffer, static_cast<size_t>(file.size()) + 1));
-  base::Xxh64Stream hash;
+  Xxh64Stream hash;
   FileRecord record;
   while (const size_t n = file.read_at(record.bytes, buffer.data(), buffer.size())) {
     hash.update(buffer.data(), n);
@@ -199,4 +196,4 @@ void rename_path(const std::string& from, const std::string& to) {
   }
 }
 
-}  // namespace segue::data
+}  // namespace segue::base

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 
-namespace segue::data {
+namespace segue::base {
 
 // Files too large to be mapped or held: everything goes through buffers of the caller's size, so
 // that the memory of a process is what it planned. Errors are Error(kIo) or Error(kNotFound) with
@@ -18,9 +18,9 @@ namespace segue::data {
 
 class OutputFile {
  public:
-  /// A new file, in place of what was there: see base::create_file.
+  /// A new file, in place of what was there: see create_file.
   explicit OutputFile(std::string path);
-  explicit OutputFile(base::TemporaryFile made);  // whose descriptor it closes
+  explicit OutputFile(TemporaryFile made);  // whose descriptor it closes
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -40,12 +40,12 @@ class OutputFile {
 class InputFile {
  public:
   explicit InputFile(std::string path);
-  /// A file that data names: never leaves `folder`, see base::open_beneath().
+  /// A file that data names: never leaves `folder`, see open_beneath().
   InputFile(const std::string& folder, const std::string& name);
 
   const std::string& path() const { return path_; }
   int64_t size() const { return identity_.bytes; }
-  const base::FileIdentity& identity() const { return identity_; }  // when it was opened
+  const FileIdentity& identity() const { return identity_; }  // when it was opened
   /// Fills as much of `data` as the file has from `offset` on. Safe from several threads.
   size_t read_at(int64_t offset, void* data, size_t bytes) const;
   /// Advice to the system: these bytes will be wanted soon.
@@ -53,8 +53,8 @@ class InputFile {
 
  private:
   std::string path_;
-  base::Descriptor file_;
-  base::FileIdentity identity_;
+  Descriptor file_;
+  FileIdentity identity_;
 };
 
 /// What a manifest says about a file.
@@ -94,7 +94,7 @@ class ColumnFile {
   size_t header_bytes_;
   std::vector<std::byte> buffer_;
   int64_t bytes_ = 0;
-  base::Xxh64Stream hash_;
+  Xxh64Stream hash_;
 };
 
 /// A file that is hashed as it is written; for anything but arrays.
@@ -113,7 +113,7 @@ class HashedFile {
   OutputFile file_;
   std::string buffer_;
   int64_t bytes_ = 0;
-  base::Xxh64Stream hash_;
+  Xxh64Stream hash_;
 };
 
 /// Size and hash of a file that is there, read through a buffer.
@@ -123,4 +123,4 @@ void sync_folder(const std::string& path);
 /// Renames durably as far as the file goes; the folders are synced by the caller.
 void rename_path(const std::string& from, const std::string& to);
 
-}  // namespace segue::data
+}  // namespace segue::base
