@@ -2,7 +2,7 @@
 # `SEGUE_CUDA=OFF make test` configures again when that differs from last time.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build demo test test-all asan tsan fuzz format check-format tidy clean
+.PHONY: help setup build demo test test-all cuda asan tsan fuzz format check-format tidy clean
 
 JOBS ?= $(shell nproc)
 OPTIONS := SEGUE_CUDA SEGUE_ONEDNN SEGUE_ARROW SEGUE_SANITIZE SEGUE_CUDA_ARCHITECTURES SEGUE_MARCH \
@@ -44,6 +44,9 @@ test: build  ## all tests that are not slow
 
 test-all: build  ## all tests
 	@ctest --test-dir build --output-on-failure -j $(JOBS)
+
+cuda: setup  ## compile for all GPU architectures, into build/cuda
+	$(call build_preset,cuda,build/cuda)
 
 asan: setup  ## tests under the address and undefined-behaviour sanitizers
 	$(call build_preset,asan,build/asan)
