@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <numeric>
 #include <random>
 
@@ -10,7 +11,6 @@
 #include "balance/cost.h"
 #include "balance/karmarkar_karp.h"
 #include "base/test_util.h"
-#include "base/time.h"
 
 namespace segue::balance {
 namespace {
@@ -266,15 +266,15 @@ TEST(PartitionQualityTest, ManySamplesTakeLittleTime) {
   double best_ms = 1e9;
   Lists lists;
   for (int i = 0; i < 5; ++i) {
-    const base::Stopwatch watch;
+    const std::clock_t began = std::clock();  // of this process alone: others may be busy
     lists = partition(costs, origins, kRanks);
-    best_ms = std::min(best_ms, watch.seconds() * 1e3);
+    best_ms = std::min(best_ms, 1e3 * static_cast<double>(std::clock() - began) / CLOCKS_PER_SEC);
   }
   const double reached = imbalance(loads_of(lists, costs)).over_mean;
   std::printf("32,768 samples over 128 ranks: %.1f ms, heaviest / mean %.5f\n", best_ms, reached);
   EXPECT_LT(reached, 1.005);
-  // 50 ms are promised on a quiet core; loaded machines and sanitizers get ten times that.
-  EXPECT_LT(best_ms, 500);
+  // 50 ms are promised; slow cores get twice that.
+  EXPECT_LT(best_ms, base::kSlowness * 100);
 }
 
 }  // namespace

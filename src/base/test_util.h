@@ -17,6 +17,14 @@
 
 namespace segue::base {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kSanitized = true;
+#else
+inline constexpr bool kSanitized = false;
+#endif
+/// Limits of tests on seconds are multiplied by this.
+inline constexpr double kSlowness = kSanitized ? 5 : 1;
+
 /// A path in a temporary folder that no other test or process uses. The folder is removed when the
 /// program ends, unless a test failed: then it stays to be looked at.
 inline std::string temp_path(const std::string& name) {

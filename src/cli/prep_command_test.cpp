@@ -25,12 +25,6 @@
 #include "data/store/store_stage.h"
 #include "data/store/store_verify.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SEGUE_SANITIZED 1
-#else
-#define SEGUE_SANITIZED 0
-#endif
-
 namespace segue::cli {
 namespace {
 
@@ -250,9 +244,7 @@ TEST_F(SlowPrepCommand, SurvivesBeingKilledOften) {
 }
 
 TEST_F(SlowPrepCommand, StaysWithinItsMemory) {
-#if SEGUE_SANITIZED
-  GTEST_SKIP() << "sanitizers need memory of their own";
-#endif
+  if (base::kSanitized) GTEST_SKIP() << "sanitizers need memory of their own";
   put_log(3000000, 20000);
   const Outcome o = run_process(arguments("store"));
   EXPECT_EQ(o.code, 0) << o.err;

@@ -68,7 +68,7 @@ TEST(TcpProcesses, MeetByTcp) {
 TEST(TcpProcesses, AKilledRankIsNamedByAllOthers) {
   const Outcome outcome = launch(kRanks, prompt("kill"));
   EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
-  EXPECT_LT(outcome.seconds, kPromptly);
+  EXPECT_LT(outcome.seconds, base::kSlowness * kPromptly);
   for (const char* start : {"failed: ", "rank 1: failed: ", "rank 3: failed: "}) {
     const std::string lines = outcome.lines(start);
     EXPECT_TRUE(contains(lines, "group `dense`, all_reduce, step 3")) << outcome.text;
@@ -86,7 +86,7 @@ TEST(TcpProcesses, ADamagedMessageIsFound) {
     EXPECT_TRUE(contains(lines, "all_reduce, step 3")) << outcome.text;
     EXPECT_TRUE(contains(lines, "from rank 2 was damaged on the way")) << outcome.text;
   }
-  EXPECT_LT(outcome.seconds, kPromptly);
+  EXPECT_LT(outcome.seconds, base::kSlowness * kPromptly);
 }
 
 TEST(TcpProcesses, ARankThatThrowsBreaksTheOthersAtOnce) {
@@ -96,7 +96,7 @@ TEST(TcpProcesses, ARankThatThrowsBreaksTheOthersAtOnce) {
   EXPECT_TRUE(contains(outcome.lines("rank 3: failed: "), "rank 2 is gone")) << outcome.text;
   // Its own message comes first.
   EXPECT_LT(outcome.text.find("loss is not finite"), outcome.text.find("rank 2 is gone"));
-  EXPECT_LT(outcome.seconds, kPromptly);
+  EXPECT_LT(outcome.seconds, base::kSlowness * kPromptly);
 }
 
 TEST(TcpProcesses, ARankThatGivesUpSaysWhy) {
@@ -115,7 +115,7 @@ TEST(SlowTcpProcesses, AStoppedRankIsNamedByAllOthersAfterTheTimeout) {
     EXPECT_TRUE(contains(lines, "all_reduce, step 3")) << outcome.text;
     EXPECT_TRUE(contains(lines, "rank 2 did not answer within 3 s")) << outcome.text;
   }
-  EXPECT_LT(outcome.seconds, kTimeout + 12);
+  EXPECT_LT(outcome.seconds, base::kSlowness * (kTimeout + 12));
 }
 
 TEST(SlowTcpProcesses, ARankThatIsStoppedWhileTheyStartEndsAllOthers) {
@@ -127,7 +127,7 @@ TEST(SlowTcpProcesses, ARankThatIsStoppedWhileTheyStartEndsAllOthers) {
     for (const char* start : {"failed: ", "rank 1: failed: ", "rank 3: failed: "}) {
       EXPECT_TRUE(contains(outcome.lines(start), "rank 2")) << ms << " ms\n" << outcome.text;
     }
-    EXPECT_LT(outcome.seconds, kTimeout + 12);
+    EXPECT_LT(outcome.seconds, base::kSlowness * (kTimeout + 12));
   }
 }
 
@@ -165,7 +165,7 @@ TEST(Launch, RanksThatDoNotEndAreKilledAfterTheGraceTime) {
   const Outcome outcome =
       launch_shell(3, "trap '' TERM; if [ $SEGUE_RANK = 0 ]; then exit 3; fi; sleep 60", 0.2);
   EXPECT_EQ(outcome.code, 3);
-  EXPECT_LT(outcome.seconds, 5);
+  EXPECT_LT(outcome.seconds, base::kSlowness * 5);
 }
 
 TEST(Launch, SignalsReachEveryRank) {
@@ -254,7 +254,7 @@ TEST(SlowMpiProcesses, ADamagedMessageIsFound) {
   EXPECT_NE(outcome.code, 0);
   EXPECT_TRUE(contains(outcome.text, "all_reduce, step 3")) << outcome.text;
   EXPECT_TRUE(contains(outcome.text, "from rank 2 was damaged on the way")) << outcome.text;
-  EXPECT_LT(outcome.seconds, kPromptly);
+  EXPECT_LT(outcome.seconds, base::kSlowness * kPromptly);
 }
 
 TEST(SlowMpiProcesses, AKilledRankIsNamedByAllOthers) {
@@ -263,7 +263,7 @@ TEST(SlowMpiProcesses, AKilledRankIsNamedByAllOthers) {
   EXPECT_EQ(count(outcome.text, "failed: group `dense`, all_reduce, step 3"), 3) << outcome.text;
   EXPECT_EQ(count(outcome.text, "rank 2 did not answer within 3 s"), 3) << outcome.text;
   EXPECT_EQ(count(outcome.text, "exit code 9"), 3) << outcome.text;
-  EXPECT_LT(outcome.seconds, kTimeout + 15);
+  EXPECT_LT(outcome.seconds, base::kSlowness * (kTimeout + 15));
 }
 
 TEST(SlowMpiProcesses, MpirunEndsTheOthersOfAKilledRank) {
@@ -271,7 +271,7 @@ TEST(SlowMpiProcesses, MpirunEndsTheOthersOfAKilledRank) {
   const Outcome outcome = mpirun(kRanks, prompt("kill"));
   EXPECT_EQ(outcome.code, 128 + SIGKILL) << outcome.text;
   EXPECT_TRUE(contains(outcome.text, "rank 2")) << outcome.text;
-  EXPECT_LT(outcome.seconds, 15);
+  EXPECT_LT(outcome.seconds, base::kSlowness * 15);
 }
 
 TEST(SlowMpiProcesses, AStoppedRankIsNamedByAllOthers) {
@@ -279,7 +279,7 @@ TEST(SlowMpiProcesses, AStoppedRankIsNamedByAllOthers) {
   const Outcome outcome = mpirun(kRanks, timed("stop"));
   EXPECT_NE(outcome.code, 0);
   EXPECT_GE(count(outcome.text, "rank 2 did not answer within 3 s"), 3) << outcome.text;
-  EXPECT_LT(outcome.seconds, kTimeout + 15);
+  EXPECT_LT(outcome.seconds, base::kSlowness * (kTimeout + 15));
 }
 
 TEST(SlowMpiProcesses, ARankThatIsStoppedWhileTheyStartEndsAllOthers) {
@@ -304,7 +304,7 @@ TEST(SlowMpiProcesses, ARankThatThrowsBreaksTheOthersAtOnce) {
   EXPECT_NE(outcome.code, 0);
   EXPECT_TRUE(contains(outcome.text, "failed: loss is not finite")) << outcome.text;
   EXPECT_TRUE(contains(outcome.text, "rank 2 gave up")) << outcome.text;
-  EXPECT_LT(outcome.seconds, 15);
+  EXPECT_LT(outcome.seconds, base::kSlowness * 15);
 }
 
 TEST(SlowMpiProcesses, MoreRandomSequences) {
@@ -357,7 +357,7 @@ TEST(GpuProcesses, ARankKilledUnderNcclIsNamedByAllOthers) {
     EXPECT_TRUE(contains(lines, "group `dense`, all_reduce, step 3")) << outcome.text;
     EXPECT_TRUE(contains(lines, "rank 2 is gone")) << outcome.text;
   }
-  EXPECT_LT(outcome.seconds, 30);
+  EXPECT_LT(outcome.seconds, base::kSlowness * 30);
 }
 
 TEST(GpuProcesses, ARankStoppedUnderNcclEndsAllOthers) {
@@ -370,7 +370,7 @@ TEST(GpuProcesses, ARankStoppedUnderNcclEndsAllOthers) {
     EXPECT_TRUE(contains(lines, "group `dense`, all_reduce, step 3")) << outcome.text;
     EXPECT_TRUE(contains(lines, "rank 2")) << outcome.text;
   }
-  EXPECT_LT(outcome.seconds, 3 * kPatience);
+  EXPECT_LT(outcome.seconds, base::kSlowness * (3 * kPatience));
 }
 
 TEST(GpuProcesses, ShareAGpuUnderMpirun) {

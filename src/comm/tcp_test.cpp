@@ -121,7 +121,7 @@ TEST(TcpWorld, AReasonReachesRanksThatWaitForSomebodyElse) {
     comm->all_to_all(send, std::vector<Bytes>{{}, values, {}}).throw_if_failed();
   });
   EXPECT_TRUE(contains(errors[2], "rank 0 gave up: out of memory"));
-  EXPECT_LT(watch.seconds(), 10);
+  EXPECT_LT(watch.seconds(), base::kSlowness * 10);
 }
 
 // ---- one link against a peer that misbehaves ----
@@ -303,7 +303,7 @@ TEST(TcpLink, AnotherGroupOfTheRankThatBreaksEndsTheWait) {
   const std::vector<ConstBytes> send(2);
   const std::vector<Bytes> receive{{}, memory};
   EXPECT_EQ(pair.link->exchange(call_of(), send, receive).message(), "rank 1 gave up: reasons");
-  EXPECT_LT(watch.seconds(), 3);
+  EXPECT_LT(watch.seconds(), base::kSlowness * 3);
   breaker.join();
 }
 

@@ -150,7 +150,7 @@ TEST(Rendezvous, RunsThatMeetAtTheSamePlaceFindOut) {
   for (const std::string& error : errors) {
     EXPECT_TRUE(contains(error, "as rank 1 of 2, but this run has 3 ranks")) << error;
   }
-  EXPECT_LT(watch.seconds(), 10);
+  EXPECT_LT(watch.seconds(), base::kSlowness * 10);
 }
 
 /// Words of one run, brought to the door of another that has the same secret.
@@ -318,7 +318,7 @@ TEST(Rendezvous, IdleAndHalfOpenConnectionsDoNotDelayTheStart) {
   starts[0].launch.listener = ::dup(door.front().fd());
   const base::Stopwatch watch;
   for (const std::string& error : run_tcp(starts, barrier)) EXPECT_EQ(error, "");
-  EXPECT_LT(watch.seconds(), 2);
+  EXPECT_LT(watch.seconds(), base::kSlowness * 2);
 }
 
 TEST(Door, KeepsThoseWhoSpeakAndForgetsTheSilent) {

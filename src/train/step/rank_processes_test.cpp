@@ -209,7 +209,7 @@ Outcome expect_same_bits_after_damage(By by) {
 TEST(TcpTraining, ADamagedMessageEndsAllAndTheRunGoesOnInTheSameBits) {
   const Outcome outcome = expect_same_bits_after_damage(By::kSegue);
   EXPECT_EQ(outcome.code, 1) << outcome.text;
-  EXPECT_LT(outcome.seconds, 15);
+  EXPECT_LT(outcome.seconds, base::kSlowness * 15);
   for (const char* start :
        {"failed: ", "rank 1: failed: ", "rank 2: failed: ", "rank 3: failed: "}) {
     EXPECT_TRUE(base::contains(outcome.lines(start), ", step ")) << outcome.text;
@@ -220,7 +220,7 @@ TEST(SlowMpiTraining, ADamagedMessageEndsAllAndTheRunGoesOnInTheSameBits) {
   SKIP_WITHOUT_MPIRUN();
   const Outcome outcome = expect_same_bits_after_damage(By::kMpirun);
   EXPECT_NE(outcome.code, 0) << outcome.text;
-  EXPECT_LT(outcome.seconds, 20);
+  EXPECT_LT(outcome.seconds, base::kSlowness * 20);
   const std::string said = outcome.lines("failed: ");
   EXPECT_EQ(std::ranges::count(said, '\n'), kRanks) << outcome.text;
   EXPECT_TRUE(base::contains(said, ", step ")) << said;
