@@ -118,6 +118,7 @@ class Loop {
       mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
     }
     trainer_ = std::make_unique<Trainer>(config_, device_, ranks_, plan_);
+    trainer_->set_wish([this] { return wish(); });
     open_source();
     schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
     if (checkpoint_) {
@@ -214,10 +215,15 @@ class Loop {
         state_.next = source_->end();
         break;
       }
-      step(*item);
+      const bool trained = step(*item);
       if (log_) log_->after_step(state_.step);
       watchdog.alive();
-      agree_and_save(item->delivery);
+      stop_ = trainer_->agreed().stop;
+      report_save_failure(writer_->take_failure());
+      if (trained && trainer_->agreed().save) {
+        wait_for_verification();
+        save();
+      }
     }
     if (nothing_left() && !state_.eval_pending) {
       finish();
@@ -230,9 +236,13 @@ class Loop {
     pipeline_.reset();
   }
 
-  void step(BatchPipeline::Item& item) {
+  /// False when the batch had to be left out.
+  bool step(BatchPipeline::Item& item) {
     const data::BatchInfo& delivery = item.delivery;
     const int64_t window = delivery.position.window;
+    const SaveReason reason = due(config_.checkpoint, delivery.position.batch + 1, state_.step + 1,
+                                  since_save_.seconds());
+    if (reason != SaveReason::kNone && !std::exchange(save_wanted_, true)) since_due_.restart();
     try {
       stats_ = trainer_->step(*item.prepared);
     } catch (const Error& error) {
@@ -244,7 +254,7 @@ class Loop {
       state_.next = delivery.next();
       base::log_warning(fmt::format("batch {} of window {} is left out ({} so far): {}",
                                     delivery.position.batch, window, state_.skipped, error.what()));
-      return;
+      return false;
     }
     state_.step = stats_.step;
     state_.window = window;
@@ -257,10 +267,21 @@ class Loop {
         delivery.last_of_window() ? window - source_->first().window : int64_t{-1};
     const bool eval_due = schedule_.due(state_.step, ended);
     if (state_.step % config_.train.log_every == 0 || eval_due) write_train_line();
-    if (!eval_due) return;
+    if (!eval_due) return true;
     state_.eval_pending = true;
     state_.eval_window = window;
     evaluate();
+    return true;
+  }
+
+  /// What ranks agree on with every result: they stop together and save together. The clock of the
+  /// first one counts. While the last checkpoint is still being written the next one waits,
+  /// training does not. So it is while the store is verified, but not for ever: there may be no
+  /// time left over for that.
+  Ranks::StopSave wish() {
+    constexpr double kPatience = 60;  // seconds
+    const bool verified = source_->verified(0) || since_due_.seconds() > kPatience;
+    return {.stop = StopSignals::requested(), .save = save_wanted_ && verified && !writer_->busy()};
   }
 
   void write_train_line() {
@@ -301,7 +322,7 @@ class Loop {
       while (source_->next_evaluation(batch)) {
         evaluator.add(trainer_->predict(batch));
         watchdog_->alive();
-        if (ranks_.agree({.stop = StopSignals::requested()}).stop) {
+        if (trainer_->agreed().stop) {
           stop_ = true;
           return;
         }
@@ -329,25 +350,6 @@ class Loop {
     if (mlperf_) mlperf_->evaluation_done(state_.samples, evaluation.auc(), !nothing_left());
     base::take_stage_seconds();  // its time is not a part of any step
     if (!nothing_left()) prefetch_evaluation();
-  }
-
-  /// After every step ranks agree: they stop together and save together. The clock of the first one
-  /// counts.
-  void agree_and_save(const data::BatchInfo& delivery) {
-    report_save_failure(writer_->take_failure());
-    const SaveReason reason =
-        due(config_.checkpoint, delivery.position.batch + 1, state_.step, since_save_.seconds());
-    if (reason != SaveReason::kNone && !std::exchange(save_wanted_, true)) since_due_.restart();
-    // While the last one is still being written this one waits, training does not. So it is while
-    // the store is verified, but not for ever: there may be no time left over for that.
-    constexpr double kPatience = 60;  // seconds
-    const bool verified = source_->verified(0) || since_due_.seconds() > kPatience;
-    const Ranks::StopSave agreed = ranks_.agree(
-        {.stop = StopSignals::requested(), .save = save_wanted_ && verified && !writer_->busy()});
-    stop_ = agreed.stop;
-    if (!agreed.save) return;
-    wait_for_verification();
-    save();
   }
 
   /// A checkpoint counts on the logs up to its step: nobody would write them again. While they wait

@@ -30,21 +30,23 @@ namespace {
                    step, what));
 }
 
-/// Labels, and maxima, are those of all ranks.
+/// Counts of every rank, and maxima of all.
 void share_counts(comm::Communicator& group, model::PreparedBatch& prepared) {
-  std::vector<int64_t> mine{prepared.num_labels};
+  std::vector<int64_t> mine{prepared.samples(), prepared.num_labels};
   mine.insert(mine.end(), prepared.maxima.begin(), prepared.maxima.end());
   const size_t ranks = static_cast<size_t>(group.size()), each = mine.size();
-  std::vector<int64_t> all(ranks * each);
   const std::vector<int64_t> equal(ranks, static_cast<int64_t>(each));
-  group.all_gather(host_view(std::span<int64_t>(mine)), host_view(std::span<int64_t>(all)), equal)
-      .throw_if_failed();
+  const std::vector<int64_t> all = gather_words(group, mine, equal);
+  prepared.rank_samples.assign(ranks, 0);
+  prepared.rank_labels.assign(ranks, 0);
   prepared.global_labels = 0;
   for (size_t r = 0; r < ranks; ++r) {
-    prepared.global_labels += all[r * each];
-    for (size_t i = 1; i < each; ++i) {
-      int64_t& most = prepared.maxima[i - 1];
-      most = std::max(most, all[r * each + i]);
+    const int64_t* const theirs = all.data() + r * each;
+    prepared.rank_samples[r] = theirs[0];
+    prepared.rank_labels[r] = theirs[1];
+    prepared.global_labels += theirs[1];
+    for (size_t i = 0; i < prepared.maxima.size(); ++i) {
+      prepared.maxima[i] = std::max(prepared.maxima[i], theirs[2 + i]);
     }
   }
 }
@@ -150,11 +152,9 @@ void Trainer::wait_for_ranks() const {
 }
 
 void Trainer::gather_ranks(const model::PreparedBatch& prepared, bool training, model::Pass& pass) {
-  if (ranks_.alone()) return;
   const base::Stage stage("gather results");
-  gather_pass(*ranks_.results, {prepared.sample_index, prepared.sample_labels},
-              static_cast<int64_t>(model_->tasks().size()), pass);
-  pass.model_flops = model_->flops(pass.token_offsets, training);
+  agreed_ = ranks_.gather(prepared, wish_ ? wish_() : Ranks::StopSave{}, pass);
+  if (!ranks_.alone()) pass.model_flops = model_->flops(pass.token_offsets, training);
 }
 
 StepStats Trainer::step(const Batch& batch) {
@@ -187,9 +187,9 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   wait_for_ranks();
   model_->finish(pass);
   prepared.ticket = std::move(pass.ticket);  // its memory serves the next batch
+  gather_ranks(prepared, /*training=*/true, pass);
   require_finite(e, pass, stats.step);
   ++steps_done_;
-  gather_ranks(prepared, /*training=*/true, pass);
 
   const base::Stage stage("count");
   for (size_t k = 0; k < model_->tasks().size(); ++k) {

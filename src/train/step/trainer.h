@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "batch/batch.h"
@@ -57,6 +59,11 @@ class Trainer {
   /// Predictions only: no dropout, nothing changes.
   model::Pass predict(const Batch& batch);
 
+  /// Asked for what this rank wants when results are gathered, at the end of step() and predict().
+  /// What ranks agree on travels with the results and is known afterwards.
+  void set_wish(std::function<Ranks::StopSave()> wish) { wish_ = std::move(wish); }
+  const Ranks::StopSave& agreed() const { return agreed_; }
+
   int64_t steps_done() const { return steps_done_; }
   const Ranks& ranks() const { return ranks_; }
   model::Model& model() { return *model_; }
@@ -96,6 +103,8 @@ class Trainer {
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<GradientReducer> reducer_;        // with several ranks
   std::unique_ptr<model::PreparedBatch> prepared_;  // of step(batch): its memory is kept
+  std::function<Ranks::StopSave()> wish_;
+  Ranks::StopSave agreed_;
   int64_t steps_done_ = 0;
   LifetimeAuc lifetime_;
   WindowMetrics window_;
