@@ -197,9 +197,12 @@ class Loop {
     }
     base::take_stage_seconds();
     since_save_.restart();
-    pipeline_ = std::make_unique<BatchPipeline>(*source_, *trainer_, balancer_.get(),
-                                                config_.parallel.pipeline);
-    pipeline_->start(state_.next);
+    pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kTraining,
+                                                config_.parallel.pipeline, balancer_.get());
+    eval_pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kEvaluation,
+                                                     config_.parallel.pipeline);
+    source_->start(state_.next);
+    pipeline_->start([this](Batch& batch) { return source_->next(batch); });
     prefetch_evaluation();
     if (state_.eval_pending) evaluate();
     while (!nothing_left() && !stop_) {
@@ -233,6 +236,7 @@ class Loop {
     // Batches that nobody will train are finished all the same: other ranks may wait for this one.
     pipeline_->settle();
     watchdog_ = nullptr;
+    eval_pipeline_.reset();
     pipeline_.reset();
   }
 
@@ -316,15 +320,15 @@ class Loop {
     {
       const base::Stage stage("evaluate");
       pipeline_->settle();
-      Batch batch;
       source_->start_evaluation(state_.eval_window);
       if (mlperf_) mlperf_->evaluation_begins(state_.samples);
-      while (source_->next_evaluation(batch)) {
-        evaluator.add(trainer_->predict(batch));
+      eval_pipeline_->start([this](Batch& batch) { return source_->next_evaluation(batch); });
+      while (const BatchPipeline::Item* item = eval_pipeline_->next()) {
+        evaluator.add(trainer_->predict(*item->prepared));
         watchdog_->alive();
         if (trainer_->agreed().stop) {
           stop_ = true;
-          return;
+          return eval_pipeline_->settle();
         }
       }
     }
@@ -462,8 +466,8 @@ class Loop {
   std::unique_ptr<MlperfLog> mlperf_;
   std::unique_ptr<RunLog> log_;
   std::unique_ptr<CheckpointWriter> writer_;
-  std::unique_ptr<BatchPipeline> pipeline_;  // while train() runs
-  Watchdog* watchdog_ = nullptr;             // likewise
+  std::unique_ptr<BatchPipeline> pipeline_, eval_pipeline_;  // while train() runs
+  Watchdog* watchdog_ = nullptr;                             // likewise
   base::Stopwatch wall_, since_save_, since_due_;
   double wall_before_ = 0;
   bool save_wanted_ = false;

@@ -18,6 +18,7 @@
 #include "tensor/device_memory.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/run/run_state.h"
+#include "train/step/batch_pipeline.h"
 #include "train/step/source.h"
 
 namespace segue::train {
@@ -110,6 +111,7 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
 
 StoreScorer::StoreScorer(const RunConfig& config)
     : batch_size_(config.data.batch_size),
+      pipeline_(config.parallel.pipeline),
       store_(store_of(config), samples_for(config, data::schema_for(store_of(config)).samples()),
              config.data.index, config.data.verify),
       gatherer_(store_, gather_config(config, store_)),
@@ -130,31 +132,38 @@ std::vector<int64_t> StoreScorer::window(int64_t number) const {
   return positions;
 }
 
+void StoreScorer::score(Trainer& trainer, size_t samples, const Fill& fill,
+                        const Each& each) const {
+  size_t first = 0;
+  BatchPipeline pipeline(trainer, sparse::Mode::kEvaluation, pipeline_);
+  pipeline.start([&](Batch& batch) -> std::optional<data::BatchInfo> {
+    const size_t count = std::min(static_cast<size_t>(batch_size_), samples - first);
+    if (count == 0) return std::nullopt;
+    fill(first, count, batch);
+    batch.global_samples = static_cast<int64_t>(count);
+    first += count;
+    return data::BatchInfo{};
+  });
+  while (const BatchPipeline::Item* item = pipeline.next()) each(trainer.predict(*item->prepared));
+  verifier_->finish();
+}
+
 void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,
                         const Each& each) const {
-  Batch batch;
-  std::vector<int64_t> numbers;
-  for (size_t first = 0; first < positions.size(); first += static_cast<size_t>(batch_size_)) {
-    const size_t count = std::min(static_cast<size_t>(batch_size_), positions.size() - first);
-    numbers.resize(count);
-    std::iota(numbers.begin(), numbers.end(), 0);
-    gatherer_.fill(positions.subspan(first, count), numbers, batch);
-    batch.global_samples = static_cast<int64_t>(count);
-    each(trainer.predict(batch));
-  }
-  verifier_->finish();
+  std::vector<int64_t> numbers(static_cast<size_t>(batch_size_));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto fill = [&](size_t first, size_t count, Batch& batch) {
+    gatherer_.fill(positions.subspan(first, count), std::span(numbers).first(count), batch);
+  };
+  score(trainer, positions.size(), fill, each);
 }
 
 void StoreScorer::score(Trainer& trainer, std::span<const data::CandidateQuery> questions,
                         const Each& each) const {
-  Batch batch;
-  for (size_t first = 0; first < questions.size(); first += static_cast<size_t>(batch_size_)) {
-    const size_t count = std::min(static_cast<size_t>(batch_size_), questions.size() - first);
+  const auto fill = [&](size_t first, size_t count, Batch& batch) {
     gatherer_.fill(questions.subspan(first, count), batch);
-    batch.global_samples = static_cast<int64_t>(count);
-    each(trainer.predict(batch));
-  }
-  verifier_->finish();
+  };
+  score(trainer, questions.size(), fill, each);
 }
 
 Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,

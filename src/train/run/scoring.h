@@ -50,7 +50,11 @@ class StoreScorer {
              const Each& each) const;
 
  private:
+  using Fill = std::function<void(size_t first, size_t count, Batch& batch)>;
+  void score(Trainer& trainer, size_t samples, const Fill& fill, const Each& each) const;
+
   int64_t batch_size_ = 0;
+  Pipeline pipeline_;
   data::EventStore store_;
   data::Gatherer gatherer_;
   data::SampleStream stream_;

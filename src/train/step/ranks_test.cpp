@@ -103,12 +103,12 @@ TEST(RanksTest, ResultsTakeTwoExchanges) {
     for (int step = 0; step < 3; ++step) {
       source->next(batch);
       const int64_t before = ranks.results->traffic().collectives;
-      trainer.step(batch);
+      step_on(trainer, batch);
       EXPECT_EQ(ranks.results->traffic().collectives - before, 2);
       EXPECT_TRUE(trainer.agreed().stop);
     }
     const int64_t before = ranks.results->traffic().collectives;
-    trainer.predict(batch);
+    predict_on(trainer, batch);
     EXPECT_EQ(ranks.results->traffic().collectives - before, 2);
   });
 }

@@ -56,10 +56,10 @@ class RandomSource final : public Source {
 
   void prefetch_evaluation(int64_t) override {}
   void start_evaluation(int64_t) override { evaluated_ = 0; }
-  bool next_evaluation(Batch& batch) override {
-    if (evaluated_ == eval_batches_) return false;
+  std::optional<BatchInfo> next_evaluation(Batch& batch) override {
+    if (evaluated_ == eval_batches_) return std::nullopt;
     batches_.fill(kHeldOutStep + evaluated_++, first_, count_, batch);
-    return true;
+    return BatchInfo{};
   }
 
   int64_t train_samples() const override { return 0; }
@@ -108,11 +108,11 @@ class StoreSource final : public Source {
     prefetched_.reset();
     evaluated_ = after;
   }
-  bool next_evaluation(Batch& batch) override {
+  std::optional<BatchInfo> next_evaluation(Batch& batch) override {
     if (max_eval_batches_ > 0 && eval_loader_.batches_delivered() >= max_eval_batches_) {
-      return false;
+      return std::nullopt;
     }
-    return eval_loader_.next(batch).has_value();
+    return eval_loader_.next(batch);
   }
 
   bool verified(double seconds) override { return !verifier_ || verifier_->finished(seconds); }

@@ -29,7 +29,7 @@ class Source {
   /// early that start_evaluation() will ask for them.
   virtual void prefetch_evaluation(int64_t after) = 0;
   virtual void start_evaluation(int64_t after) = 0;
-  virtual bool next_evaluation(Batch& batch) = 0;
+  virtual std::optional<data::BatchInfo> next_evaluation(Batch& batch) = 0;
 
   /// Training samples from the first to the last window, wherever a run was resumed; 0: no end.
   virtual int64_t train_samples() const = 0;

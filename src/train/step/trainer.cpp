@@ -90,7 +90,6 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks& ranks, RunPlan p
   model_->allocate(tables_, device, parameter_dtype(config.train.precision),
                    static_cast<uint64_t>(config.train.seed));
   model_->parameters().allocate_states(config.optimizer.kind);
-  prepared_ = model_->new_batch();
   if (ranks_.alone()) return;
   model_->set_head_group(ranks_.heads.get());
   reducer_ = std::make_unique<GradientReducer>(*ranks_.dense, model_->gradient_buckets(), device);
@@ -107,11 +106,7 @@ Exec Trainer::exec(int64_t step) {
   return e;
 }
 
-void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
-  prepare(batch, sparse::Mode::kTraining, prepared);
-}
-
-void Trainer::prepare(const Batch& batch, sparse::Mode mode, model::PreparedBatch& prepared) {
+void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared, sparse::Mode mode) {
   model_->prepare(batch, config_.train.micro_batch_tokens, mode, prepared);
   // So that memory stays what was announced.
   prepared.block.reserve_copy(device(), plan_.batch_bytes);
@@ -155,14 +150,6 @@ void Trainer::gather_ranks(const model::PreparedBatch& prepared, bool training, 
   const base::Stage stage("gather results");
   agreed_ = ranks_.gather(prepared, wish_ ? wish_() : Ranks::StopSave{}, pass);
   if (!ranks_.alone()) pass.model_flops = model_->flops(pass.token_offsets, training);
-}
-
-StepStats Trainer::step(const Batch& batch) {
-  {
-    const base::Stage stage("prepare batch");
-    prepare(batch, *prepared_);
-  }
-  return step(*prepared_);
 }
 
 StepStats Trainer::step(model::PreparedBatch& prepared) {
@@ -254,19 +241,18 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
   }
 }
 
-model::Pass Trainer::predict(const Batch& batch) {
+model::Pass Trainer::predict(model::PreparedBatch& prepared) {
   const Arena::Mark mark(arena_);
   const Exec e = exec(0);
-  prepare(batch, sparse::Mode::kEvaluation, *prepared_);
-  model::Pass pass = model_->enqueue(e, *prepared_, pass_options(*prepared_, /*training=*/false));
+  model::Pass pass = model_->enqueue(e, prepared, pass_options(prepared, /*training=*/false));
   combine_ranks(e, pass, /*training=*/false);
   model_->send_results(e, pass);
-  prepared_->block.release(stream_);
+  prepared.block.release(stream_);
   tables_.release(pass.ticket, stream_);
   wait_for_ranks();
   model_->finish(pass);
-  prepared_->ticket = std::move(pass.ticket);
-  gather_ranks(*prepared_, /*training=*/false, pass);
+  prepared.ticket = std::move(pass.ticket);
+  gather_ranks(prepared, /*training=*/false, pass);
   return pass;
 }
 
