@@ -78,12 +78,12 @@ void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
   trainer.tables().restore();
 }
 
-const std::string& store_of(const RunConfig& config) {
+const RunConfig& with_store(const RunConfig& config) {
   if (config.data.store.empty()) {
     fail(ErrorCode::kInvalidArgument,
          "the run was not trained on a store; give one with --set data.store=PATH");
   }
-  return config.data.store;
+  return config;
 }
 
 }  // namespace
@@ -112,23 +112,17 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
 StoreScorer::StoreScorer(const RunConfig& config)
     : batch_size_(config.data.batch_size),
       pipeline_(config.parallel.pipeline),
-      store_(store_of(config), samples_for(config, data::schema_for(store_of(config)).samples()),
-             config.data.index, config.data.verify),
-      gatherer_(store_, gather_config(config, store_)),
-      stream_(store_, config.data.stream_config()),
-      verifier_(verify_in_background(store_, gatherer_, stream_)) {}
+      data_(with_store(config)) {}
 
-std::vector<int64_t> StoreScorer::held_out() const {
-  return stream_.eval_positions(stream_.end_window() - 1);
-}
-
-std::vector<int64_t> StoreScorer::window(int64_t number) const {
-  if (number < 0 || number >= num_windows()) {
-    fail(ErrorCode::kOutOfRange,
-         fmt::format("{} has windows 0 to {}, not {}", store_.folder(), num_windows() - 1, number));
+std::vector<int64_t> StoreScorer::anchors(std::optional<int64_t> window) const {
+  if (!window) return data_.stream.eval_positions(data_.stream.end_window() - 1);
+  const data::WindowIndex& windows = data_.stream.windows();
+  if (*window < 0 || *window >= windows.num_windows()) {
+    fail(ErrorCode::kOutOfRange, fmt::format("{} has windows 0 to {}, not {}", store().folder(),
+                                             windows.num_windows() - 1, *window));
   }
   std::vector<int64_t> positions;
-  stream_.windows().read(number, positions);
+  windows.read(*window, positions);
   return positions;
 }
 
@@ -145,7 +139,7 @@ void StoreScorer::score(Trainer& trainer, size_t samples, const Fill& fill,
     return data::BatchInfo{};
   });
   while (const BatchPipeline::Item* item = pipeline.next()) each(trainer.predict(*item->prepared));
-  verifier_->finish();
+  data_.verifier->finish();
 }
 
 void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,
@@ -153,7 +147,7 @@ void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,
   std::vector<int64_t> numbers(static_cast<size_t>(batch_size_));
   std::iota(numbers.begin(), numbers.end(), 0);
   const auto fill = [&](size_t first, size_t count, Batch& batch) {
-    gatherer_.fill(positions.subspan(first, count), std::span(numbers).first(count), batch);
+    data_.gatherer.fill(positions.subspan(first, count), std::span(numbers).first(count), batch);
   };
   score(trainer, positions.size(), fill, each);
 }
@@ -161,7 +155,7 @@ void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,
 void StoreScorer::score(Trainer& trainer, std::span<const data::CandidateQuery> questions,
                         const Each& each) const {
   const auto fill = [&](size_t first, size_t count, Batch& batch) {
-    gatherer_.fill(questions.subspan(first, count), batch);
+    data_.gatherer.fill(questions.subspan(first, count), batch);
   };
   score(trainer, questions.size(), fill, each);
 }

@@ -48,7 +48,7 @@ TEST_F(StoreScoringTest, ThePipelineChangesNoBits) {
     const StoreScorer scorer(config);
     std::vector<std::vector<float>> all;
     const auto each = [&](const model::Pass& pass) { all.push_back(pass.predictions); };
-    std::vector<int64_t> positions = scorer.held_out();
+    std::vector<int64_t> positions = scorer.anchors();
     positions.resize(26);
     scorer.score(trainer, positions, each);
     std::vector<data::CandidateQuery> pairs;
