@@ -40,8 +40,7 @@ bool BatchPipeline::fetch(int64_t number) {
   if (balancer_ == nullptr) return true;
   const base::Stage stage("balance");
   trainer_.ranks().balance->set_step(first_step_ + number);
-  balance::Balancer::Pending pending = balancer_->start(to.batch);
-  to.balance = balancer_->finish(to.batch, std::move(pending));
+  to.balance = balancer_->balance(to.batch);
   return true;
 }
 
