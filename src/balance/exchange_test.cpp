@@ -51,6 +51,7 @@ SampleShape shape() {
   SampleShape s;
   s.history = "item";
   s.contextual_tokens = 1;
+  s.pairs = [](int64_t tokens, int64_t) { return tokens * (tokens + 1) / 2; };
   return s;
 }
 constexpr CostWeights kWeights{1000, 3};

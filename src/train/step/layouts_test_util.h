@@ -128,10 +128,7 @@ inline Trained train_layout(comm::World& world, const Layout& layout, int64_t st
   const std::unique_ptr<Source> source = make_source(config, world.rank(), world.size());
   std::unique_ptr<balance::Balancer> balancer;
   if (layout.balance && !ranks.alone()) {
-    balance::SampleShape shape;
-    shape.history = config.model.item.history;
-    shape.candidate = config.model.item.candidate;
-    balancer = std::make_unique<balance::Balancer>(config.balance, shape,
+    balancer = std::make_unique<balance::Balancer>(config.balance, trainer.model().work().shape,
                                                    balance::CostWeights{100, 1}, *ranks.balance);
   }
   Trained trained;
