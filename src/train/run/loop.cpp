@@ -20,14 +20,14 @@
 #include "train/plan/calibration.h"
 #include "train/plan/memory_plan.h"
 #include "train/plan/scaling_model.h"
-#include "train/run/loop_log.h"
+#include "train/run/metrics_log.h"
 #include "train/run/mlperf_log.h"
 #include "train/run/run_folder.h"
-#include "train/run/run_log.h"
 #include "train/run/run_start.h"
 #include "train/run/run_state.h"
 #include "train/run/schedule.h"
 #include "train/run/stop_signals.h"
+#include "train/run/terminal_log.h"
 #include "train/run/watchdog.h"
 #include "train/step/batch_pipeline.h"
 #include "train/step/ranks.h"
@@ -192,8 +192,8 @@ class Loop {
     Watchdog watchdog(config_.train.watchdog_seconds);
     watchdog_ = &watchdog;
     if (folder_) {
-      log_ = std::make_unique<RunLog>(config_, trainer_->model(), device_, *folder_, state_,
-                                      total_samples());
+      log_ = std::make_unique<MetricsLog>(config_, trainer_->model(), device_, *folder_, state_,
+                                          total_samples());
     }
     base::take_stage_seconds();
     since_save_.restart();
@@ -464,7 +464,7 @@ class Loop {
   LifetimeAuc eval_lifetime_;
   EvalSchedule schedule_;
   std::unique_ptr<MlperfLog> mlperf_;
-  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<MetricsLog> log_;
   std::unique_ptr<CheckpointWriter> writer_;
   std::unique_ptr<BatchPipeline> pipeline_, eval_pipeline_;  // while train() runs
   Watchdog* watchdog_ = nullptr;                             // likewise

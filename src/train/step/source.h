@@ -7,7 +7,7 @@
 #include "batch/batch.h"
 #include "data/sample/gather.h"
 #include "data/sample/loader.h"
-#include "data/sample/stream.h"
+#include "data/sample/sample_stream.h"
 #include "data/store/event_store.h"
 #include "data/store/store_verifier.h"
 #include "train/run_config.h"
