@@ -1,7 +1,5 @@
 #include "attention/hstu_attention.h"
 
-#include <algorithm>
-
 #include "attention/backends.h"
 #include "ops/gemm.h"
 
@@ -80,20 +78,6 @@ void hstu_attention_backward(const Exec& exec, const HstuAttentionParams& p, con
   require_cpu(exec, "hstu_attention");
   cpu::backward(exec, p, grad_o, dq, dk, dv);
   sum_columns(exec, p, dq, dk, dv, dbias);
-}
-
-int64_t attention_pairs(std::span<const int64_t> offsets, std::span<const int64_t> num_targets,
-                        const HstuMask& mask) {
-  int64_t pairs = 0;
-  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
-    const int64_t n = offsets[b + 1] - offsets[b];
-    const int64_t targets = num_targets.empty() ? 0 : num_targets[b];
-    for (int64_t i = 0; i < n; ++i) {
-      const HstuMask::Row row = mask.row(i, n, targets);
-      pairs += row.hi - row.lo + std::max<int64_t>(0, i + 1 - row.group_lo);
-    }
-  }
-  return pairs;
 }
 
 }  // namespace segue::attention

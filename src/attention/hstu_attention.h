@@ -48,11 +48,6 @@ void hstu_attention_backward_reference(const HstuAttentionParams& p, const Tenso
 /// tests.
 bool hstu_mask_reference(const HstuMask& mask, int64_t i, int64_t j, int64_t n, int64_t targets);
 
-/// Allowed (query, key) pairs of all sequences; forward FLOPs = 2 * heads * (qk_dim + v_dim) *
-/// pairs.
-int64_t attention_pairs(std::span<const int64_t> offsets, std::span<const int64_t> num_targets,
-                        const HstuMask& mask);
-
 /// The largest call there may be, to know what it takes from the arena before it is made.
 struct AttentionBounds {
   int64_t rows = 0, sequences = 0;

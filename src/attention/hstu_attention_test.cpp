@@ -92,25 +92,36 @@ TEST(HstuMask, PairsAreCountedOneByOne) {
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < n; ++j) expected += mask.allows(i, j, n, targets) ? 1 : 0;
     }
-    const std::vector<int64_t> offsets{0, n};
-    const std::vector<int64_t> num_targets{targets};
-    ASSERT_EQ(attention_pairs(offsets, num_targets, mask), expected);
+    ASSERT_EQ(mask.pairs(n, targets), expected)
+        << "n " << n << " targets " << targets << " context " << mask.contextual_len << " window "
+        << mask.window << " min_full " << mask.min_full << " group " << mask.target_group;
   });
 }
 
-TEST(HstuMask, PairsOfContextHistoryAndTargets) {
-  for (int64_t c : {1, 3, 8}) {
-    for (int64_t h : {0, 1, 20}) {
-      for (int64_t t : {0, 1, 5}) {
-        const std::vector<int64_t> offsets{0, c + h + t, 2 * (c + h + t)};
-        const std::vector<int64_t> targets{t, t};
-        const int64_t one = c * (c + h) + c * h + h * (h + 1) / 2 + t * (c + h) + t;
-        EXPECT_EQ(attention_pairs(offsets, targets, {.contextual_len = c}), 2 * one);
+/// Too many for one by one: row by row.
+TEST(HstuMask, PairsOfLongSequences) {
+  for (const HstuMask mask : {HstuMask{}, HstuMask{.contextual_len = 6},
+                              HstuMask{.contextual_len = 6, .window = 700, .target_group = 3},
+                              HstuMask{.window = 700, .min_full = 90}}) {
+    for (const int64_t targets : {0, 1, 200}) {
+      const int64_t n = 5000;
+      int64_t expected = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        const HstuMask::Row row = mask.row(i, n, targets);
+        expected += row.hi - row.lo + std::max<int64_t>(0, i + 1 - row.group_lo);
       }
+      EXPECT_EQ(mask.pairs(n, targets), expected) << mask.window << ", " << targets;
     }
   }
-  const std::vector<int64_t> offsets{0, 10};
-  EXPECT_EQ(attention_pairs(offsets, {}, {}), 55);
+}
+
+/// The published operation count is 4 N D pairs less half the diagonal of the history.
+TEST(HstuMask, PairsAgreeWithThePublishedCount) {
+  const HstuMask mask{.contextual_len = 6};
+  const int64_t history = 1000 - 6 - 200;
+  const double pairs = static_cast<double>(mask.pairs(1000, 200));
+  const double attention = 4.0 * 4 * 128 * (pairs - static_cast<double>(history) / 2);
+  EXPECT_EQ(attention * 3.5, 3'476'350'976.0);
 }
 
 // ---- problems

@@ -60,6 +60,26 @@ struct BasicHstuMask {
     return row(i, n, targets).sees(i, j);
   }
 
+  /// Pairs (row, column that it sees) of all n rows; forward FLOPs are 2 * heads * (qk_dim + v_dim)
+  /// times as many.
+  Int pairs(Int n, Int targets) const {
+    const auto sum_to = [](Int last) { return last * (last + 1) / 2; };
+    const Int history_end = n - targets;
+    const Int rest = targets % target_group;
+    const Int own_group = targets / target_group * sum_to(target_group) + sum_to(rest);
+    if (history_end < contextual_len) return history_end + own_group;
+    const Int history = sum_to(history_end) - sum_to(contextual_len);
+    const Int all = (contextual_len + targets) * history_end + history + own_group;
+    if (window == 0) return all;
+    // Row i loses i - window columns, from the first that the window cuts to the last.
+    const Int shift = contextual_len > 0 ? contextual_len - 1 : 0;
+    const Int first = shift + window + 1 > contextual_len ? shift + window + 1 : contextual_len;
+    const Int end = min_full > 0 ? history_end - min_full : history_end;
+    Int lost = first < end ? sum_to(end - window - 1) - sum_to(first - window - 1) : 0;
+    if (min_full == 0 && first <= history_end) lost += targets * (history_end - window);
+    return all - lost;
+  }
+
   /// What a run of rows sees together: every row sees [max_lo, min_hi), none sees anything outside
   /// of [min_lo, max_hi) and [own_lo, last row]. Empty parts have begin >= end.
   struct Rows {

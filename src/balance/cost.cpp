@@ -11,26 +11,6 @@
 namespace segue::balance {
 namespace {
 
-/// first + (first + 1) + ... + (last - 1)
-int64_t sum_of_range(int64_t first, int64_t last) {
-  return last <= first ? 0 : (first + last - 1) * (last - first) / 2;
-}
-
-/// Pairs that the window takes away from the rows after the contextual prefix.
-int64_t pairs_outside_window(const SampleShape& shape, int64_t contextual, int64_t history,
-                             int64_t targets) {
-  if (shape.window <= 0) return 0;
-  const int64_t end = contextual + history;
-  // The contextual prefix counts as one place.
-  const int64_t shift = contextual > 0 ? contextual - 1 : 0;
-  // Row i sees the columns i - window ... i - 1 and itself.
-  const int64_t first = std::max(contextual, shift + shape.window + 1);
-  const int64_t last = shape.min_full > 0 ? end - shape.min_full : end;
-  int64_t lost = sum_of_range(first - shape.window, last - shape.window);
-  if (shape.min_full <= 0 && end - shift > shape.window) lost += targets * (end - shape.window);
-  return lost;
-}
-
 double squared_error(std::span<const Timing> timings, double token, double pair) {
   double sum = 0;
   for (const Timing& t : timings) {
@@ -42,20 +22,18 @@ double squared_error(std::span<const Timing> timings, double token, double pair)
 
 }  // namespace
 
-int64_t attention_pairs(const SampleShape& shape, int64_t contextual, int64_t history,
-                        int64_t targets) {
-  const int64_t c = shape.contextual_mask ? contextual : 0;
-  const int64_t h = history + contextual - c;
-  const int64_t group = std::max<int64_t>(1, shape.target_group);
-  const int64_t rest = targets % group;
-  const int64_t among_targets = targets / group * (group * (group + 1) / 2) + rest * (rest + 1) / 2;
-  return c * (c + h) + c * h + h * (h + 1) / 2 + targets * (c + h) + among_targets -
-         pairs_outside_window(shape, c, h, targets);
-}
-
 int64_t reference_cost(int64_t tokens, int64_t heads, int64_t head_dim) {
   const int64_t width = heads * head_dim;
   return 10 * tokens * width * width + 4 * heads * width * tokens * tokens;
+}
+
+SampleCost sample_cost(const SampleShape& shape, int64_t events, int64_t targets,
+                       const CostWeights& weights) {
+  const int64_t tokens = shape.contextual_tokens + events * shape.tokens_per_event + targets;
+  const int64_t pairs = shape.pairs ? shape.pairs(tokens, targets) : 0;
+  return {std::llround(weights.token_ps * static_cast<double>(tokens) +
+                       weights.pair_ps * static_cast<double>(pairs)),
+          tokens};
 }
 
 std::vector<SampleCost> sample_costs(const Batch& batch, const SampleShape& shape, CostKind kind,
@@ -66,16 +44,12 @@ std::vector<SampleCost> sample_costs(const Batch& batch, const SampleShape& shap
                                                : batch.offsets(batch.column(shape.candidate));
   std::vector<SampleCost> costs(static_cast<size_t>(batch.num_samples()));
   for (size_t b = 0; b < costs.size(); ++b) {
-    const int64_t h = (history[b + 1] - history[b]) * shape.tokens_per_event;
-    const int64_t t = targets.empty() ? 0 : targets[b + 1] - targets[b];
-    costs[b].tokens = shape.contextual_tokens + h + t;
+    const int64_t events = history[b + 1] - history[b];
+    costs[b] =
+        sample_cost(shape, events, targets.empty() ? 0 : targets[b + 1] - targets[b], weights);
     if (kind == CostKind::kReference) {
-      costs[b].cost = reference_cost(h, shape.heads, shape.head_dim);
-      continue;
+      costs[b].cost = reference_cost(events * shape.tokens_per_event, shape.heads, shape.head_dim);
     }
-    const auto pairs = static_cast<double>(attention_pairs(shape, shape.contextual_tokens, h, t));
-    costs[b].cost = std::llround(weights.token_ps * static_cast<double>(costs[b].tokens) +
-                                 weights.pair_ps * pairs);
   }
   return costs;
 }

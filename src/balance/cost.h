@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -9,26 +10,19 @@
 
 namespace segue::balance {
 
-/// Where a sample's tokens come from and who may look at whom; made by the caller from its model.
+/// Where a sample's tokens come from and how many pairs of them there are; a model says.
 struct SampleShape {
   std::string history;    // column whose lengths count events
   std::string candidate;  // column whose lengths count targets; empty: no targets
   int64_t contextual_tokens = 0;
   int64_t tokens_per_event = 1;  // 2: item and action tokens take turns
 
-  // The attention mask.
-  bool contextual_mask = false;  // contextual rows see all history; off: they are history
-  int64_t window = 0;            // 0: unlimited
-  int64_t min_full = 0;          // last rows of history without a window
-  int64_t target_group = 1;
+  /// Pairs of so many tokens, targets among them, that see each other. Null: there are none.
+  std::function<int64_t(int64_t tokens, int64_t targets)> pairs;
 
   // Of the reference formula alone.
   int64_t heads = 1, head_dim = 1;
 };
-
-/// Allowed (query, key) pairs of a sequence of `contextual` + `history` + `targets` tokens.
-int64_t attention_pairs(const SampleShape& shape, int64_t contextual, int64_t history,
-                        int64_t targets);
 
 /// Time of one sample, forward and backward: weights times tokens and pairs. Picoseconds, so that
 /// whole numbers are fine enough and costs can be compared exactly on every rank.
@@ -49,6 +43,9 @@ struct SampleCost {
   int64_t cost = 0;
   int64_t tokens = 0;
 };
+/// Of a sample of these lengths, calibrated.
+SampleCost sample_cost(const SampleShape& shape, int64_t events, int64_t targets,
+                       const CostWeights& weights);
 /// One per sample; a sample without tokens costs 0 and is a sample all the same.
 std::vector<SampleCost> sample_costs(const Batch& batch, const SampleShape& shape, CostKind kind,
                                      const CostWeights& weights);

@@ -22,64 +22,6 @@ TEST(CostTest, ReferenceFormulaGivesItsPublishedValues) {
   }
 }
 
-/// Row by row, from the description of the mask.
-int64_t count_pairs(const SampleShape& s, int64_t context, int64_t history, int64_t targets) {
-  const int64_t c = s.contextual_mask ? context : 0;
-  const int64_t end = context + history;
-  int64_t pairs = 0;
-  for (int64_t i = 0; i < end + targets; ++i) {
-    if (i < c) {
-      pairs += end;
-      continue;
-    }
-    const bool target = i >= end;
-    const int64_t before = target ? end : i;
-    const bool full = s.window == 0 || (s.min_full > 0 && before >= end - s.min_full);
-    for (int64_t j = 0; j < before; ++j) {
-      // The prefix counts as one place: 0. A window that reaches it reaches all of it.
-      const int64_t place = before - (c > 0 ? c - 1 : 0);
-      pairs += full || place <= s.window || j >= before - s.window;
-    }
-    pairs += target ? (i - end) % s.target_group + 1 : 1;
-  }
-  return pairs;
-}
-
-TEST(CostTest, PairsAreThoseOfTheMask) {
-  for (const bool mask : {false, true}) {
-    for (const int64_t window : {0, 1, 5, 100}) {
-      for (const int64_t min_full : {0, 3}) {
-        for (const int64_t group : {1, 3}) {
-          SampleShape s;
-          s.contextual_mask = mask;
-          s.window = window;
-          s.min_full = min_full;
-          s.target_group = group;
-          for (const int64_t c : {0, 1, 4}) {
-            for (const int64_t h : {0, 1, 2, 9, 30}) {
-              for (const int64_t t : {0, 1, 7}) {
-                EXPECT_EQ(attention_pairs(s, c, h, t), count_pairs(s, c, h, t))
-                    << mask << " window " << window << " full " << min_full << " group " << group
-                    << ": " << c << " " << h << " " << t;
-              }
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-/// The published operation count is 4 N D pairs less half the diagonal of the history.
-TEST(CostTest, PairsAgreeWithThePublishedCount) {
-  SampleShape s;
-  s.contextual_mask = true;
-  const int64_t h = 1000 - 6 - 200;
-  const double pairs = static_cast<double>(attention_pairs(s, 6, h, 200));
-  const double attention = 4.0 * 4 * 128 * (pairs - static_cast<double>(h) / 2);
-  EXPECT_EQ(attention * 3.5, 3'476'350'976.0);
-}
-
 Batch batch_of(const std::vector<std::pair<int64_t, int64_t>>& lengths) {
   Batch batch;
   const int history = batch.add_group("history");
@@ -102,6 +44,7 @@ TEST(CostTest, CostsOfABatch) {
   shape.candidate = "next";
   shape.contextual_tokens = 2;
   shape.tokens_per_event = 2;
+  shape.pairs = [](int64_t tokens, int64_t targets) { return 100 * tokens + targets; };
   shape.heads = 4;
   shape.head_dim = 256;
   const Batch batch = batch_of({{3, 1}, {0, 0}, {64, 2}});
@@ -109,12 +52,14 @@ TEST(CostTest, CostsOfABatch) {
       sample_costs(batch, shape, CostKind::kCalibrated, {1000, 10});
   ASSERT_EQ(costs.size(), 3u);
   EXPECT_EQ(costs[0].tokens, 2 + 6 + 1);
-  EXPECT_EQ(costs[0].cost, 9 * 1000 + 10 * (8 * 9 / 2 + 8 + 1));
+  EXPECT_EQ(costs[0].cost, 9 * 1000 + 10 * (900 + 1));
   EXPECT_EQ(costs[1].tokens, 2);
   const std::vector<SampleCost> published = sample_costs(batch, shape, CostKind::kReference, {});
   EXPECT_EQ(published[2].cost, 1'610'612'736);
   EXPECT_EQ(published[1].cost, 0);
   EXPECT_TRUE(sample_costs(batch_of({}), shape, CostKind::kCalibrated, {1, 1}).empty());
+  shape.pairs = nullptr;  // a model without attention
+  EXPECT_EQ(sample_costs(batch, shape, CostKind::kCalibrated, {1000, 10})[0].cost, 9 * 1000);
   shape.history = "itme";
   const auto error = base::error_of([&] { sample_costs(batch, shape, CostKind::kReference, {}); });
   EXPECT_EQ(error->code(), ErrorCode::kNotFound);

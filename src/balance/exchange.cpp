@@ -81,19 +81,15 @@ struct Balancer::State {
     int64_t place = 0;  // among the samples of its rank
   };
   std::vector<Sample> samples;
-  int64_t held = 0;  // samples of this rank
-  std::future<std::vector<std::vector<int64_t>>> partition;
   BalanceStats stats;
-  double partition_ms = 0;  // written by the thread, read after it is done
 
-  // Known when the partition is: places in this rank's batch that go to each rank, and samples
-  // that this rank gets from each.
+  // Places in this rank's batch that go to each rank, and samples that this rank gets from each.
   std::vector<std::vector<int64_t>> send;
   std::vector<int64_t> receive;  // counts
   std::vector<int64_t> mine;     // numbers into samples, ascending
 
   void read(const std::vector<std::vector<std::byte>>& messages);
-  void decide(int rank, const std::vector<std::vector<int64_t>>& ranks);
+  void decide(int rank, int num_ranks, PartitionMode mode);
   /// Samples that stayed are in the order of their numbers.
   bool in_order() const {
     return std::ranges::is_sorted(
@@ -113,7 +109,16 @@ void Balancer::State::read(const std::vector<std::vector<std::byte>>& messages) 
   std::ranges::stable_sort(samples, {}, &Sample::number);
 }
 
-void Balancer::State::decide(int rank, const std::vector<std::vector<int64_t>>& ranks) {
+void Balancer::State::decide(int rank, int num_ranks, PartitionMode mode) {
+  const base::Stopwatch watch;
+  std::vector<int64_t> costs;
+  std::vector<int32_t> origins;
+  for (const Sample& s : samples) {
+    costs.push_back(s.cost);
+    origins.push_back(s.rank);
+  }
+  const std::vector<std::vector<int64_t>> ranks = partition(costs, origins, num_ranks, {mode});
+  stats.partition_ms = watch.seconds() * 1e3;
   const size_t size = ranks.size();
   send.resize(size);
   receive.assign(size, 0);
@@ -138,12 +143,6 @@ void Balancer::State::decide(int rank, const std::vector<std::vector<int64_t>>& 
   stats.before = imbalance(before);
   stats.after = imbalance(after);
 }
-
-Balancer::Pending::Pending() = default;
-Balancer::Pending::Pending(Pending&&) noexcept = default;
-Balancer::Pending& Balancer::Pending::operator=(Pending&&) noexcept = default;
-Balancer::Pending::~Pending() = default;
-Balancer::~Balancer() = default;
 
 Balancer::Balancer(const BalanceConfig& config, SampleShape shape, CostWeights weights,
                    comm::Communicator& group)
@@ -185,40 +184,13 @@ std::vector<std::vector<std::byte>> Balancer::gather(const Batch& batch, State& 
   return all;
 }
 
-Balancer::Pending Balancer::start(const Batch& batch) {
-  Pending pending;
-  pending.state_ = std::make_unique<State>();
-  State* const state = pending.state_.get();
-  state->held = batch.num_samples();
-  state->read(gather(batch, *state));
-  const int64_t ranks = group_.size();
-  // The thread sees only its own state; what it throws comes out of the future.
-  state->partition = std::async(std::launch::async, [state, ranks, mode = config_.mode] {
-    const base::Stopwatch watch;
-    std::vector<int64_t> costs;
-    std::vector<int32_t> origins;
-    for (const State::Sample& s : state->samples) {
-      costs.push_back(s.cost);
-      origins.push_back(s.rank);
-    }
-    std::vector<std::vector<int64_t>> result = partition(costs, origins, ranks, {mode});
-    state->partition_ms = watch.seconds() * 1e3;
-    return result;
-  });
-  return pending;
-}
-
-BalanceStats Balancer::finish(Batch& batch, Pending pending) {
-  SEGUE_ASSERT(pending.state_ != nullptr, "a batch is finished once, after it was started");
-  State& state = *pending.state_;
-  const base::Stopwatch watch;
-  state.decide(group_.rank(), state.partition.get());
-  state.stats.partition_ms = state.partition_ms;
-  state.stats.wait_ms = watch.seconds() * 1e3;
-  SEGUE_ASSERT(state.held == batch.num_samples(), "what was started is what is finished");
+BalanceStats Balancer::balance(Batch& batch) {
+  State state;
+  state.read(gather(batch, state));
+  state.decide(group_.rank(), group_.size(), config_.mode);
 
   // Every rank knows whether anything moves at all.
-  const base::Stopwatch exchange_watch;
+  const base::Stopwatch watch;
   if (state.stats.samples_moved > 0) {
     exchange_lengths(batch, state);
     exchange_values(batch, state);
@@ -226,7 +198,7 @@ BalanceStats Balancer::finish(Batch& batch, Pending pending) {
         sent_lengths_.size() * static_cast<int64_t>(sizeof(int64_t)) + sent_values_.size();
   }
   if (state.stats.samples_moved > 0 || !state.in_order()) assemble(batch, state);
-  state.stats.exchange_ms = exchange_watch.seconds() * 1e3;
+  state.stats.exchange_ms = watch.seconds() * 1e3;
   return std::move(state.stats);
 }
 

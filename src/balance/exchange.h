@@ -2,8 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <future>
-#include <memory>
 #include <span>
 #include <vector>
 
@@ -21,51 +19,28 @@ struct BalanceStats {
   int64_t samples = 0, samples_moved = 0;            // of all ranks
   int64_t bytes_sent = 0;                            // by this rank, lengths and values
   double gather_ms = 0;                              // costs of all ranks
-  double partition_ms = 0;                           // on a thread of its own
-  double wait_ms = 0;                                // finish() waited for the partition
+  double partition_ms = 0;                           // who gets what
   double exchange_ms = 0;                            // samples on their way
 };
 
-/// Deals the samples of a step to the ranks anew, so that all of them have the same work. Two calls
-/// per batch: start() tells everyone what there is and lets a thread decide, finish() moves
-/// samples. What lies between them hides the decision; several batches may be under way, and are
-/// finished in the order in which they were started. The caller makes both calls of all batches
-/// from one thread: they are collective.
+/// Partitions the samples of a step between the ranks anew, so that all of them have the same work.
 ///
 /// Who gets what depends on costs and sample numbers, and only ties of residence on where samples
 /// were. Any number of samples is legal on any rank, also none.
 class Balancer {
-  struct State;
-
  public:
-  /// A batch between start() and finish().
-  class Pending {
-   public:
-    Pending();
-    Pending(Pending&&) noexcept;
-    Pending& operator=(Pending&&) noexcept;
-    ~Pending();
-
-   private:
-    friend class Balancer;
-    std::unique_ptr<State> state_;
-  };
-
   /// `group` outlives the balancer and is used by nobody else. `weights` are those of calibrated
   /// costs unless the config has its own.
   Balancer(const BalanceConfig& config, SampleShape shape, CostWeights weights,
            comm::Communicator& group);
-  ~Balancer();
 
-  /// The samples of `batch` must not change until it is finished. Error(kPeer) when a rank is gone
-  /// or has a batch of another schema or step.
-  Pending start(const Batch& batch);
-
-  /// Exchanges the samples of `batch`, the one that was started: afterwards it has this rank's,
-  /// ascending by sample number. Its old memory is kept for the next one.
-  BalanceStats finish(Batch& batch, Pending pending);
+  /// Exchanges the samples of `batch`: afterwards it has this rank's, ascending by sample number.
+  /// Its old memory is kept for the next one. Collective. Error(kPeer) when a rank is gone or has a
+  /// batch of another schema or step.
+  BalanceStats balance(Batch& batch);
 
  private:
+  struct State;
   std::vector<std::vector<std::byte>> gather(const Batch& batch, State& state);
   void exchange_lengths(const Batch& batch, const State& state);
   void exchange_values(const Batch& batch, const State& state);

@@ -51,6 +51,7 @@ SampleShape shape() {
   SampleShape s;
   s.history = "item";
   s.contextual_tokens = 1;
+  s.pairs = [](int64_t tokens, int64_t) { return tokens * (tokens + 1) / 2; };
   return s;
 }
 constexpr CostWeights kWeights{1000, 3};
@@ -90,9 +91,8 @@ struct Result {
   std::vector<BalanceStats> stats;
 };
 
-/// Balances all deals on the same balancers, `ahead` of them under way at a time.
-std::vector<Result> balance(const std::vector<Deal>& deals, const BalanceConfig& config,
-                            size_t ahead) {
+/// Balances all deals on the same balancers.
+std::vector<Result> balance(const std::vector<Deal>& deals, const BalanceConfig& config) {
   const size_t ranks = deals.front().size();
   std::vector<Result> results(deals.size());
   for (Result& r : results) {
@@ -103,20 +103,13 @@ std::vector<Result> balance(const std::vector<Deal>& deals, const BalanceConfig&
     const auto group = world.open("balance");
     const auto rank = static_cast<size_t>(world.rank());
     Balancer balancer(config, shape(), kWeights, *group);
-    std::vector<Batch> batches;
-    for (size_t d = 0; d < deals.size(); ++d) batches.push_back(make_batch());
-    std::vector<Balancer::Pending> pending(deals.size());
-    for (size_t d = 0; d < deals.size() + ahead; ++d) {
-      if (d < deals.size()) {
-        for (const auto& [number, length] : deals[d][rank]) add_sample(batches[d], number, length);
-        batches[d].global_samples = 77;
-        pending[d] = balancer.start(batches[d]);
-      }
-      if (d < ahead) continue;
-      const size_t done = d - ahead;
-      results[done].stats[rank] = balancer.finish(batches[done], std::move(pending[done]));
-      EXPECT_EQ(batches[done].global_samples, 77);
-      results[done].ranks[rank] = read_samples(batches[done]);
+    for (size_t d = 0; d < deals.size(); ++d) {
+      Batch batch = make_batch();
+      for (const auto& [number, length] : deals[d][rank]) add_sample(batch, number, length);
+      batch.global_samples = 77;
+      results[d].stats[rank] = balancer.balance(batch);
+      EXPECT_EQ(batch.global_samples, 77);
+      results[d].ranks[rank] = read_samples(batch);
     }
   });
   return results;
@@ -157,23 +150,12 @@ TEST(BalancerTest, EverySampleArrivesOnceWithItsContent) {
     std::mt19937_64 random(ranks);
     std::vector<Deal> deals;
     for (int i = 0; i < 40; ++i) deals.push_back(random_deal(random, ranks));
-    for (const size_t ahead : {0, 2}) {
-      const std::vector<Result> results = balance(deals, {}, ahead);
-      for (size_t d = 0; d < deals.size(); ++d) {
-        SCOPED_TRACE(testing::Message() << ranks << " ranks, deal " << d << ", ahead " << ahead);
-        expect_same_samples(deals[d], results[d]);
-      }
+    const std::vector<Result> results = balance(deals, {});
+    for (size_t d = 0; d < deals.size(); ++d) {
+      SCOPED_TRACE(testing::Message() << ranks << " ranks, deal " << d);
+      expect_same_samples(deals[d], results[d]);
     }
   }
-}
-
-TEST(BalancerTest, WhoGetsWhatDoesNotDependOnHowManyAreUnderWay) {
-  std::mt19937_64 random(9);
-  std::vector<Deal> deals;
-  for (int i = 0; i < 10; ++i) deals.push_back(random_deal(random, 3));
-  const std::vector<Result> one = balance(deals, {}, 0);
-  const std::vector<Result> three = balance(deals, {}, 3);
-  for (size_t d = 0; d < deals.size(); ++d) EXPECT_EQ(one[d].ranks, three[d].ranks) << d;
 }
 
 TEST(BalancerTest, EvensOutAndSaysSo) {
@@ -182,7 +164,7 @@ TEST(BalancerTest, EvensOutAndSaysSo) {
   for (int64_t i = 0; i < 32; ++i) {
     deal[static_cast<size_t>(i / 8)].emplace_back(i, i < 8 ? 400 + i : 10 + i);
   }
-  const Result r = balance({deal}, {}, 0).front();
+  const Result r = balance({deal}, {}).front();
   for (const BalanceStats& s : r.stats) {
     EXPECT_GT(s.before.over_mean, 3);
     EXPECT_LT(s.after.over_mean, 1.02);
@@ -207,7 +189,7 @@ TEST(BalancerTest, EvensOutAndSaysSo) {
 TEST(BalancerTest, NothingMovesWhenAllIsEven) {
   Deal deal(3);
   for (int64_t i = 0; i < 12; ++i) deal[static_cast<size_t>(i / 4)].emplace_back(i, 20 + i % 4);
-  const Result r = balance({deal}, {}, 0).front();
+  const Result r = balance({deal}, {}).front();
   for (size_t q = 0; q < deal.size(); ++q) {
     EXPECT_LE(r.stats[q].after.over_mean, 1.005);
     EXPECT_EQ(r.stats[q].samples_moved, 0);
@@ -220,7 +202,7 @@ TEST(BalancerTest, NoSamplesAnywhere) {
   for (const PartitionMode mode : {PartitionMode::kRefined, PartitionMode::kReference}) {
     BalanceConfig config;
     config.mode = mode;
-    const Result r = balance({nothing, nothing}, config, 1).front();
+    const Result r = balance({nothing, nothing}, config).front();
     EXPECT_EQ(r.stats[0].samples, 0);
     EXPECT_EQ(r.stats[0].after.over_mean, 1);
   }
@@ -233,7 +215,7 @@ TEST(BalancerTest, ReferenceModeGivesTheHeaviestSetToTheFirstRank) {
   Deal deal(2);
   const int64_t lengths[] = {8, 7, 6, 5, 4, 3, 2, 1};
   for (int64_t i = 0; i < 8; ++i) deal[static_cast<size_t>(i / 4)].emplace_back(i, lengths[i]);
-  const Result r = balance({deal}, config, 0).front();
+  const Result r = balance({deal}, config).front();
   std::vector<int64_t> loads;
   for (const Samples& rank : r.ranks) {
     int64_t& load = loads.emplace_back(0);
@@ -251,7 +233,7 @@ void expect_refused_by_all(const std::function<void(Batch&)>& change) {
     Balancer balancer({}, shape(), kWeights, *group);
     Batch batch = make_batch();
     if (world.rank() == 1) change(batch);
-    const auto error = base::error_of([&] { balancer.start(batch); });
+    const auto error = base::error_of([&] { balancer.balance(batch); });
     const std::lock_guard hold(lock);
     refused += error && error->code() == ErrorCode::kPeer;
   });

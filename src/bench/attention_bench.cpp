@@ -162,7 +162,7 @@ class AttentionBench {
     const Tensor dq = part(duvqk, 2), dk = part(duvqk, 3), dv = part(duvqk, 1);
 
     Result r = described(cell, dtype, offsets);
-    const double forward = flops(p, cell, width);
+    const double forward = flops(p, width);
     CellRates rates;
     r.name = "attention forward";
     r.flop = forward;
@@ -200,14 +200,13 @@ class AttentionBench {
 
   /// Half of every score matrix counts, whatever the mask: what others count. Windows do much less;
   /// theirs are counted by pairs.
-  static double flops(const attention::HstuAttentionParams& p, const Cell& cell, int64_t width) {
+  static double flops(const attention::HstuAttentionParams& p, int64_t width) {
     double pairs = 0;
     for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
-      const auto n = static_cast<double>(p.offsets[b + 1] - p.offsets[b]);
-      pairs += n * n / 2;
-    }
-    if (parse_mask(cell.mask).window > 0) {
-      pairs = static_cast<double>(attention::attention_pairs(p.offsets, p.num_targets, p.mask));
+      const int64_t n = p.offsets[b + 1] - p.offsets[b];
+      const int64_t targets = p.num_targets.empty() ? 0 : p.num_targets[b];
+      pairs += p.mask.window > 0 ? static_cast<double>(p.mask.pairs(n, targets))
+                                 : static_cast<double>(n) * static_cast<double>(n) / 2;
     }
     return 4.0 * static_cast<double>(width) * pairs;
   }

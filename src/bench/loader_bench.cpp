@@ -14,7 +14,7 @@
 #include "base/rng.h"
 #include "bench/bench.h"
 #include "data/sample/gather.h"
-#include "data/sample/stream.h"
+#include "data/sample/sample_stream.h"
 #include "data/store/store_writer.h"
 #include "data/synth/distribution.h"
 #include "data/synth/draw.h"

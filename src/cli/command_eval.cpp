@@ -22,8 +22,7 @@ struct EvalArguments {
 void eval(const EvalArguments& arguments) {
   train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
   const train::StoreScorer scorer(model.config);
-  const std::vector<int64_t> positions =
-      arguments.window ? scorer.window(*arguments.window) : scorer.held_out();
+  const std::vector<int64_t> positions = scorer.anchors(arguments.window);
   const train::Evaluation e = train::evaluate(model, scorer, positions);
 
   FactSheet sheet;

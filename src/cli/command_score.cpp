@@ -174,8 +174,7 @@ void score(const ScoreArguments& arguments) {
     columns[2].integers.push_back(time);
   };
   if (arguments.pairs.empty()) {
-    const std::vector<int64_t> positions =
-        arguments.window ? scorer.window(*arguments.window) : scorer.held_out();
+    const std::vector<int64_t> positions = scorer.anchors(arguments.window);
     for (const int64_t p : positions) {
       const auto at = static_cast<size_t>(p);
       put(store.users()[at], store.items()[at], store.timestamps()[at]);

@@ -95,7 +95,7 @@ int train_ranks(const train::RunConfig& config, int64_t ranks, const std::string
 /// What is wrong with a command line or a config is wrong on all ranks, as a rule. The first one
 /// says it and ends, whereupon mpirun ends the others before they have spoken; one that is alone
 /// with its error still says it.
-void let_first_rank_speak() {
+void wait_for_first_rank_error() {
   if (comm::read_launch().rank > 0) std::this_thread::sleep_for(std::chrono::seconds(2));
 }
 
@@ -106,7 +106,7 @@ train::RunConfig load_checked(TrainArguments& arguments) {
     train::require_ranks(config, std::max<int64_t>(arguments.ranks, comm::read_launch().ranks));
     return config;
   } catch (const Error&) {
-    let_first_rank_speak();
+    wait_for_first_rank_error();
     throw;
   }
 }

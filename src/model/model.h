@@ -79,8 +79,10 @@ struct PreparedBatch {
   /// of all.
   std::vector<int64_t> maxima;
 
-  // What the trainer adds: numbers of the samples in the global batch, labels of all ranks.
+  // What the trainer adds: numbers of the samples in the global batch; samples and labels of each
+  // rank, labels of all.
   std::vector<int64_t> sample_index;
+  std::vector<int64_t> rank_samples, rank_labels;
   int64_t global_labels = 0;
 
   int64_t samples() const { return static_cast<int64_t>(token_offsets.size()) - 1; }

@@ -118,10 +118,9 @@ SampleWork Ranker::work() const {
   if (c.labels == LabelKind::kCandidates) w.shape.candidate = c.item.candidate;
   w.shape.contextual_tokens = c.contextual_tokens();
   w.shape.tokens_per_event = c.tokens_per_event();
-  w.shape.contextual_mask = c.attention.contextual_mask;
-  w.shape.window = c.attention.window;
-  w.shape.min_full = c.attention.min_full;
-  w.shape.target_group = c.attention.target_group;
+  w.shape.pairs = [mask = c.attention_mask()](int64_t tokens, int64_t targets) {
+    return mask.pairs(tokens, targets);
+  };
   w.shape.heads = c.heads;
   w.shape.head_dim = c.qk_dim;
   const int64_t gate = c.heads * c.v_dim * (c.layer == LayerKind::kConcat ? 3 : 1);

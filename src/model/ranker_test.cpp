@@ -39,6 +39,20 @@ TEST(RankerTest, GradientsOfInterleavedCandidatesWithAllMasks) {
   check_gradients(tiny_masked_config(), tiny_batch());
 }
 
+TEST(RankerTest, PairsOfASampleAreThoseOfItsMask) {
+  for (const ModelConfig& config : {tiny_config(), tiny_masked_config()}) {
+    const TinyRanker f(config);
+    const balance::SampleShape shape = f.ranker.work().shape;
+    const attention::HstuMask mask = config.attention_mask();
+    for (int64_t targets = 0; targets <= 5; ++targets) {
+      const int64_t n = shape.contextual_tokens + 9 + targets;
+      int64_t seen = 0;
+      for (int64_t i = 0; i < n * n; ++i) seen += mask.allows(i / n, i % n, n, targets) ? 1 : 0;
+      EXPECT_EQ(shape.pairs(n, targets), seen) << targets;
+    }
+  }
+}
+
 std::vector<double> all_results(TinyRanker& f, const Pass& pass) {
   std::vector<double> out{pass.loss};
   out.insert(out.end(), pass.logits.begin(), pass.logits.end());

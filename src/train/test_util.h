@@ -69,9 +69,37 @@ inline RunConfig filling_memory(RunConfig c) {
   return c;
 }
 
+/// The same model on a synthetic store of at most 200 users, items and artists.
+inline RunConfig store_config(const std::string& store) {
+  RunConfig c = tiny_config();
+  c.model.item = {"item_id", "item_candidate_id", "item"};
+  c.model.additional = {{"artist_id", "item_candidate_artist_id", "artist"}};
+  c.model.contextual = {{"uid", "user", 1, 0}};
+  c.model.tasks = {{"listen", ops::TaskKind::kBinary, 1, 1.0}};
+  c.sparse.tables.resize(3);
+  for (sparse::TableConfig& table : c.sparse.tables) table.rows = 200;
+  c.data.store = store;
+  c.data.stream.min_history = 4;
+  return c;
+}
+
 inline data::RandomBatches random_batches(const RunConfig& c) {
   return data::RandomBatches(random_schema(*make_model(c), c.sparse), c.data.random_config(),
                              static_cast<uint64_t>(c.train.seed));
+}
+
+/// A step, or a prediction, on a batch that was not prepared ahead.
+inline StepStats step_on(Trainer& trainer, const Batch& batch) {
+  const auto prepared = trainer.model().new_batch();
+  trainer.prepare(batch, *prepared);
+  StepStats stats = trainer.step(*prepared);
+  trainer.stream()->synchronize();  // updates read the prepared batch
+  return stats;
+}
+inline model::Pass predict_on(Trainer& trainer, const Batch& batch) {
+  const auto prepared = trainer.model().new_batch();
+  trainer.prepare(batch, *prepared, sparse::Mode::kEvaluation);
+  return trainer.predict(*prepared);
 }
 
 /// Losses of the first steps of a run.
@@ -83,7 +111,7 @@ inline std::vector<double> losses_of(const RunConfig& config, int64_t steps = 6)
   std::vector<double> losses;
   for (int64_t step = 1; step <= steps; ++step) {
     data.fill(step, batch);
-    losses.push_back(trainer.step(batch).loss);
+    losses.push_back(step_on(trainer, batch).loss);
   }
   return losses;
 }

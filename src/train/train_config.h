@@ -7,7 +7,7 @@
 #include "base/config.h"
 #include "data/sample/gather.h"
 #include "data/sample/loader.h"
-#include "data/sample/stream.h"
+#include "data/sample/sample_stream.h"
 #include "data/store/verified_files.h"
 #include "data/synth/interactions.h"
 #include "data/synth/random_batches.h"

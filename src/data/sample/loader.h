@@ -13,7 +13,7 @@
 #include "base/config.h"
 #include "batch/batch.h"
 #include "data/sample/gather.h"
-#include "data/sample/stream.h"
+#include "data/sample/sample_stream.h"
 
 namespace segue::data {
 

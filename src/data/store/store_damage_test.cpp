@@ -12,7 +12,7 @@
 #include "data/inspect/baselines.h"
 #include "data/inspect/inspect.h"
 #include "data/sample/gather.h"
-#include "data/sample/stream.h"
+#include "data/sample/sample_stream.h"
 #include "data/store/damage_test_util.h"
 #include "data/store/store_verifier.h"
 #include "data/store/store_verify.h"

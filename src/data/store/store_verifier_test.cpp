@@ -13,7 +13,7 @@
 #include "base/test_util.h"
 #include "data/inspect/inspect.h"
 #include "data/sample/gather.h"
-#include "data/sample/stream.h"
+#include "data/sample/sample_stream.h"
 #include "data/store/damage_test_util.h"
 #include "data/store/store_test_util.h"
 #include "data/synth/synth_output.h"

@@ -389,7 +389,7 @@ TEST(CheckpointRanksTest, OneRankScoresWhatSeveralTrained) {
   const data::RandomBatches batches = random_batches(config);
   Batch batch;
   batches.fill(1, batch);
-  trainer.step(batch);
+  step_on(trainer, batch);
   RunState state;
   state.step = 1;
   state.config = base::to_toml(config);
@@ -419,7 +419,7 @@ TEST(CheckpointRanksTest, OneRankScoresWhatSeveralTrained) {
   ASSERT_TRUE(writers[0]->wait().ok());
   const TrainedModel model = open_model(temp_path("run"), {});
   batches.fill(2, batch);
-  const model::Pass wanted = trainer.predict(batch), found = model.trainer->predict(batch);
+  const model::Pass wanted = predict_on(trainer, batch), found = predict_on(*model.trainer, batch);
   EXPECT_EQ(wanted.loss, found.loss);
   EXPECT_TRUE(std::isfinite(wanted.loss));
 }

@@ -326,7 +326,7 @@ TEST(CheckpointModelTest, ModelAndTablesComeBackInAllBits) {
   Batch batch;
   for (int64_t step = 1; step <= 3; ++step) {
     batches.fill(step, batch);
-    trainer.step(batch);
+    step_on(trainer, batch);
   }
   const std::vector<CheckpointArray> arrays =
       model_arrays(trainer.model().parameters(), trainer.tables());

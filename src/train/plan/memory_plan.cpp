@@ -49,7 +49,7 @@ void add_activations(const RunConfig& c, const model::Model& model, Device devic
   plan.switches = model.memory_switches(bounds, c.train.precision, device);
   if (device.is_cpu()) return;
   constexpr double kProducts = 64 * kMib;
-  plan.parts.push_back({Purpose::kBatch, "trained, next, evaluated",
+  plan.parts.push_back({Purpose::kBatch, "2 to train on, 2 to evaluate",
                         kBatchesInFlight * static_cast<double>(model.batch_memory(bounds))});
   plan.parts.push_back({Purpose::kScratch, "of matrix products", kProducts});
 }

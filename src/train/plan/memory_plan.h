@@ -10,8 +10,8 @@
 
 namespace segue::train {
 
-/// On a GPU: one that is trained, the next, and one that is evaluated.
-inline constexpr int kBatchesInFlight = 3;
+/// On a GPU: one that is trained and the next; in an evaluation two more.
+inline constexpr int kBatchesOnDevice = 2, kBatchesInFlight = 2 * kBatchesOnDevice;
 
 /// What a run will take on its device, by purpose, known from the config alone.
 struct MemoryPlan {

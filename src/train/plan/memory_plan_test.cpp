@@ -53,7 +53,7 @@ int64_t peak_of(const RunConfig& c, Device device) {
   Batch batch;
   for (int64_t step = 1; step <= 2; ++step) {
     data.fill(step, batch);
-    trainer.step(batch);
+    step_on(trainer, batch);
   }
   EXPECT_EQ(trainer.arena().capacity(), plan_run(c, device).arena_bytes);
   return trainer.arena().high_water();

@@ -36,14 +36,16 @@ std::map<std::string, double> by_purpose(const MemoryPlan& plan) {
 template <class Look>
 void train_some(const RunConfig& config, Trainer& trainer, const Ranks& ranks, Look look) {
   const std::unique_ptr<Source> source = make_source(config, ranks.rank(), ranks.size());
-  BatchPipeline pipeline(*source, trainer, nullptr, config.parallel.pipeline);
-  pipeline.start(source->first());
+  BatchPipeline pipeline(trainer, sparse::Mode::kTraining, config.parallel.pipeline);
+  BatchPipeline evaluation(trainer, sparse::Mode::kEvaluation, config.parallel.pipeline);
+  source->start(source->first());
+  pipeline.start([&](Batch& batch) { return source->next(batch); });
   for (int step = 0; step < 3; ++step) trainer.step(*pipeline.next()->prepared);
   pipeline.settle();
-  Batch batch;
   source->start_evaluation(-1);
-  source->next_evaluation(batch);
-  trainer.predict(batch);
+  evaluation.start([&](Batch& batch) { return source->next_evaluation(batch); });
+  for (int i = 0; i < 2; ++i) trainer.predict(*evaluation.next()->prepared);
+  evaluation.settle();
   ranks.results->barrier().throw_if_failed();
   look();
   ranks.results->barrier().throw_if_failed();
@@ -131,7 +133,7 @@ TEST(DISABLED_MemoryRank, Run) {
   const auto layout = std::ranges::find_if(all, [&](const Layout& l) { return l.name() == name; });
   ASSERT_NE(layout, all.end()) << name;
   RunConfig config = memory_config(*layout, /*scale=*/50);
-  config.parallel.pipeline = Pipeline::kOn;  // three batches at once, as planned
+  config.parallel.pipeline = Pipeline::kOn;  // four batches at once, as planned
   config.train.device = "cuda";
   const std::unique_ptr<comm::World> world = comm::join_world(comm::CommConfig{});
   const Device device = Device::cuda(world->local_rank() % cuda_device_count());

@@ -54,10 +54,9 @@ Loads draw(const RunConfig& config, const Cluster& cluster, const SimulationConf
            int64_t samples, int64_t number) {
   const data::Sampler sampler(lengths_of(config, rates));
   const model::SampleWork work = make_model(config)->work();
-  const balance::SampleShape& shape = work.shape;
   const balance::CostWeights weights = cost_weights(work, rates);
   const int64_t most = longest_history(config);
-  const int64_t targets = shape.candidate.empty() ? 0 : kStoreCandidates;
+  const int64_t targets = work.shape.candidate.empty() ? 0 : kStoreCandidates;
   std::vector<int64_t> costs;
   std::vector<int32_t> origins;
   std::vector<int64_t> loads(static_cast<size_t>(cluster.ranks), 0);
@@ -66,11 +65,7 @@ Loads draw(const RunConfig& config, const Cluster& cluster, const SimulationConf
   for (int64_t i = 0; i < samples; ++i) {
     const int64_t drawn = sampler(key, static_cast<uint64_t>(i));
     const int64_t events = most > 0 ? std::min(drawn, most) : drawn;
-    const int64_t history = events * shape.tokens_per_event;
-    const double tokens = static_cast<double>(shape.contextual_tokens + history + targets);
-    const auto pairs = static_cast<double>(
-        balance::attention_pairs(shape, shape.contextual_tokens, history, targets));
-    costs.push_back(std::llround(weights.token_ps * tokens + weights.pair_ps * pairs));
+    costs.push_back(balance::sample_cost(work.shape, events, targets, weights).cost);
     origins.push_back(static_cast<int32_t>(i * cluster.ranks / samples));
     loads[static_cast<size_t>(origins.back())] += costs.back();
     result.events += static_cast<double>(events) / static_cast<double>(samples);

@@ -14,6 +14,7 @@
 #include "train/run/loop.h"
 #include "train/run/loop_test_util.h"
 #include "train/step/trainer.h"
+#include "train/test_util.h"
 
 namespace segue::train {
 namespace {
@@ -142,7 +143,7 @@ TEST(DlrmPlanTest, StepsStayBelowThePlan) {
   const data::Interactions log(c.data.interactions, 1);
   Batch batch;
   log.fill(0, c.data.batch_size, batch);
-  trainer.step(batch);
+  step_on(trainer, batch);
   const model::StepMemory plan = step_memory(c, Device::cpu());
   const int64_t counted = plan.rows + plan.kept + plan.working;
   EXPECT_LE(trainer.arena().high_water(), counted + counted / 5);

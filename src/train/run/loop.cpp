@@ -20,14 +20,14 @@
 #include "train/plan/calibration.h"
 #include "train/plan/memory_plan.h"
 #include "train/plan/scaling_model.h"
-#include "train/run/loop_log.h"
+#include "train/run/metrics_log.h"
 #include "train/run/mlperf_log.h"
 #include "train/run/run_folder.h"
-#include "train/run/run_log.h"
 #include "train/run/run_start.h"
 #include "train/run/run_state.h"
 #include "train/run/schedule.h"
 #include "train/run/stop_signals.h"
+#include "train/run/terminal_log.h"
 #include "train/run/watchdog.h"
 #include "train/step/batch_pipeline.h"
 #include "train/step/ranks.h"
@@ -118,6 +118,7 @@ class Loop {
       mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
     }
     trainer_ = std::make_unique<Trainer>(config_, device_, ranks_, plan_);
+    trainer_->set_wish([this] { return wish(); });
     open_source();
     schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
     if (checkpoint_) {
@@ -191,14 +192,17 @@ class Loop {
     Watchdog watchdog(config_.train.watchdog_seconds);
     watchdog_ = &watchdog;
     if (folder_) {
-      log_ = std::make_unique<RunLog>(config_, trainer_->model(), device_, *folder_, state_,
-                                      total_samples());
+      log_ = std::make_unique<MetricsLog>(config_, trainer_->model(), device_, *folder_, state_,
+                                          total_samples());
     }
     base::take_stage_seconds();
     since_save_.restart();
-    pipeline_ = std::make_unique<BatchPipeline>(*source_, *trainer_, balancer_.get(),
-                                                config_.parallel.pipeline);
-    pipeline_->start(state_.next);
+    pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kTraining,
+                                                config_.parallel.pipeline, balancer_.get());
+    eval_pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kEvaluation,
+                                                     config_.parallel.pipeline);
+    source_->start(state_.next);
+    pipeline_->start([this](Batch& batch) { return source_->next(batch); });
     prefetch_evaluation();
     if (state_.eval_pending) evaluate();
     while (!nothing_left() && !stop_) {
@@ -214,10 +218,15 @@ class Loop {
         state_.next = source_->end();
         break;
       }
-      step(*item);
+      const bool trained = step(*item);
       if (log_) log_->after_step(state_.step);
       watchdog.alive();
-      agree_and_save(item->delivery);
+      stop_ = trainer_->agreed().stop;
+      report_save_failure(writer_->take_failure());
+      if (trained && trainer_->agreed().save) {
+        wait_for_verification();
+        save();
+      }
     }
     if (nothing_left() && !state_.eval_pending) {
       finish();
@@ -227,12 +236,17 @@ class Loop {
     // Batches that nobody will train are finished all the same: other ranks may wait for this one.
     pipeline_->settle();
     watchdog_ = nullptr;
+    eval_pipeline_.reset();
     pipeline_.reset();
   }
 
-  void step(BatchPipeline::Item& item) {
+  /// False when the batch had to be left out.
+  bool step(BatchPipeline::Item& item) {
     const data::BatchInfo& delivery = item.delivery;
     const int64_t window = delivery.position.window;
+    const SaveReason reason = due(config_.checkpoint, delivery.position.batch + 1, state_.step + 1,
+                                  since_save_.seconds());
+    if (reason != SaveReason::kNone && !std::exchange(save_wanted_, true)) since_due_.restart();
     try {
       stats_ = trainer_->step(*item.prepared);
     } catch (const Error& error) {
@@ -244,7 +258,7 @@ class Loop {
       state_.next = delivery.next();
       base::log_warning(fmt::format("batch {} of window {} is left out ({} so far): {}",
                                     delivery.position.batch, window, state_.skipped, error.what()));
-      return;
+      return false;
     }
     state_.step = stats_.step;
     state_.window = window;
@@ -257,10 +271,21 @@ class Loop {
         delivery.last_of_window() ? window - source_->first().window : int64_t{-1};
     const bool eval_due = schedule_.due(state_.step, ended);
     if (state_.step % config_.train.log_every == 0 || eval_due) write_train_line();
-    if (!eval_due) return;
+    if (!eval_due) return true;
     state_.eval_pending = true;
     state_.eval_window = window;
     evaluate();
+    return true;
+  }
+
+  /// What ranks agree on with every result: they stop together and save together. The clock of the
+  /// first one counts. While the last checkpoint is still being written the next one waits,
+  /// training does not. So it is while the store is verified, but not for ever: there may be no
+  /// time left over for that.
+  Ranks::StopSave wish() {
+    constexpr double kPatience = 60;  // seconds
+    const bool verified = source_->verified(0) || since_due_.seconds() > kPatience;
+    return {.stop = StopSignals::requested(), .save = save_wanted_ && verified && !writer_->busy()};
   }
 
   void write_train_line() {
@@ -295,15 +320,15 @@ class Loop {
     {
       const base::Stage stage("evaluate");
       pipeline_->settle();
-      Batch batch;
       source_->start_evaluation(state_.eval_window);
       if (mlperf_) mlperf_->evaluation_begins(state_.samples);
-      while (source_->next_evaluation(batch)) {
-        evaluator.add(trainer_->predict(batch));
+      eval_pipeline_->start([this](Batch& batch) { return source_->next_evaluation(batch); });
+      while (const BatchPipeline::Item* item = eval_pipeline_->next()) {
+        evaluator.add(trainer_->predict(*item->prepared));
         watchdog_->alive();
-        if (ranks_.agree({.stop = StopSignals::requested()}).stop) {
+        if (trainer_->agreed().stop) {
           stop_ = true;
-          return;
+          return eval_pipeline_->settle();
         }
       }
     }
@@ -329,25 +354,6 @@ class Loop {
     if (mlperf_) mlperf_->evaluation_done(state_.samples, evaluation.auc(), !nothing_left());
     base::take_stage_seconds();  // its time is not a part of any step
     if (!nothing_left()) prefetch_evaluation();
-  }
-
-  /// After every step ranks agree: they stop together and save together. The clock of the first one
-  /// counts.
-  void agree_and_save(const data::BatchInfo& delivery) {
-    report_save_failure(writer_->take_failure());
-    const SaveReason reason =
-        due(config_.checkpoint, delivery.position.batch + 1, state_.step, since_save_.seconds());
-    if (reason != SaveReason::kNone && !std::exchange(save_wanted_, true)) since_due_.restart();
-    // While the last one is still being written this one waits, training does not. So it is while
-    // the store is verified, but not for ever: there may be no time left over for that.
-    constexpr double kPatience = 60;  // seconds
-    const bool verified = source_->verified(0) || since_due_.seconds() > kPatience;
-    const Ranks::StopSave agreed = ranks_.agree(
-        {.stop = StopSignals::requested(), .save = save_wanted_ && verified && !writer_->busy()});
-    stop_ = agreed.stop;
-    if (!agreed.save) return;
-    wait_for_verification();
-    save();
   }
 
   /// A checkpoint counts on the logs up to its step: nobody would write them again. While they wait
@@ -458,10 +464,10 @@ class Loop {
   LifetimeAuc eval_lifetime_;
   EvalSchedule schedule_;
   std::unique_ptr<MlperfLog> mlperf_;
-  std::unique_ptr<RunLog> log_;
+  std::unique_ptr<MetricsLog> log_;
   std::unique_ptr<CheckpointWriter> writer_;
-  std::unique_ptr<BatchPipeline> pipeline_;  // while train() runs
-  Watchdog* watchdog_ = nullptr;             // likewise
+  std::unique_ptr<BatchPipeline> pipeline_, eval_pipeline_;  // while train() runs
+  Watchdog* watchdog_ = nullptr;                             // likewise
   base::Stopwatch wall_, since_save_, since_due_;
   double wall_before_ = 0;
   bool save_wanted_ = false;

@@ -1,13 +1,16 @@
 // Runs of several ranks, as threads.
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/file.h"
+#include "base/stage.h"
 #include "base/test_util.h"
 #include "comm/world.h"
 #include "train/run/loop.h"
@@ -85,6 +88,24 @@ TEST(LoopRanksTest, GoesOnWithAnyNumberOfRanks) {
           << before << " to " << after;
     }
   }
+}
+
+/// Of the group of results, by the marks that exchanges leave: batches are made on other threads.
+TEST(LoopRanksTest, TheLoopAddsNoExchangesToThoseOfAStep) {
+  constexpr int kRanks = 2;
+  const auto gathers = [](int64_t steps) {
+    RunConfig config = config_for(steps);
+    config.parallel.pipeline = Pipeline::kOn;
+    config.checkpoint.every_steps = 0;
+    base::start_stage_recording();
+    train_on(kRanks, config, base::temp_path("gathers" + std::to_string(steps)));
+    const base::StageRecording recording = base::stop_stage_recording();
+    return std::ranges::count_if(recording.events, [&](const base::StageEvent& event) {
+      const std::string& thread = recording.threads[static_cast<size_t>(event.thread)];
+      return std::string_view(event.name) == "all_gather" && !thread.starts_with("pipeline");
+    });
+  };
+  EXPECT_EQ(gathers(19) - gathers(10), 9 * kRanks);
 }
 
 TEST(LoopRanksTest, MetricsTellAboutRanks) {

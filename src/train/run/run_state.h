@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "data/sample/stream.h"
+#include "data/sample/sample_stream.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/step/health.h"
 

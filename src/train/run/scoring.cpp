@@ -18,6 +18,7 @@
 #include "tensor/device_memory.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/run/run_state.h"
+#include "train/step/batch_pipeline.h"
 #include "train/step/source.h"
 
 namespace segue::train {
@@ -77,12 +78,12 @@ void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
   trainer.tables().restore();
 }
 
-const std::string& store_of(const RunConfig& config) {
+const RunConfig& with_store(const RunConfig& config) {
   if (config.data.store.empty()) {
     fail(ErrorCode::kInvalidArgument,
          "the run was not trained on a store; give one with --set data.store=PATH");
   }
-  return config.data.store;
+  return config;
 }
 
 }  // namespace
@@ -110,51 +111,53 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
 
 StoreScorer::StoreScorer(const RunConfig& config)
     : batch_size_(config.data.batch_size),
-      store_(store_of(config), samples_for(config, data::schema_for(store_of(config)).samples()),
-             config.data.index, config.data.verify),
-      gatherer_(store_, gather_config(config, store_)),
-      stream_(store_, config.data.stream_config()),
-      verifier_(verify_in_background(store_, gatherer_, stream_)) {}
+      pipeline_(config.parallel.pipeline),
+      data_(with_store(config)) {}
 
-std::vector<int64_t> StoreScorer::held_out() const {
-  return stream_.eval_positions(stream_.end_window() - 1);
-}
-
-std::vector<int64_t> StoreScorer::window(int64_t number) const {
-  if (number < 0 || number >= num_windows()) {
-    fail(ErrorCode::kOutOfRange,
-         fmt::format("{} has windows 0 to {}, not {}", store_.folder(), num_windows() - 1, number));
+std::vector<int64_t> StoreScorer::anchors(std::optional<int64_t> window) const {
+  if (!window) return data_.stream.eval_positions(data_.stream.end_window() - 1);
+  const data::WindowIndex& windows = data_.stream.windows();
+  if (*window < 0 || *window >= windows.num_windows()) {
+    fail(ErrorCode::kOutOfRange, fmt::format("{} has windows 0 to {}, not {}", store().folder(),
+                                             windows.num_windows() - 1, *window));
   }
   std::vector<int64_t> positions;
-  stream_.windows().read(number, positions);
+  windows.read(*window, positions);
   return positions;
+}
+
+void StoreScorer::score(Trainer& trainer, size_t samples, const Fill& fill,
+                        const Each& each) const {
+  size_t first = 0;
+  BatchPipeline pipeline(trainer, sparse::Mode::kEvaluation, pipeline_);
+  pipeline.start([&](Batch& batch) -> std::optional<data::BatchInfo> {
+    const size_t count = std::min(static_cast<size_t>(batch_size_), samples - first);
+    if (count == 0) return std::nullopt;
+    fill(first, count, batch);
+    batch.global_samples = static_cast<int64_t>(count);
+    first += count;
+    return data::BatchInfo{};
+  });
+  while (const BatchPipeline::Item* item = pipeline.next()) each(trainer.predict(*item->prepared));
+  data_.verifier->finish();
 }
 
 void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,
                         const Each& each) const {
-  Batch batch;
-  std::vector<int64_t> numbers;
-  for (size_t first = 0; first < positions.size(); first += static_cast<size_t>(batch_size_)) {
-    const size_t count = std::min(static_cast<size_t>(batch_size_), positions.size() - first);
-    numbers.resize(count);
-    std::iota(numbers.begin(), numbers.end(), 0);
-    gatherer_.fill(positions.subspan(first, count), numbers, batch);
-    batch.global_samples = static_cast<int64_t>(count);
-    each(trainer.predict(batch));
-  }
-  verifier_->finish();
+  std::vector<int64_t> numbers(static_cast<size_t>(batch_size_));
+  std::iota(numbers.begin(), numbers.end(), 0);
+  const auto fill = [&](size_t first, size_t count, Batch& batch) {
+    data_.gatherer.fill(positions.subspan(first, count), std::span(numbers).first(count), batch);
+  };
+  score(trainer, positions.size(), fill, each);
 }
 
 void StoreScorer::score(Trainer& trainer, std::span<const data::CandidateQuery> questions,
                         const Each& each) const {
-  Batch batch;
-  for (size_t first = 0; first < questions.size(); first += static_cast<size_t>(batch_size_)) {
-    const size_t count = std::min(static_cast<size_t>(batch_size_), questions.size() - first);
-    gatherer_.fill(questions.subspan(first, count), batch);
-    batch.global_samples = static_cast<int64_t>(count);
-    each(trainer.predict(batch));
-  }
-  verifier_->finish();
+  const auto fill = [&](size_t first, size_t count, Batch& batch) {
+    data_.gatherer.fill(questions.subspan(first, count), batch);
+  };
+  score(trainer, questions.size(), fill, each);
 }
 
 Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,

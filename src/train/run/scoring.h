@@ -3,16 +3,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "data/sample/gather.h"
-#include "data/sample/stream.h"
-#include "data/store/event_store.h"
-#include "data/store/store_verifier.h"
 #include "train/run_config.h"
 #include "train/step/metrics.h"
+#include "train/step/source.h"
 #include "train/step/trainer.h"
 
 namespace segue::train {
@@ -35,12 +33,11 @@ class StoreScorer {
   /// Error(kInvalidArgument) for a config that names no store.
   explicit StoreScorer(const RunConfig& config);
 
-  const data::EventStore& store() const { return store_; }
-  int64_t num_windows() const { return stream_.windows().num_windows(); }
+  const data::EventStore& store() const { return data_.events; }
 
-  // Anchors by event position.
-  std::vector<int64_t> held_out() const;              // what the run evaluates on at its end
-  std::vector<int64_t> window(int64_t number) const;  // Error(kOutOfRange) if there is none
+  /// Anchors of a window, or of what the run evaluates on at its end, by event position.
+  /// Error(kOutOfRange) for a window that does not exist.
+  std::vector<int64_t> anchors(std::optional<int64_t> window = {}) const;
 
   /// Calls `each` with the predictions of every batch, in order; batches are cut as in training.
   /// Returns when what was read is known to be as it was written; Error(kCorrupt) if it is not.
@@ -50,11 +47,12 @@ class StoreScorer {
              const Each& each) const;
 
  private:
+  using Fill = std::function<void(size_t first, size_t count, Batch& batch)>;
+  void score(Trainer& trainer, size_t samples, const Fill& fill, const Each& each) const;
+
   int64_t batch_size_ = 0;
-  data::EventStore store_;
-  data::Gatherer gatherer_;
-  data::SampleStream stream_;
-  std::unique_ptr<data::StoreVerifier> verifier_;
+  Pipeline pipeline_;
+  RunStore data_;
 };
 
 /// Quality of the model's predictions at these anchors.

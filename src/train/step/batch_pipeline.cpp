@@ -20,11 +20,11 @@ std::shared_future<bool> run_on(base::BackgroundWorker& worker, std::function<bo
 
 }  // namespace
 
-BatchPipeline::BatchPipeline(Source& source, Trainer& trainer, balance::Balancer* balancer,
-                             Pipeline mode)
-    : source_(source), trainer_(trainer), balancer_(balancer) {
+BatchPipeline::BatchPipeline(Trainer& trainer, sparse::Mode mode, Pipeline pipeline,
+                             balance::Balancer* balancer)
+    : trainer_(trainer), mode_(mode), balancer_(balancer) {
   for (auto& prepared : prepared_) prepared = trainer.model().new_batch();
-  if (mode == Pipeline::kOn || (mode == Pipeline::kAuto && trainer.device().is_cuda())) {
+  if (pipeline == Pipeline::kOn || (pipeline == Pipeline::kAuto && trainer.device().is_cuda())) {
     preparer_ = std::make_unique<base::BackgroundWorker>(prepared_.size());
     fetcher_ = std::make_unique<base::BackgroundWorker>(items_.size());
   }
@@ -33,15 +33,14 @@ BatchPipeline::BatchPipeline(Source& source, Trainer& trainer, balance::Balancer
 bool BatchPipeline::fetch(int64_t number) {
   Item& to = item(number);
   if (ended_) return false;
-  const std::optional<data::BatchInfo> delivery = source_.next(to.batch);
+  const std::optional<data::BatchInfo> delivery = fill_(to.batch);
   ended_ = !delivery;
   if (ended_) return false;
   to.delivery = *delivery;
   if (balancer_ == nullptr) return true;
   const base::Stage stage("balance");
-  trainer_.ranks().balance->set_step(steps_before_ + number + 1);
-  balance::Balancer::Pending pending = balancer_->start(to.batch);
-  to.balance = balancer_->finish(to.batch, std::move(pending));
+  trainer_.ranks().balance->set_step(first_step_ + number);
+  to.balance = balancer_->balance(to.batch);
   return true;
 }
 
@@ -50,8 +49,8 @@ bool BatchPipeline::prepare(int64_t number) {
   to.prepared = prepared_[static_cast<size_t>(number) % prepared_.size()].get();
   const base::Stage stage("prepare batch");
   const Ranks& ranks = trainer_.ranks();
-  if (!ranks.alone()) ranks.ids->set_step(steps_before_ + number + 1);
-  trainer_.prepare(to.batch, *to.prepared);
+  if (!ranks.alone()) ranks.ids->set_step(first_step_ + number);
+  trainer_.prepare(to.batch, *to.prepared, mode_);
   return true;
 }
 
@@ -81,12 +80,12 @@ void BatchPipeline::ask_prepared(int64_t end) {
   }
 }
 
-void BatchPipeline::start(data::StreamPosition from) {
+void BatchPipeline::start(Fill fill) {
   settle();
+  fill_ = std::move(fill);
   given_ = fetch_asked_ = prepare_asked_ = 0;
   ended_ = false;
-  source_.start(from);
-  steps_before_ = trainer_.steps_done();
+  first_step_ = trainer_.steps_done() + 1;
   if (preparer_) ask_prepared(1);
 }
 

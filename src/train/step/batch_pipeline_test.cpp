@@ -3,7 +3,9 @@
 #include "train/step/batch_pipeline.h"
 
 #include <memory>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -33,7 +35,9 @@ class SpoiledSource final : public Source {
   }
   void prefetch_evaluation(int64_t after) override { source_->prefetch_evaluation(after); }
   void start_evaluation(int64_t after) override { source_->start_evaluation(after); }
-  bool next_evaluation(Batch& batch) override { return source_->next_evaluation(batch); }
+  std::optional<data::BatchInfo> next_evaluation(Batch& batch) override {
+    return source_->next_evaluation(batch);
+  }
   int64_t train_samples() const override { return source_->train_samples(); }
   int64_t eval_samples() const override { return source_->eval_samples(); }
 
@@ -49,6 +53,11 @@ SpoiledSource spoiled(const RunConfig& config, int64_t bad, int rank = 0, int ra
   return {make_source(config, rank, ranks), config.model.item.candidate, bad};
 }
 
+void start(BatchPipeline& pipeline, SpoiledSource& source) {
+  source.start(source.first());
+  pipeline.start([&](Batch& batch) { return source.next(batch); });
+}
+
 /// One rank cannot prepare the batch after this one, and the others wait for it in the background.
 /// It must not begin to evaluate meanwhile: the exchanges of the two batches would meet.
 TEST(BatchPipelineTest, AFailureInTheBackgroundComesBeforeAnEvaluation) {
@@ -61,14 +70,14 @@ TEST(BatchPipelineTest, AFailureInTheBackgroundComesBeforeAnEvaluation) {
       Ranks ranks(world, config, Device::cpu());
       Trainer trainer(config, Device::cpu(), ranks);
       SpoiledSource source = spoiled(config, world.rank() == 1 ? 2 : 0, world.rank(), world.size());
-      BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
-      pipeline.start(source.first());
+      BatchPipeline pipeline(trainer, sparse::Mode::kTraining, Pipeline::kOn);
+      start(pipeline, source);
       trainer.step(*pipeline.next()->prepared);
       pipeline.settle();
-      Batch batch;
+      BatchPipeline evaluation(trainer, sparse::Mode::kEvaluation, Pipeline::kOn);
       source.start_evaluation(-1);
-      ASSERT_TRUE(source.next_evaluation(batch));
-      trainer.predict(batch);
+      evaluation.start([&](Batch& batch) { return source.next_evaluation(batch); });
+      trainer.predict(*evaluation.next()->prepared);
     });
   });
   ASSERT_TRUE(error);
@@ -80,8 +89,8 @@ TEST(BatchPipelineTest, NothingIsFetchedBehindTheLastBatch) {
   const RunConfig config = layout_config({});
   Trainer trainer(config, Device::cpu());
   SpoiledSource source = spoiled(config, 2);
-  BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
-  pipeline.start(source.first());
+  BatchPipeline pipeline(trainer, sparse::Mode::kTraining, Pipeline::kOn);
+  start(pipeline, source);
   ASSERT_NE(pipeline.next(/*more=*/0), nullptr);
   EXPECT_NO_THROW(pipeline.settle());
   EXPECT_EQ(source.fetched(), 1);
@@ -93,8 +102,8 @@ TEST(BatchPipelineTest, TwoBatchesAreFetchedAheadAndNoMore) {
   const RunConfig config = layout_config({});
   Trainer trainer(config, Device::cpu());
   SpoiledSource source = spoiled(config, 0);
-  BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
-  pipeline.start(source.first());
+  BatchPipeline pipeline(trainer, sparse::Mode::kTraining, Pipeline::kOn);
+  start(pipeline, source);
   const int64_t all = 6, fetched[all] = {3, 4, 5, 6, 6, 6};
   for (int64_t i = 0; i < all; ++i) {
     trainer.step(*pipeline.next(all - 1 - i)->prepared);
@@ -110,8 +119,8 @@ TEST(BatchPipelineTest, AFailureComesWithItsBatch) {
     const RunConfig config = layout_config({});
     Trainer trainer(config, Device::cpu());
     SpoiledSource source = spoiled(config, 4);
-    BatchPipeline pipeline(source, trainer, nullptr, mode);
-    pipeline.start(source.first());
+    BatchPipeline pipeline(trainer, sparse::Mode::kTraining, mode);
+    start(pipeline, source);
     for (int step = 1; step <= 3; ++step) trainer.step(*pipeline.next()->prepared);
     const auto error = base::error_of([&] { pipeline.next(); });
     ASSERT_TRUE(error);
@@ -120,12 +129,48 @@ TEST(BatchPipelineTest, AFailureComesWithItsBatch) {
   }
 }
 
+/// An evaluation between two steps is made by its own threads, gives the bits that it gives without
+/// them, and leaves the batches of training as they were.
+TEST(BatchPipelineTest, EvaluationIsPreparedInTheBackground) {
+  const RunConfig config = layout_config({});
+  const std::thread::id caller = std::this_thread::get_id();
+  const auto run = [&](Pipeline mode) {
+    Trainer trainer(config, Device::cpu());
+    SpoiledSource source = spoiled(config, 0);
+    BatchPipeline training(trainer, sparse::Mode::kTraining, mode);
+    BatchPipeline evaluation(trainer, sparse::Mode::kEvaluation, mode);
+    start(training, source);
+    std::vector<float> results;
+    for (int step = 0; step < 3; ++step) {
+      results.push_back(static_cast<float>(trainer.step(*training.next()->prepared).loss));
+      training.settle();
+      source.start_evaluation(-1);
+      evaluation.start([&](Batch& batch) {
+        EXPECT_EQ(std::this_thread::get_id() != caller, mode == Pipeline::kOn);
+        return source.next_evaluation(batch);
+      });
+      int64_t batches = 0;
+      while (const BatchPipeline::Item* item = evaluation.next()) {
+        const model::Pass pass = trainer.predict(*item->prepared);
+        results.insert(results.end(), pass.predictions.begin(), pass.predictions.end());
+        ++batches;
+        if (step == 1) break;  // left early
+      }
+      evaluation.settle();
+      EXPECT_EQ(batches, step == 1 ? 1 : config.eval.max_batches);
+    }
+    EXPECT_EQ(source.fetched(), mode == Pipeline::kOn ? 5 : 3);
+    return results;
+  };
+  EXPECT_EQ(run(Pipeline::kOn), run(Pipeline::kOff));
+}
+
 TEST(BatchPipelineTest, ASettledBatchComesNext) {
   const RunConfig config = layout_config({});
   Trainer trainer(config, Device::cpu());
   SpoiledSource source = spoiled(config, 0);
-  BatchPipeline pipeline(source, trainer, nullptr, Pipeline::kOn);
-  pipeline.start(source.first());
+  BatchPipeline pipeline(trainer, sparse::Mode::kTraining, Pipeline::kOn);
+  start(pipeline, source);
   for (int64_t i = 0; i < 4; ++i) {
     const BatchPipeline::Item* item = pipeline.next();
     ASSERT_NE(item, nullptr);

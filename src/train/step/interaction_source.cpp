@@ -76,10 +76,10 @@ class InteractionSource final : public Source {
 
   void prefetch_evaluation(int64_t) override {}
   void start_evaluation(int64_t) override { evaluated_ = 0; }
-  bool next_evaluation(Batch& batch) override {
-    if (evaluated_ == eval_batches_) return false;
+  std::optional<BatchInfo> next_evaluation(Batch& batch) override {
+    if (evaluated_ == eval_batches_) return std::nullopt;
     fill(held_out(evaluated_++), batch);
-    return true;
+    return BatchInfo{};
   }
 
   int64_t train_samples() const override { return log_.config().passes * batches_ * batch_size_; }

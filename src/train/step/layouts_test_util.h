@@ -128,16 +128,15 @@ inline Trained train_layout(comm::World& world, const Layout& layout, int64_t st
   const std::unique_ptr<Source> source = make_source(config, world.rank(), world.size());
   std::unique_ptr<balance::Balancer> balancer;
   if (layout.balance && !ranks.alone()) {
-    balance::SampleShape shape;
-    shape.history = config.model.item.history;
-    shape.candidate = config.model.item.candidate;
-    balancer = std::make_unique<balance::Balancer>(config.balance, shape,
+    balancer = std::make_unique<balance::Balancer>(config.balance, trainer.model().work().shape,
                                                    balance::CostWeights{100, 1}, *ranks.balance);
   }
   Trained trained;
   {
-    BatchPipeline pipeline(*source, trainer, balancer.get(), config.parallel.pipeline);
-    pipeline.start(source->first());
+    BatchPipeline pipeline(trainer, sparse::Mode::kTraining, config.parallel.pipeline,
+                           balancer.get());
+    source->start(source->first());
+    pipeline.start([&](Batch& batch) { return source->next(batch); });
     for (int64_t step = 0; step < steps; ++step) {
       const StepStats stats = trainer.step(*pipeline.next()->prepared);
       EXPECT_EQ(stats.samples, config.data.batch_size);
@@ -147,9 +146,12 @@ inline Trained train_layout(comm::World& world, const Layout& layout, int64_t st
     pipeline.settle();
   }
   Evaluator evaluator(config.model.tasks);
-  Batch batch;
+  BatchPipeline pipeline(trainer, sparse::Mode::kEvaluation, config.parallel.pipeline);
   source->start_evaluation(-1);
-  while (source->next_evaluation(batch)) evaluator.add(trainer.predict(batch));
+  pipeline.start([&](Batch& batch) { return source->next_evaluation(batch); });
+  while (const BatchPipeline::Item* item = pipeline.next()) {
+    evaluator.add(trainer.predict(*item->prepared));
+  }
   trained.eval_loss = evaluator.result().loss;
   trained.lifetime_auc = trainer.lifetime().mean();
   return trained;

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
-#include "train/run/loop_log.h"
+#include "train/run/terminal_log.h"
 
 namespace segue::train {
 namespace {

@@ -15,50 +15,38 @@
 namespace segue::train {
 namespace {
 
-template <class T>
-void put(std::vector<std::byte>& message, std::span<const T> values) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(values.data());
-  message.insert(message.end(), bytes, bytes + values.size_bytes());
+using StopSave = Ranks::StopSave;
+
+int64_t to_word(const StopSave& s) {
+  return (s.stop ? 1 : 0) | (s.save ? 2 : 0) | (s.verified ? 4 : 0);
 }
 
-/// Reads what put() wrote; a message of another length is a rank that disagrees.
-class Reader {
- public:
-  Reader(std::span<const std::byte> message, size_t rank) : left_(message), rank_(rank) {}
-  template <class T>
-  std::vector<T> take(size_t count) {
-    if (left_.size() < count * sizeof(T)) {
-      fail(ErrorCode::kPeer, fmt::format("rank {} sent results that are too short", rank_));
-    }
-    std::vector<T> values(count);
-    if (count > 0) std::memcpy(values.data(), left_.data(), count * sizeof(T));
-    left_ = left_.subspan(count * sizeof(T));
-    return values;
+/// Words of all ranks.
+StopSave agreed(std::span<const int64_t> words) {
+  StopSave all{.save = (words[0] & 2) != 0, .verified = true};
+  for (const int64_t word : words) {
+    all.stop |= (word & 1) != 0;
+    all.verified &= (word & 4) != 0;
   }
-
- private:
-  std::span<const std::byte> left_;
-  size_t rank_;
-};
+  return all;
+}
 
 /// One rank's share of a pass.
 struct Share {
-  std::vector<int64_t> index, tokens, labels;  // per sample
-  std::vector<float> predictions, targets;     // [tasks][labels]
-  int64_t num_labels = 0;
+  std::span<const int64_t> index, tokens, labels;  // per sample
+  std::span<const std::byte> values;               // f32: predictions and targets, [tasks][labels]
 };
 
-Share read_share(std::span<const std::byte> message, size_t rank, size_t tasks) {
-  Reader reader(message, rank);
-  Share share;
-  const auto samples = static_cast<size_t>(reader.take<int64_t>(1)[0]);
-  share.index = reader.take<int64_t>(samples);
-  share.tokens = reader.take<int64_t>(samples);
-  share.labels = reader.take<int64_t>(samples);
-  share.num_labels = std::accumulate(share.labels.begin(), share.labels.end(), int64_t{0});
-  const size_t values = tasks * static_cast<size_t>(share.num_labels);
-  share.predictions = reader.take<float>(values);
-  share.targets = reader.take<float>(values);
+Share read_share(std::span<const int64_t> words, size_t samples, int64_t announced, size_t rank) {
+  const Share share{words.first(samples), words.subspan(samples, samples),
+                    words.subspan(2 * samples, samples), std::as_bytes(words.subspan(3 * samples))};
+  const int64_t labels = std::accumulate(share.labels.begin(), share.labels.end(), int64_t{0});
+  if (labels != announced || std::ranges::any_of(share.labels, [](int64_t n) { return n < 0; })) {
+    fail(ErrorCode::kPeer,
+         fmt::format("rank {} announced {} labels, but its samples have {}; all ranks must run the "
+                     "same segue with the same config",
+                     rank, announced, labels));
+  }
   return share;
 }
 
@@ -99,17 +87,9 @@ std::string Ranks::from_first(const std::string& text) const {
 
 Ranks::StopSave Ranks::agree(const StopSave& mine) const {
   if (alone()) return mine;
-  std::vector<std::vector<std::byte>> all;
-  const std::byte message[] = {std::byte{mine.stop}, std::byte{mine.save},
-                               std::byte{mine.verified}};
-  results->all_gather(message, all).throw_if_failed();
-  StopSave agreed{.verified = true};
-  for (const std::vector<std::byte>& wish : all) {
-    agreed.stop |= wish.at(0) != std::byte{0};
-    agreed.verified &= wish.at(2) != std::byte{0};
-  }
-  agreed.save = all[0].at(1) != std::byte{0};
-  return agreed;
+  int64_t word = to_word(mine);
+  const std::vector<int64_t> ones(static_cast<size_t>(size_), 1);
+  return agreed(gather_words(*results, {&word, 1}, ones));
 }
 
 void require_ranks(const RunConfig& config, int64_t ranks) {
@@ -141,64 +121,82 @@ int fair_threads(const Ranks& ranks) {
   return std::max(1, all / static_cast<int>(sharing));
 }
 
-void gather_pass(comm::Communicator& group, const PassSamples& samples, int64_t num_tasks,
-                 model::Pass& pass) {
-  const auto tasks = static_cast<size_t>(num_tasks);
-  std::vector<std::byte> message;
-  const int64_t count = pass.samples;
-  std::vector<int64_t> tokens(static_cast<size_t>(count));
-  for (size_t b = 0; b < tokens.size(); ++b) {
-    tokens[b] = pass.token_offsets[b + 1] - pass.token_offsets[b];
+std::vector<int64_t> gather_words(comm::Communicator& group, std::span<int64_t> mine,
+                                  std::span<const int64_t> counts) {
+  std::vector<int64_t> all(
+      static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0})));
+  group.all_gather(host_view(mine), host_view(std::span<int64_t>(all)), counts).throw_if_failed();
+  return all;
+}
+
+Ranks::StopSave Ranks::gather(const model::PreparedBatch& prepared, const StopSave& mine,
+                              model::Pass& pass) const {
+  if (alone()) return mine;
+  const size_t tasks = pass.task_losses.size(), ranks = prepared.rank_samples.size();
+  std::vector<int64_t> words{to_word(mine)};
+  words.insert(words.end(), prepared.sample_index.begin(), prepared.sample_index.end());
+  for (size_t b = 0; b < prepared.sample_index.size(); ++b) {
+    words.push_back(pass.token_offsets[b + 1] - pass.token_offsets[b]);
   }
-  put(message, std::span(&count, 1));
-  put(message, samples.index);
-  put(message, std::span<const int64_t>(tokens));
-  put(message, samples.labels);
-  put(message, std::span<const float>(pass.predictions));
-  put(message, std::span<const float>(pass.labels));
-  std::vector<std::vector<std::byte>> messages;
-  group.all_gather(message, messages).throw_if_failed();
+  words.insert(words.end(), prepared.sample_labels.begin(), prepared.sample_labels.end());
+  const size_t own = words.size();
+  words.resize(own + pass.predictions.size());  // and as many labels: two floats are a word
+  std::byte* out = std::as_writable_bytes(std::span(words).subspan(own)).data();
+  for (const std::vector<float>* values : {&pass.predictions, &pass.labels}) {
+    out = std::ranges::copy(std::as_bytes(std::span(*values)), out).out;
+  }
+  std::vector<int64_t> counts(ranks);
+  for (size_t r = 0; r < ranks; ++r) {
+    counts[r] =
+        1 + 3 * prepared.rank_samples[r] + static_cast<int64_t>(tasks) * prepared.rank_labels[r];
+  }
+  const std::vector<int64_t> all = gather_words(*results, words, counts);
 
   // Samples of all ranks, by number.
   struct Sample {
     int64_t index = 0;
-    size_t rank = 0, place = 0;
-    int64_t first_label = 0;
+    size_t rank = 0, place = 0, first_label = 0;
   };
   std::vector<Share> shares;
   std::vector<Sample> order;
-  pass.num_labels = 0;
-  for (size_t r = 0; r < messages.size(); ++r) {
-    shares.push_back(read_share(messages[r], r, tasks));
-    int64_t label = 0;
+  std::vector<int64_t> wishes;
+  size_t at = 0;
+  for (size_t r = 0; r < ranks; ++r) {
+    wishes.push_back(all[at]);
+    shares.push_back(read_share({all.data() + at + 1, static_cast<size_t>(counts[r] - 1)},
+                                static_cast<size_t>(prepared.rank_samples[r]),
+                                prepared.rank_labels[r], r));
+    at += static_cast<size_t>(counts[r]);
+    size_t label = 0;
     for (size_t b = 0; b < shares[r].index.size(); ++b) {
       order.push_back({shares[r].index[b], r, b, label});
-      label += shares[r].labels[b];
+      label += static_cast<size_t>(shares[r].labels[b]);
     }
-    pass.num_labels += label;
   }
   std::ranges::sort(order, {}, &Sample::index);
 
   pass.samples = static_cast<int64_t>(order.size());
+  pass.num_labels = prepared.global_labels;
   pass.token_offsets.assign(1, 0);
-  const size_t total = tasks * static_cast<size_t>(pass.num_labels);
-  pass.predictions.resize(total);
-  pass.labels.resize(total);
+  const auto num_labels = static_cast<size_t>(pass.num_labels);
+  pass.predictions.resize(tasks * num_labels);
+  pass.labels.resize(tasks * num_labels);
   size_t label = 0;
   for (const Sample& s : order) {
     const Share& share = shares[s.rank];
     pass.token_offsets.push_back(pass.token_offsets.back() + share.tokens[s.place]);
     const auto labels = static_cast<size_t>(share.labels[s.place]);
+    const auto held = static_cast<size_t>(prepared.rank_labels[s.rank]);
     for (size_t k = 0; k < tasks; ++k) {
-      const size_t from =
-          k * static_cast<size_t>(share.num_labels) + static_cast<size_t>(s.first_label);
-      const size_t to = k * static_cast<size_t>(pass.num_labels) + label;
-      std::copy_n(share.predictions.data() + from, labels, pass.predictions.data() + to);
-      std::copy_n(share.targets.data() + from, labels, pass.labels.data() + to);
+      const std::byte* from = share.values.data() + (k * held + s.first_label) * sizeof(float);
+      const size_t to = k * num_labels + label;
+      std::memcpy(pass.predictions.data() + to, from, labels * sizeof(float));
+      std::memcpy(pass.labels.data() + to, from + share.values.size() / 2, labels * sizeof(float));
     }
     label += labels;
   }
   pass.tokens = pass.token_offsets.back();
+  return agreed(wishes);
 }
 
 }  // namespace segue::train

@@ -49,6 +49,11 @@ class Ranks {
     bool verified = false;  // all: the data is as it was written
   };
   StopSave agree(const StopSave& mine) const;
+  /// Makes the pass of one rank that of all ranks: samples, tokens, predictions and labels, in the
+  /// order of the global batch. Sums (losses, squares) are not touched; logits stay those of this
+  /// rank. One exchange, in which ranks agree as well: `prepared` knows how much each of them has.
+  StopSave gather(const model::PreparedBatch& prepared, const StopSave& mine,
+                  model::Pass& pass) const;
 
  private:
   int rank_ = 0, size_ = 1, local_size_ = 1;
@@ -61,15 +66,8 @@ void require_ranks(const RunConfig& config, int64_t ranks);
 /// by the ranks that may use the same ones (a launcher may have bound them to different cores).
 int fair_threads(const Ranks& ranks);
 
-/// What is known of the samples behind a pass.
-struct PassSamples {
-  std::span<const int64_t> index;   // number of each sample in the global batch
-  std::span<const int64_t> labels;  // of each sample, per task
-};
-/// Makes the pass of one rank that of all ranks: samples, tokens, predictions and labels, in the
-/// order of the global batch. Sums (losses, squares) are not touched; logits stay those of this
-/// rank.
-void gather_pass(comm::Communicator& group, const PassSamples& samples, int64_t tasks,
-                 model::Pass& pass);
+/// Words of all ranks one after the other, of each as many as `counts` says.
+std::vector<int64_t> gather_words(comm::Communicator& group, std::span<int64_t> mine,
+                                  std::span<const int64_t> counts);
 
 }  // namespace segue::train

@@ -56,10 +56,10 @@ class RandomSource final : public Source {
 
   void prefetch_evaluation(int64_t) override {}
   void start_evaluation(int64_t) override { evaluated_ = 0; }
-  bool next_evaluation(Batch& batch) override {
-    if (evaluated_ == eval_batches_) return false;
+  std::optional<BatchInfo> next_evaluation(Batch& batch) override {
+    if (evaluated_ == eval_batches_) return std::nullopt;
     batches_.fill(kHeldOutStep + evaluated_++, first_, count_, batch);
-    return true;
+    return BatchInfo{};
   }
 
   int64_t train_samples() const override { return 0; }
@@ -83,24 +83,18 @@ class RandomSource final : public Source {
 class StoreSource final : public Source {
  public:
   StoreSource(const RunConfig& config, int rank, int ranks, bool verifies)
-      : store_(config.data.store,
-               samples_for(config, data::schema_for(config.data.store).samples()),
-               config.data.index, config.data.verify),
-        gatherer_(store_, gather_config(config, store_)),
-        stream_(store_, config.data.stream_config(), rank, ranks),
-        loader_(gatherer_, config.data.loader),
-        eval_loader_(gatherer_, config.data.loader),
-        max_eval_batches_(config.eval.max_batches) {
-    if (verifies) verifier_ = verify_in_background(store_, gatherer_, stream_);
-  }
+      : data_(config, rank, ranks, verifies),
+        loader_(data_.gatherer, config.data.loader),
+        eval_loader_(data_.gatherer, config.data.loader),
+        max_eval_batches_(config.eval.max_batches) {}
 
-  StreamPosition first() const override { return stream_.start(); }
-  void start(StreamPosition from) override { loader_.start(data::training(stream_, from)); }
-  StreamPosition end() const override { return {stream_.end_window(), 0}; }
+  StreamPosition first() const override { return data_.stream.start(); }
+  void start(StreamPosition from) override { loader_.start(data::training(data_.stream, from)); }
+  StreamPosition end() const override { return {data_.stream.end_window(), 0}; }
   std::optional<BatchInfo> next(Batch& batch) override { return loader_.next(batch); }
 
   void prefetch_evaluation(int64_t after) override {
-    eval_loader_.start(data::evaluation(stream_, after));
+    eval_loader_.start(data::evaluation(data_.stream, after));
     prefetched_ = after;
   }
   void start_evaluation(int64_t after) override {
@@ -108,33 +102,36 @@ class StoreSource final : public Source {
     prefetched_.reset();
     evaluated_ = after;
   }
-  bool next_evaluation(Batch& batch) override {
+  std::optional<BatchInfo> next_evaluation(Batch& batch) override {
     if (max_eval_batches_ > 0 && eval_loader_.batches_delivered() >= max_eval_batches_) {
-      return false;
+      return std::nullopt;
     }
-    return eval_loader_.next(batch).has_value();
+    return eval_loader_.next(batch);
   }
 
-  bool verified(double seconds) override { return !verifier_ || verifier_->finished(seconds); }
+  bool verified(double seconds) override {
+    return !data_.verifier || data_.verifier->finished(seconds);
+  }
 
-  int64_t train_samples() const override { return stream_.total_train_anchors(); }
+  int64_t train_samples() const override { return data_.stream.total_train_anchors(); }
   int64_t eval_samples() const override {
-    return stream_.config().eval == data::EvalMode::kFixed
-               ? static_cast<int64_t>(stream_.eval_positions().size())
+    return data_.stream.config().eval == data::EvalMode::kFixed
+               ? static_cast<int64_t>(data_.stream.eval_positions().size())
                : 0;
   }
 
   /// Synthetic logs come with their truth. Without the whole window the figure would not compare.
   std::optional<double> oracle_auc() override {
-    if (max_eval_batches_ > 0 || store_.schema().label_pool.empty()) return std::nullopt;
-    if (!truth_) truth_ = data::read_truth(store_);
+    if (max_eval_batches_ > 0 || data_.events.schema().label_pool.empty()) return std::nullopt;
+    if (!truth_) truth_ = data::read_truth(data_.events);
     if (truth_->empty()) return std::nullopt;
-    const std::vector<data::PoolConfig>& pools = store_.schema().pools;
-    const auto pool = std::ranges::find(pools, store_.schema().label_pool, &data::PoolConfig::name);
+    const std::vector<data::PoolConfig>& pools = data_.events.schema().pools;
+    const auto pool =
+        std::ranges::find(pools, data_.events.schema().label_pool, &data::PoolConfig::name);
     const std::span<const uint8_t> label =
-        store_.in_pool(static_cast<size_t>(pool - pools.begin()));
+        data_.events.in_pool(static_cast<size_t>(pool - pools.begin()));
     std::vector<float> predictions, labels;
-    for (const int64_t position : stream_.eval_positions(evaluated_)) {
+    for (const int64_t position : data_.stream.eval_positions(evaluated_)) {
       const auto i = static_cast<size_t>(position);
       if (std::isnan((*truth_)[i])) return std::nullopt;
       predictions.push_back((*truth_)[i]);
@@ -144,15 +141,12 @@ class StoreSource final : public Source {
   }
 
  private:
-  data::EventStore store_;
-  data::Gatherer gatherer_;
-  data::SampleStream stream_;
+  RunStore data_;
   data::Loader loader_, eval_loader_;
   int64_t max_eval_batches_ = 0;
   std::optional<int64_t> prefetched_;
   int64_t evaluated_ = -1;
   std::optional<std::vector<float>> truth_;  // per event; empty: not known
-  std::unique_ptr<data::StoreVerifier> verifier_;
 };
 
 void require_column(const Batch& samples, const std::string& key, const std::string& name) {
@@ -167,8 +161,7 @@ void require_column(const Batch& samples, const std::string& key, const std::str
                                    : fmt::format("did you mean `{}`?", nearest)));
 }
 
-}  // namespace
-
+/// How histories are gathered: as the config says, cut to what the model takes.
 data::GatherConfig gather_config(const RunConfig& config, const data::EventStore& store) {
   data::GatherConfig gather = config.data.gather;
   if (gather.history_length == 0) gather.history_length = store.history_length();
@@ -176,6 +169,8 @@ data::GatherConfig gather_config(const RunConfig& config, const data::EventStore
   return gather;
 }
 
+/// What the model asks of a store, checked by name before the first step. Returns the store's
+/// sample schema with crosses cut to the tables' rows.
 data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema) {
   const Batch samples = data::sample_columns(schema);
   for (const model::ColumnDemand& d : make_model(config)->demands()) {
@@ -189,11 +184,16 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
   return schema;
 }
 
-std::unique_ptr<data::StoreVerifier> verify_in_background(const data::EventStore& store,
-                                                          const data::Gatherer& gatherer,
-                                                          const data::SampleStream& stream) {
+}  // namespace
+
+RunStore::RunStore(const RunConfig& config, int rank, int ranks, bool verifies)
+    : events(config.data.store, samples_for(config, data::schema_for(config.data.store).samples()),
+             config.data.index, config.data.verify),
+      gatherer(events, gather_config(config, events)),
+      stream(events, config.data.stream_config(), rank, ranks) {
+  if (!verifies) return;
   const data::IndexFile* const indices[] = {&gatherer.pools().file(), &stream.windows().file()};
-  return std::make_unique<data::StoreVerifier>(store, indices);
+  verifier = std::make_unique<data::StoreVerifier>(events, indices);
 }
 
 std::unique_ptr<Source> make_source(const RunConfig& config, int rank, int ranks, bool verifies) {

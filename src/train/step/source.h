@@ -5,7 +5,10 @@
 #include <optional>
 
 #include "batch/batch.h"
+#include "data/sample/gather.h"
 #include "data/sample/loader.h"
+#include "data/sample/sample_stream.h"
+#include "data/store/event_store.h"
 #include "data/store/store_verifier.h"
 #include "train/run_config.h"
 
@@ -29,7 +32,7 @@ class Source {
   /// early that start_evaluation() will ask for them.
   virtual void prefetch_evaluation(int64_t after) = 0;
   virtual void start_evaluation(int64_t after) = 0;
-  virtual bool next_evaluation(Batch& batch) = 0;
+  virtual std::optional<data::BatchInfo> next_evaluation(Batch& batch) = 0;
 
   /// Training samples from the first to the last window, wherever a run was resumed; 0: no end.
   virtual int64_t train_samples() const = 0;
@@ -48,17 +51,16 @@ class Source {
 std::unique_ptr<Source> make_source(const RunConfig& config, int rank = 0, int ranks = 1,
                                     bool verifies = true);
 
-/// Compares everything that samples are made from with its checksums, from now on.
-std::unique_ptr<data::StoreVerifier> verify_in_background(const data::EventStore& store,
-                                                          const data::Gatherer& gatherer,
-                                                          const data::SampleStream& stream);
+/// The store of a run with its samples as the model wants them: every feature has a column, crosses
+/// fit their tables, histories are cut to what the model takes. Makes indexes that are missing.
+struct RunStore {
+  explicit RunStore(const RunConfig& config, int rank = 0, int ranks = 1, bool verifies = true);
 
-/// How histories are gathered for the model: as the config says, cut to what the model takes.
-data::GatherConfig gather_config(const RunConfig& config, const data::EventStore& store);
-
-/// What the model asks of a store, checked by name before the first step: every feature has a
-/// column, crosses fit their tables. Returns the store's sample schema with crosses cut to the
-/// tables' rows.
-data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema);
+  data::EventStore events;
+  data::Gatherer gatherer;
+  data::SampleStream stream;
+  /// Compares what samples are made from with its checksums, from now on. Null: another rank does.
+  std::unique_ptr<data::StoreVerifier> verifier;
+};
 
 }  // namespace segue::train

@@ -73,7 +73,7 @@ TEST_F(GpuStepTest, RandomModelsFollowTheCpu) {
     Batch batch;
     for (int64_t step = 1; step <= 3; ++step) {
       data.fill(step, batch);
-      const StepStats expected = cpu.step(batch), found = gpu.step(batch);
+      const StepStats expected = step_on(cpu, batch), found = step_on(gpu, batch);
       EXPECT_NEAR(found.loss, expected.loss, 1e-4 * std::abs(expected.loss) + 1e-6);
       EXPECT_NEAR(found.gradient_norm, expected.gradient_norm,
                   2e-3 * expected.gradient_norm + 1e-6);
@@ -160,7 +160,7 @@ TEST_F(GpuStepTest, RepeatedRunsOfThePublishedModelGiveEqualBits) {
     std::vector<double> losses;
     for (int64_t step = 1; step <= 50; ++step) {
       data.fill(step, batch);
-      losses.push_back(trainer.step(batch).loss);
+      losses.push_back(step_on(trainer, batch).loss);
     }
     return losses;
   };
@@ -187,7 +187,7 @@ TEST_F(GpuStepTest, CheckpointsMoveBetweenCpuAndGpu) {
     Trainer after(c, from_gpu ? Device::cpu() : Device::cuda());
     for (int64_t step = 1; step <= 5; ++step) {
       data.fill(step, batch);
-      before.step(batch);
+      step_on(before, batch);
     }
     const std::string folder = base::temp_path(from_gpu ? "from_gpu" : "from_cpu");
     CheckpointWriter writer(folder, CheckpointConfig{});
@@ -198,8 +198,8 @@ TEST_F(GpuStepTest, CheckpointsMoveBetweenCpuAndGpu) {
     EXPECT_EQ(state_of(after), state_of(before));
     for (int64_t step = 6; step <= 10; ++step) {
       data.fill(step, batch);
-      const double expected = before.step(batch).loss;
-      EXPECT_NEAR(after.step(batch).loss, expected, 1e-4 * std::abs(expected)) << step;
+      const double expected = step_on(before, batch).loss;
+      EXPECT_NEAR(step_on(after, batch).loss, expected, 1e-4 * std::abs(expected)) << step;
     }
   }
 }

@@ -30,21 +30,23 @@ namespace {
                    step, what));
 }
 
-/// Labels, and maxima, are those of all ranks.
+/// Counts of every rank, and maxima of all.
 void share_counts(comm::Communicator& group, model::PreparedBatch& prepared) {
-  std::vector<int64_t> mine{prepared.num_labels};
+  std::vector<int64_t> mine{prepared.samples(), prepared.num_labels};
   mine.insert(mine.end(), prepared.maxima.begin(), prepared.maxima.end());
   const size_t ranks = static_cast<size_t>(group.size()), each = mine.size();
-  std::vector<int64_t> all(ranks * each);
   const std::vector<int64_t> equal(ranks, static_cast<int64_t>(each));
-  group.all_gather(host_view(std::span<int64_t>(mine)), host_view(std::span<int64_t>(all)), equal)
-      .throw_if_failed();
+  const std::vector<int64_t> all = gather_words(group, mine, equal);
+  prepared.rank_samples.assign(ranks, 0);
+  prepared.rank_labels.assign(ranks, 0);
   prepared.global_labels = 0;
   for (size_t r = 0; r < ranks; ++r) {
-    prepared.global_labels += all[r * each];
-    for (size_t i = 1; i < each; ++i) {
-      int64_t& most = prepared.maxima[i - 1];
-      most = std::max(most, all[r * each + i]);
+    const int64_t* const theirs = all.data() + r * each;
+    prepared.rank_samples[r] = theirs[0];
+    prepared.rank_labels[r] = theirs[1];
+    prepared.global_labels += theirs[1];
+    for (size_t i = 0; i < prepared.maxima.size(); ++i) {
+      prepared.maxima[i] = std::max(prepared.maxima[i], theirs[2 + i]);
     }
   }
 }
@@ -88,7 +90,6 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks& ranks, RunPlan p
   model_->allocate(tables_, device, parameter_dtype(config.train.precision),
                    static_cast<uint64_t>(config.train.seed));
   model_->parameters().allocate_states(config.optimizer.kind);
-  prepared_ = model_->new_batch();
   if (ranks_.alone()) return;
   model_->set_head_group(ranks_.heads.get());
   reducer_ = std::make_unique<GradientReducer>(*ranks_.dense, model_->gradient_buckets(), device);
@@ -105,11 +106,7 @@ Exec Trainer::exec(int64_t step) {
   return e;
 }
 
-void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared) {
-  prepare(batch, sparse::Mode::kTraining, prepared);
-}
-
-void Trainer::prepare(const Batch& batch, sparse::Mode mode, model::PreparedBatch& prepared) {
+void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared, sparse::Mode mode) {
   model_->prepare(batch, config_.train.micro_batch_tokens, mode, prepared);
   // So that memory stays what was announced.
   prepared.block.reserve_copy(device(), plan_.batch_bytes);
@@ -150,19 +147,9 @@ void Trainer::wait_for_ranks() const {
 }
 
 void Trainer::gather_ranks(const model::PreparedBatch& prepared, bool training, model::Pass& pass) {
-  if (ranks_.alone()) return;
   const base::Stage stage("gather results");
-  gather_pass(*ranks_.results, {prepared.sample_index, prepared.sample_labels},
-              static_cast<int64_t>(model_->tasks().size()), pass);
-  pass.model_flops = model_->flops(pass.token_offsets, training);
-}
-
-StepStats Trainer::step(const Batch& batch) {
-  {
-    const base::Stage stage("prepare batch");
-    prepare(batch, *prepared_);
-  }
-  return step(*prepared_);
+  agreed_ = ranks_.gather(prepared, wish_ ? wish_() : Ranks::StopSave{}, pass);
+  if (!ranks_.alone()) pass.model_flops = model_->flops(pass.token_offsets, training);
 }
 
 StepStats Trainer::step(model::PreparedBatch& prepared) {
@@ -187,9 +174,9 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   wait_for_ranks();
   model_->finish(pass);
   prepared.ticket = std::move(pass.ticket);  // its memory serves the next batch
+  gather_ranks(prepared, /*training=*/true, pass);
   require_finite(e, pass, stats.step);
   ++steps_done_;
-  gather_ranks(prepared, /*training=*/true, pass);
 
   const base::Stage stage("count");
   for (size_t k = 0; k < model_->tasks().size(); ++k) {
@@ -254,19 +241,18 @@ void Trainer::require_finite(const Exec& exec, const model::Pass& pass, int64_t 
   }
 }
 
-model::Pass Trainer::predict(const Batch& batch) {
+model::Pass Trainer::predict(model::PreparedBatch& prepared) {
   const Arena::Mark mark(arena_);
   const Exec e = exec(0);
-  prepare(batch, sparse::Mode::kEvaluation, *prepared_);
-  model::Pass pass = model_->enqueue(e, *prepared_, pass_options(*prepared_, /*training=*/false));
+  model::Pass pass = model_->enqueue(e, prepared, pass_options(prepared, /*training=*/false));
   combine_ranks(e, pass, /*training=*/false);
   model_->send_results(e, pass);
-  prepared_->block.release(stream_);
+  prepared.block.release(stream_);
   tables_.release(pass.ticket, stream_);
   wait_for_ranks();
   model_->finish(pass);
-  prepared_->ticket = std::move(pass.ticket);
-  gather_ranks(*prepared_, /*training=*/false, pass);
+  prepared.ticket = std::move(pass.ticket);
+  gather_ranks(prepared, /*training=*/false, pass);
   return pass;
 }
 

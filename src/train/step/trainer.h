@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "batch/batch.h"
@@ -44,18 +46,22 @@ class Trainer {
   /// As it was planned.
   Trainer(const RunConfig& config, Device device, Ranks& ranks, RunPlan plan);
 
+  /// Host work that needs no weights and the copy to a GPU, which may go on while another batch is
+  /// computed (one batch at a time); step() or predict(), as `mode` says, uses the prepared batch
+  /// up.
+  void prepare(const Batch& batch, model::PreparedBatch& prepared,
+               sparse::Mode mode = sparse::Mode::kTraining);
   /// Forward, backward, tables, then clip and Adam. Error(kNumeric) when loss or gradients are not
-  /// finite; parameters and tables are then as they were before the step.
-  StepStats step(const Batch& batch);
-  /// The same in two parts: host work that needs no weights and the copy to a GPU, which may go on
-  /// while another batch is trained (one batch at a time), and the rest, which uses the prepared
-  /// batch up. On a GPU the updates still run when step() returns; the next step queues behind
-  /// them.
-  void prepare(const Batch& batch, model::PreparedBatch& prepared);
+  /// finite; parameters and tables are then as they were before the step. On a GPU the updates
+  /// still run when it returns; the next step queues behind them.
   StepStats step(model::PreparedBatch& prepared);
-
   /// Predictions only: no dropout, nothing changes.
-  model::Pass predict(const Batch& batch);
+  model::Pass predict(model::PreparedBatch& prepared);
+
+  /// Asked for what this rank wants when results are gathered, at the end of step() and predict().
+  /// What ranks agree on travels with the results and is known afterwards.
+  void set_wish(std::function<Ranks::StopSave()> wish) { wish_ = std::move(wish); }
+  const Ranks::StopSave& agreed() const { return agreed_; }
 
   int64_t steps_done() const { return steps_done_; }
   const Ranks& ranks() const { return ranks_; }
@@ -78,7 +84,6 @@ class Trainer {
  private:
   Trainer(const RunConfig& config, Device device, std::unique_ptr<Ranks> alone);
   Exec exec(int64_t step);
-  void prepare(const Batch& batch, sparse::Mode mode, model::PreparedBatch& prepared);
   model::PassOptions pass_options(const model::PreparedBatch& prepared, bool training);
   void combine_ranks(const Exec& exec, const model::Pass& pass, bool training);
   void wait_for_ranks() const;
@@ -94,8 +99,9 @@ class Trainer {
   Stream stream_, copy_stream_;
   sparse::Tables tables_;
   std::unique_ptr<model::Model> model_;
-  std::unique_ptr<GradientReducer> reducer_;        // with several ranks
-  std::unique_ptr<model::PreparedBatch> prepared_;  // of step(batch): its memory is kept
+  std::unique_ptr<GradientReducer> reducer_;  // with several ranks
+  std::function<Ranks::StopSave()> wish_;
+  Ranks::StopSave agreed_;
   int64_t steps_done_ = 0;
   LifetimeAuc lifetime_;
   WindowMetrics window_;

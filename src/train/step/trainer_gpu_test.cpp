@@ -36,7 +36,7 @@ std::vector<double> losses_on(Device device, const RunConfig& config, int64_t st
   std::vector<double> losses;
   for (int64_t step = 1; step <= steps; ++step) {
     data.fill(step, batch);
-    losses.push_back(trainer.step(batch).loss);
+    losses.push_back(step_on(trainer, batch).loss);
   }
   return losses;
 }
@@ -96,7 +96,7 @@ TEST_F(GpuTrainerTest, NonFiniteGradientsNameTheCulpritAndChangeNothing) {
   const data::RandomBatches data = random_batches(c);
   Batch batch;
   data.fill(1, batch);
-  trainer.step(batch);
+  step_on(trainer, batch);
   model::Parameters& parameters = trainer.model().parameters();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const Tensor value =
@@ -105,7 +105,7 @@ TEST_F(GpuTrainerTest, NonFiniteGradientsNameTheCulpritAndChangeNothing) {
   const Tensor values = parameters.values();
   std::vector<float> before(static_cast<size_t>(values.elements())), after(before.size());
   copy(host_view(std::span(before)), values);
-  const auto error = base::error_of([&] { trainer.step(batch); });
+  const auto error = base::error_of([&] { step_on(trainer, batch); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kNumeric);
   EXPECT_EQ(trainer.steps_done(), 1);
@@ -122,7 +122,7 @@ TEST_F(GpuTrainerTest, EvaluationFollowsTheCpu) {
   Trainer cpu(c, Device::cpu()), gpu(c, Device::cuda());
   const auto evaluate = [&](Trainer& trainer) {
     Evaluator evaluator(c.model.tasks);
-    for (const Batch& batch : batches) evaluator.add(trainer.predict(batch));
+    for (const Batch& batch : batches) evaluator.add(predict_on(trainer, batch));
     return evaluator.result();
   };
   const Evaluation expected = evaluate(cpu), found = evaluate(gpu);

@@ -149,10 +149,10 @@ TEST(TrainerTest, ArenaIsEmptyBetweenStepsAndDoesNotGrow) {
   Trainer trainer(c, Device::cpu());
   Batch batch;
   random_batches(c).fill(1, batch);
-  trainer.step(batch);
+  step_on(trainer, batch);
   EXPECT_EQ(trainer.arena().used(), 0);
   const int64_t high_water = trainer.arena().high_water();
-  for (int i = 0; i < 3; ++i) trainer.step(batch);
+  for (int i = 0; i < 3; ++i) step_on(trainer, batch);
   EXPECT_EQ(trainer.arena().high_water(), high_water);
 }
 
@@ -162,8 +162,8 @@ TEST(TrainerTest, StatsDescribeTheStep) {
   Trainer trainer(c, Device::cpu());
   Batch batch;
   random_batches(c).fill(1, batch);
-  trainer.step(batch);
-  const StepStats stats = trainer.step(batch);
+  step_on(trainer, batch);
+  const StepStats stats = step_on(trainer, batch);
   EXPECT_EQ(stats.step, 2);
   EXPECT_EQ(trainer.steps_done(), 2);
   EXPECT_EQ(stats.samples, c.data.batch_size);
@@ -181,7 +181,7 @@ TEST(TrainerTest, EmptyBatchIsLegal) {
   Batch batch;
   random_batches(c).fill(1, 0, 0, batch);
   const std::vector<float> before = copy_of(trainer.model().parameters().values());
-  EXPECT_EQ(trainer.step(batch).loss, 0);
+  EXPECT_EQ(step_on(trainer, batch).loss, 0);
   EXPECT_EQ(copy_of(trainer.model().parameters().values()), before);
 }
 
@@ -197,7 +197,7 @@ TEST(TrainerTest, EvaluationChangesNothing) {
     Batch batch;
     for (int64_t i = 0; i < kBatches; ++i) {
       random_batches(c).fill(100 + i, batch);
-      evaluator.add(trainer.predict(batch));
+      evaluator.add(predict_on(trainer, batch));
     }
     return evaluator.result();
   };
@@ -222,13 +222,13 @@ TEST(TrainerTest, CountsPredictionsSinceTheStartAndInTheWindow) {
   const data::RandomBatches data = random_batches(c);
   Batch batch;
   data.fill(1, batch);
-  trainer.step(batch);
+  step_on(trainer, batch);
   // One batch fills the window: both see the same labels, one of them in bins.
   EXPECT_NEAR(trainer.lifetime().value(0), trainer.window().quality(0).auc, 1e-2);
   EXPECT_NE(trainer.lifetime().value(0), 0.5);
   const double first = trainer.window().quality(0).auc;
   data.fill(2, batch);
-  trainer.step(batch);
+  step_on(trainer, batch);
   EXPECT_NE(trainer.window().quality(0).auc, first);
   EXPECT_EQ(trainer.window().labels_seen(), 2 * c.data.batch_size);
 }
@@ -241,13 +241,13 @@ TEST(TrainerTest, NonFiniteLossNamesStepAndTaskAndChangesNothing) {
   const data::RandomBatches data = random_batches(c);
   Batch batch;
   data.fill(1, batch);
-  trainer.step(batch);
+  step_on(trainer, batch);
   Tensor values = trainer.model().parameters().values();
   values.ptr<float>()[values.elements() / 2] = std::numeric_limits<float>::quiet_NaN();
   const std::vector<float> users =
       copy_of(trainer.tables().table(sparse::TableId{2}).resident().weights);
   data.fill(2, batch);
-  const auto error = base::error_of([&] { trainer.step(batch); });
+  const auto error = base::error_of([&] { step_on(trainer, batch); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kNumeric);
   EXPECT_TRUE(base::contains(error->what(), "step 2"));
@@ -274,14 +274,14 @@ TEST(TrainerTest, IdOutOfRangeNamesFeatureIdAndTable) {
   Batch::Column& artists = batch.column("candidate_artist");
   const int64_t good = artists.values[3];
   artists.values[3] = 777;
-  const auto error = base::error_of([&] { trainer.step(batch); });
+  const auto error = base::error_of([&] { step_on(trainer, batch); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kOutOfRange);
   for (const char* part : {"candidate_artist", "777", "`artist`"}) {
     EXPECT_TRUE(base::contains(error->what(), part));
   }
   artists.values[3] = good;  // the trainer is as it was
-  EXPECT_EQ(trainer.step(batch).loss, losses_of(c, 1)[0]);
+  EXPECT_EQ(step_on(trainer, batch).loss, losses_of(c, 1)[0]);
 }
 
 TEST(TrainerTest, SmallArenaNamesTheKeysToChange) {

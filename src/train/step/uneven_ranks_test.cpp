@@ -30,21 +30,11 @@ class UnevenRanksTest : public testing::TestWithParam<int> {
   }
 
   RunConfig config_for(uint64_t seed) const {
-    RunConfig c = tiny_config();
-    c.model.item = {"item_id", "item_candidate_id", "item"};
-    c.model.additional = {{"artist_id", "item_candidate_artist_id", "artist"}};
-    c.model.contextual = {{"uid", "user", 1, 0}};
-    c.model.tasks = {{"listen", ops::TaskKind::kBinary, 1, 1.0}};
-    c.sparse.tables.resize(3);
-    for (sparse::TableConfig& table : c.sparse.tables) {
-      table.rows = 200;
-      table.sharding = sparse::Sharding::kRow;
-    }
-    c.data.store = folder_ + "/store";
+    RunConfig c = store_config(folder_ + "/store");
+    for (sparse::TableConfig& table : c.sparse.tables) table.sharding = sparse::Sharding::kRow;
     // Batches of 1 and 2 samples leave ranks empty in every step, others at the end of a window.
     std::mt19937_64 random(seed);
     c.data.batch_size = 1 + static_cast<int64_t>(random() % 9);
-    c.data.stream.min_history = 4;
     c.data.stream.shuffle_fraction = 1;
     c.data.stream.window_seconds = 43200;
     c.parallel.pipeline = random() % 2 == 0 ? Pipeline::kOn : Pipeline::kOff;

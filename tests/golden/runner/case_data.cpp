@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "data/sample/gather.h"
-#include "data/sample/stream.h"
+#include "data/sample/sample_stream.h"
 #include "data/store/event_store.h"
 #include "data/store/windows.h"
 #include "runner/cases.h"

@@ -1,4 +1,4 @@
-#include "train/run/run_log.h"
+#include "train/run/metrics_log.h"
 
 #include <algorithm>
 #include <cmath>
@@ -80,8 +80,8 @@ void add_memory(const Trainer& trainer, Json& line) {
 
 }  // namespace
 
-RunLog::RunLog(const RunConfig& config, const model::Model& model, Device device, RunFolder& folder,
-               const RunState& state, int64_t total_samples)
+MetricsLog::MetricsLog(const RunConfig& config, const model::Model& model, Device device,
+                       RunFolder& folder, const RunState& state, int64_t total_samples)
     : config_(config),
       folder_(folder),
       tensorboard_(folder.path(), state.step, config.checkpoint.when_full()),
@@ -96,13 +96,13 @@ RunLog::RunLog(const RunConfig& config, const model::Model& model, Device device
   }
 }
 
-void RunLog::before_step(int64_t step) {
+void MetricsLog::before_step(int64_t step) {
   if (!trace_.starts_at(step)) return;
   base::start_stage_recording();
   recording_ = true;
 }
 
-void RunLog::after_step(int64_t step) {
+void MetricsLog::after_step(int64_t step) {
   if (!recording_ || !trace_.ends_after(step)) return;
   recording_ = false;
   const base::StageRecording recording = base::stop_stage_recording();
@@ -116,13 +116,13 @@ void RunLog::after_step(int64_t step) {
   }
 }
 
-void RunLog::drain() {
+void MetricsLog::drain() {
   folder_.drain_metrics();
   tensorboard_.drain();
 }
 
-void RunLog::count(const StepStats& stats, const data::BatchInfo& delivery,
-                   const balance::BalanceStats& balance, RunState& state) {
+void MetricsLog::count(const StepStats& stats, const data::BatchInfo& delivery,
+                       const balance::BalanceStats& balance, RunState& state) {
   balance_ = balance;
   Interval step;
   step.steps = 1;
@@ -151,7 +151,7 @@ void RunLog::count(const StepStats& stats, const data::BatchInfo& delivery,
                                               has_line_ ? last_loss_ : stats.loss, last_auc_));
 }
 
-void RunLog::add_rates(const Interval& i, int ranks, Json& line) const {
+void MetricsLog::add_rates(const Interval& i, int ranks, Json& line) const {
   line["samples_per_s"] = per_second(static_cast<double>(i.samples), i.seconds);
   line["tokens_per_s"] = per_second(static_cast<double>(i.tokens), i.seconds);
   line["gflops_padded"] = per_second(i.padded_flops, i.seconds) / 1e9;
@@ -163,12 +163,12 @@ void RunLog::add_rates(const Interval& i, int ranks, Json& line) const {
   }
 }
 
-void RunLog::scalar(const char* tag, double value, const RunState& state) {
+void MetricsLog::scalar(const char* tag, double value, const RunState& state) {
   tensorboard_.scalar(tag, state.step, value);
 }
 
 /// Of the newest step; bytes since the start of this process.
-void RunLog::add_ranks(const Trainer& trainer, Json& line) const {
+void MetricsLog::add_ranks(const Trainer& trainer, Json& line) const {
   const Ranks& ranks = trainer.ranks();
   line["ranks"] = ranks.size();
   if (balance_.samples > 0) {
@@ -184,7 +184,7 @@ void RunLog::add_ranks(const Trainer& trainer, Json& line) const {
   }
 }
 
-void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState& state) {
+void MetricsLog::train_line(const StepStats& stats, const Trainer& trainer, RunState& state) {
   const Interval& interval = state.interval;
   const double mean_loss =
       interval.loss / static_cast<double>(std::max<int64_t>(1, interval.steps));
@@ -253,8 +253,8 @@ void RunLog::train_line(const StepStats& stats, const Trainer& trainer, RunState
   state.interval = {};
 }
 
-void RunLog::eval_line(const Evaluation& e, double lifetime_auc, std::optional<double> oracle,
-                       double seconds, const RunState& state) {
+void MetricsLog::eval_line(const Evaluation& e, double lifetime_auc, std::optional<double> oracle,
+                           double seconds, const RunState& state) {
   Json tasks;
   for (const TaskQuality& q : e.tasks) tasks[q.name] = quality_line(q);
   Json line = {{"event", "eval"},
@@ -282,7 +282,7 @@ void RunLog::eval_line(const Evaluation& e, double lifetime_auc, std::optional<d
   tensorboard_.flush();
 }
 
-void RunLog::end_line(const RunState& state, const char* status) {
+void MetricsLog::end_line(const RunState& state, const char* status) {
   folder_.append_metrics({{"event", "end"},
                           {"step", state.step},
                           {"samples", state.samples},
@@ -290,17 +290,19 @@ void RunLog::end_line(const RunState& state, const char* status) {
                           {"wall_s", state.wall_seconds}});
 }
 
-void RunLog::finish() {
+void MetricsLog::finish() {
   if (!has_line_) return;  // no step of this process has a loss
   progress_.finish(fmt::format("loss {:.4f}  AUC {:.4f}", last_loss_, last_auc_));
 }
 
-double RunLog::samples_per_s() const {
+double MetricsLog::samples_per_s() const {
   return per_second(static_cast<double>(all_.samples), all_.seconds);
 }
-double RunLog::tokens_per_s() const {
+double MetricsLog::tokens_per_s() const {
   return per_second(static_cast<double>(all_.tokens), all_.seconds);
 }
-double RunLog::jagged_flops_per_s() const { return per_second(all_.jagged_flops, all_.seconds); }
+double MetricsLog::jagged_flops_per_s() const {
+  return per_second(all_.jagged_flops, all_.seconds);
+}
 
 }  // namespace segue::train

@@ -21,11 +21,11 @@ namespace segue::train {
 
 /// What a run tells while it goes: lines of metrics.jsonl, TensorBoard scalars, traces, the
 /// progress line. Every figure is computed once and goes to all of them.
-class RunLog {
+class MetricsLog {
  public:
   /// `total_samples` is where the run ends, 0 if that is not known.
-  RunLog(const RunConfig& config, const model::Model& model, Device device, RunFolder& folder,
-         const RunState& state, int64_t total_samples);
+  MetricsLog(const RunConfig& config, const model::Model& model, Device device, RunFolder& folder,
+             const RunState& state, int64_t total_samples);
 
   /// Around every step.
   void before_step(int64_t step);

@@ -1,4 +1,4 @@
-#include "train/run/loop_log.h"
+#include "train/run/terminal_log.h"
 
 #include <algorithm>
 #include <optional>

@@ -1,4 +1,4 @@
-#include "data/sample/stream.h"
+#include "data/sample/sample_stream.h"
 
 #include <algorithm>
 #include <cmath>
