@@ -68,14 +68,14 @@ TEST(HstuMask, RunsOfRowsAndColumnsAreSummedUp) {
     for (int64_t first = 0; first < n; ++first) {
       for (int64_t last = first + 1; last <= n; ++last) {
         const HstuMask::Rows rows = mask.rows(first, last, n, targets);
-        const HstuMask::Seers seers = mask.seers(first, last, n, targets);
+        const HstuMask::SeeingRows seeing = mask.rows_that_see(first, last, n, targets);
         for (int64_t a = 0; a < n; ++a) {
           for (int64_t b = first; b < last; ++b) {
             const bool row_sees = mask.allows(b, a, n, targets);
             ASSERT_TRUE(row_sees || !rows.all_see(a, a + 1));
             ASSERT_TRUE(!row_sees || !rows.none_sees(a, a + 1, last));
-            const bool is_seer =
-                a < seers.context_end || (a >= seers.near && a < seers.near_end) || a >= seers.far;
+            const bool is_seer = a < seeing.context_end ||
+                                 (a >= seeing.near && a < seeing.near_end) || a >= seeing.far;
             const bool seen = mask.allows(a, b, n, targets);
             ASSERT_TRUE(is_seer || !seen);
             ASSERT_TRUE(last > first + 1 || is_seer == seen) << "one column leaves no doubt";

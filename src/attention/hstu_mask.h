@@ -118,11 +118,11 @@ struct BasicHstuMask {
 
   /// Rows that may see something of columns first .. last - 1: context rows [0, context_end), rows
   /// [near, near_end), and rows [far, n). Rows in none of the three see nothing there.
-  struct Seers {
+  struct SeeingRows {
     Int context_end = 0, near = 0, near_end = 0, far = 0;
   };
 
-  SEGUE_HOST_DEVICE Seers seers(Int first, Int last, Int n, Int targets) const {
+  SEGUE_HOST_DEVICE SeeingRows rows_that_see(Int first, Int last, Int n, Int targets) const {
     const Int history_end = n - targets;
     const bool degenerate = history_end < contextual_len;
     if (degenerate || first >= history_end) {

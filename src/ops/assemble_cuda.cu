@@ -316,7 +316,7 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
                  "assemble: gradient without its index");
     orders.push_back({index, {table, table.size(0), scale}, {}, {}});
   };
-  // Positions come first: their groups are long, which leaves most time for codes that ride along.
+  // Positions come first: their groups are long, which leaves most time for the fused sum of codes.
   order_of(gradients.position, p.position_index, 1);
   order_of(gradients.time, p.time_index, 1);
   if (gradients.content || gradients.context) {
@@ -325,8 +325,8 @@ void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& 
                       {gradients.context, rows_or_zero(p.context), p.scale},
                       {}});
   }
-  RidingSum codes;
-  if (!orders.empty() && can_ride(dx, gradients.action)) {
+  FusedSum codes;
+  if (!orders.empty() && can_fuse(dx, gradients.action)) {
     codes = {p.action_index, gradients.action, p.scale};
   } else {
     order_of(gradients.action, p.action_index, p.scale);

@@ -99,7 +99,7 @@ struct ChunkArgs {
 };
 
 /// Looks at rows on their way into sums. This one does not.
-struct NoRider {
+struct NoFusedAdder {
   __device__ void read(uint32_t, bool) {}
   __device__ void turn_to(int) {}
   template <int kW>
@@ -110,8 +110,8 @@ struct NoRider {
 /// finished; the sum of one that came in from the chunk before goes to partials[chunk][0], of one
 /// that goes on to the next and began here to partials[chunk][1]. kAhead rows are on their way at
 /// any time; it divides a warp.
-template <class L, bool kDrops, int kAhead, class T, class Rider>
-__device__ void add_chunk(const ChunkArgs<T>& a, int64_t chunk, Rider& rider) {
+template <class L, bool kDrops, int kAhead, class T, class Adder>
+__device__ void add_chunk(const ChunkArgs<T>& a, int64_t chunk, Adder& adder) {
   const ChunkRange& range = a.range;
   const uint32_t *keys = a.sorted.keys, *items = a.sorted.items;
   const int64_t begin = range.begin + chunk * range.length;
@@ -169,7 +169,7 @@ __device__ void add_chunk(const ChunkArgs<T>& a, int64_t chunk, Rider& rider) {
   for (int64_t block = begin; block < end; block += kWarp, left -= kWarp) {
     const uint32_t starts = __ballot_sync(0xffffffffu, mine.starts_group);
     const Item next = fetch(block + kWarp);
-    rider.read(mine.row, lane < left);
+    adder.read(mine.row, lane < left);
     for (int at = 0; at < min(left, kWarp); at += kAhead) {
       const uint32_t ahead = at + kAhead < kWarp ? mine.row : next.row;
       // The place of a row that was added is free for one that comes kAhead later. Dropout takes
@@ -187,14 +187,14 @@ __device__ void add_chunk(const ChunkArgs<T>& a, int64_t chunk, Rider& rider) {
             key = keys[block + at + k];
             is_head = false;
           }
-          rider.turn_to(at + k);
+          adder.turn_to(at + k);
           L::for_each(count, [&](int i, int c) {
             float value[L::kW];
             rows[k].unpack(i, value);
             if constexpr (kDrops) {
               a.dropped.dropout.template apply_rounded<T>(KeepBits::masks_of(bits[k][i]), c, value);
             }
-            rider.add(value);
+            adder.add(value);
             for (int j = 0; j < L::kW; ++j) sum.v[i][j] += value[j];
           });
         }
@@ -225,19 +225,19 @@ __global__ void __launch_bounds__(kThreads, kDrops || L::kW == 1 ? 2
   const int64_t last = min(begin + a.range.length, a.range.end) - 1;
   const uint32_t key = a.sorted.keys[begin];
   if (key == a.sorted.keys[last] && TargetRow(a.targets, key).data == nullptr) return;
-  NoRider nobody;
-  add_chunk<L, kDrops, 4>(a, chunk, nobody);
+  NoFusedAdder none;
+  add_chunk<L, kDrops, 4>(a, chunk, none);
 }
 
 // ---- a sum by few destinations beside another one ----
 
 // There are so few of them that every warp keeps all their sums in shared memory: 256 columns of
 // each.
-inline constexpr int kRiderColumns = 8 * kWarp;
-inline constexpr int kRiderWarps = 16;
-inline constexpr int kMaxRiders = 13;  // what fits into the shared memory of a multiprocessor
+inline constexpr int kFusedColumns = 8 * kWarp;
+inline constexpr int kFusedWarps = 16;
+inline constexpr int kMaxFusedRows = 13;  // what fits into the shared memory of a multiprocessor
 
-struct RiderArgs {
+struct FusedArgs {
   const int32_t* index;
   int count;
   float scale;
@@ -245,15 +245,15 @@ struct RiderArgs {
 };
 
 /// Adds rows to the sums of this warp, [count][half of 8 columns][lane][4].
-struct Rider {
-  static constexpr int kHalf = kRiderColumns / 2;
-  const RiderArgs& args;
+struct FusedAdder {
+  static constexpr int kHalf = kFusedColumns / 2;
+  const FusedArgs& args;
   float* own;
   int32_t mine = -1, to = -1;  // of this lane's item, and of the row whose turn it is
 
-  __device__ Rider(const RiderArgs& a, float* sums) : args(a) {
+  __device__ FusedAdder(const FusedArgs& a, float* sums) : args(a) {
     const int warp = static_cast<int>(threadIdx.x) / kWarp;
-    own = sums + warp * a.count * kRiderColumns + threadIdx.x % kWarp * 4;
+    own = sums + warp * a.count * kFusedColumns + threadIdx.x % kWarp * 4;
     for (int i = 0; i < 2 * a.count; ++i) {
       *reinterpret_cast<float4*>(own + i * kHalf) = make_float4(0, 0, 0, 0);
     }
@@ -273,27 +273,27 @@ struct Rider {
   }
 };
 
-/// sum_chunks_kernel, a warp for each chunk, and riders.partials[blockIdx.x] = the sums of this
-/// block's rows by the riders' index, warps added in order.
+/// sum_chunks_kernel, a warp for each chunk, and fused.partials[blockIdx.x] = the sums of this
+/// block's rows by the fused index, warps added in order.
 template <class T, bool kDrops>
-__global__ void __launch_bounds__(kRiderWarps* kWarp, 1)
-    sum_riders_kernel(const __grid_constant__ ChunkArgs<T> a,
-                      const __grid_constant__ RiderArgs riders) {
+__global__ void __launch_bounds__(kFusedWarps* kWarp, 1)
+    fused_sums_kernel(const __grid_constant__ ChunkArgs<T> a,
+                      const __grid_constant__ FusedArgs fused) {
   extern __shared__ __align__(16) float sums[];
-  Rider rider(riders, sums);
-  const int64_t chunk = static_cast<int64_t>(blockIdx.x) * kRiderWarps + threadIdx.x / kWarp;
-  if (chunk < a.range.chunks()) add_chunk<Lanes<8, 1>, kDrops, 8>(a, chunk, rider);
+  FusedAdder adder(fused, sums);
+  const int64_t chunk = static_cast<int64_t>(blockIdx.x) * kFusedWarps + threadIdx.x / kWarp;
+  if (chunk < a.range.chunks()) add_chunk<Lanes<8, 1>, kDrops, 8>(a, chunk, adder);
   __syncthreads();
-  const int all = riders.count * kRiderColumns;
-  for (int i = static_cast<int>(threadIdx.x); i < all; i += kRiderWarps * kWarp) {
+  const int all = fused.count * kFusedColumns;
+  for (int i = static_cast<int>(threadIdx.x); i < all; i += kFusedWarps * kWarp) {
     float total = 0;
-    for (int w = 0; w < kRiderWarps; ++w) total += sums[w * all + i];
-    const int place = i % kRiderColumns;
-    const int c = static_cast<int>(blockIdx.y) * kRiderColumns + place % Rider::kHalf / 4 * 8 +
-                  place / Rider::kHalf * 4 + place % 4;
+    for (int w = 0; w < kFusedWarps; ++w) total += sums[w * all + i];
+    const int place = i % kFusedColumns;
+    const int c = static_cast<int>(blockIdx.y) * kFusedColumns + place % FusedAdder::kHalf / 4 * 8 +
+                  place / FusedAdder::kHalf * 4 + place % 4;
     if (c < a.columns) {
-      const int64_t row = static_cast<int64_t>(blockIdx.x) * riders.count + i / kRiderColumns;
-      riders.partials[row * a.columns + c] = total * riders.scale;
+      const int64_t row = static_cast<int64_t>(blockIdx.x) * fused.count + i / kFusedColumns;
+      fused.partials[row * a.columns + c] = total * fused.scale;
     }
   }
 }

@@ -22,14 +22,14 @@ struct SumOrder {
   SortedIndex sorted = {};  // of use where it is the only order
 };
 
-/// A sum by so few destinations that it comes along with the first order, without a pass over the
-/// rows of its own: see can_ride.
-struct RidingSum {
+/// A sum by so few destinations that it is fused with the first order, without a pass over the
+/// rows of its own: see can_fuse.
+struct FusedSum {
   Tensor index;  // i32
   Tensor rows;   // absent: none
   double scale = 1;
 };
-bool can_ride(const Tensor& from, const Tensor& rows);
+bool can_fuse(const Tensor& from, const Tensor& rows);
 
 /// What dropout did to the rows that are summed: its factor, and bits for each row. Default: none.
 struct DroppedRows {
@@ -42,6 +42,6 @@ struct DroppedRows {
 /// sums are float, in an order that depends on the indices alone. A dropped-out row is rounded to
 /// the type of `from` first.
 void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
-              std::span<const SumOrder> orders, const RidingSum& riding = {});
+              std::span<const SumOrder> orders, const FusedSum& fused = {});
 
 }  // namespace segue::ops::cuda

@@ -139,46 +139,46 @@ void sum_chunks(cudaStream_t stream, const ChunkArgs<T>& a, bool vectorize) {
   choose(std::false_type{});
 }
 
-/// The same with somebody riding along; a.range has a chunk for each warp.
-void sum_riders(const Exec& exec, const ChunkArgs<bf16>& a, const RidingSum& riding,
-                int64_t blocks) {
-  const int64_t count = riding.rows.size(0);
+/// The same with a fused sum; a.range has a chunk for each warp.
+void fused_sums(const Exec& exec, const ChunkArgs<bf16>& a, const FusedSum& fused, int64_t blocks) {
+  const int64_t count = fused.rows.size(0);
   const Arena::Mark mark(*exec.arena);
   PartialSums partials(exec, blocks, count * a.columns);
-  const RiderArgs riders{device_ptr<int32_t>(riding.index), static_cast<int>(count),
-                         static_cast<float>(riding.scale), partials.data()};
+  const FusedArgs args{device_ptr<int32_t>(fused.index), static_cast<int>(count),
+                       static_cast<float>(fused.scale), partials.data()};
   const auto kernel =
-      a.dropped.dropout.active ? sum_riders_kernel<bf16, true> : sum_riders_kernel<bf16, false>;
-  const auto bytes = static_cast<size_t>(kRiderWarps * count * kRiderColumns) * sizeof(float);
+      a.dropped.dropout.active ? fused_sums_kernel<bf16, true> : fused_sums_kernel<bf16, false>;
+  const auto bytes = static_cast<size_t>(kFusedWarps * count * kFusedColumns) * sizeof(float);
   allow_shared_memory(kernel, bytes);
   const dim3 grid(static_cast<unsigned>(blocks),
-                  static_cast<unsigned>(divide_up(a.columns, kRiderColumns)));
-  kernel<<<grid, kRiderWarps * kWarp, bytes, stream_of(exec)>>>(a, riders);
+                  static_cast<unsigned>(divide_up(a.columns, kFusedColumns)));
+  kernel<<<grid, kFusedWarps * kWarp, bytes, stream_of(exec)>>>(a, args);
   check_launch();
-  partials.fold(riding.rows, 0, count * a.columns);
+  partials.fold(fused.rows, 0, count * a.columns);
 }
 
-/// Blocks of sum_riders_kernel side by side: as many as there are multiprocessors.
-int64_t rider_blocks(int64_t rows, int64_t columns) {
+/// Blocks of fused_sums_kernel side by side: as many as there are multiprocessors.
+int64_t fused_blocks(int64_t rows, int64_t columns) {
   constexpr int64_t kFewest = 16;  // rows worth a warp
-  return std::clamp<int64_t>(kMultiprocessors / divide_up(columns, kRiderColumns), 1,
-                             divide_up(rows, kRiderWarps * kFewest));
+  return std::clamp<int64_t>(kMultiprocessors / divide_up(columns, kFusedColumns), 1,
+                             divide_up(rows, kFusedWarps * kFewest));
 }
 
 }  // namespace
 
-bool can_ride(const Tensor& from, const Tensor& rows) {
-  return rows && rows.size(0) <= kMaxRiders && rows.size(0) > 0 && rows.is_contiguous() &&
+bool can_fuse(const Tensor& from, const Tensor& rows) {
+  return rows && rows.size(0) <= kMaxFusedRows && rows.size(0) > 0 && rows.is_contiguous() &&
          rows.dtype == DType::kF32 && from.dtype == DType::kBf16 &&
          can_vectorize(from.size(1), {from});
 }
 
 void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
-              std::span<const SumOrder> orders, const RidingSum& riding) {
+              std::span<const SumOrder> orders, const FusedSum& fused) {
   const int64_t rows = from.size(0), columns = from.size(1);
   if (rows == 0 || columns == 0 || orders.empty()) return;
   SEGUE_ASSERT(orders.size() <= kMaxOrders, "sums of rows: too many orders at once");
-  SEGUE_ASSERT(!riding.rows || can_ride(from, riding.rows), "sums of rows: it cannot ride");
+  SEGUE_ASSERT(!fused.rows || can_fuse(from, fused.rows),
+               "sums of rows: too many rows to be fused");
   SEGUE_ASSERT(!dropped.dropout.active || dropped.keep.data != nullptr,
                "sums of rows: dropout without its bits");
   const cudaStream_t stream = stream_of(exec);
@@ -188,7 +188,7 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
   for (const SumOrder& order : orders) {
     vectorize = vectorize && can_vectorize(columns, {order.first.rows, order.second.rows});
   }
-  if (rows <= kFewRows && orders.size() == 1 && !dropped.dropout.active && !riding.rows) {
+  if (rows <= kFewRows && orders.size() == 1 && !dropped.dropout.active && !fused.rows) {
     const SumOrder& order = orders.front();
     SEGUE_ASSERT(order.index.size(0) == rows, "sums of rows: an index for each row");
     dispatch_type(from.dtype, [&](auto zero_value) {
@@ -203,35 +203,38 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
   }
   const SortedItems sorted = sort_items(exec, rows, orders);
   const int64_t n = rows * static_cast<int64_t>(orders.size());
-  ChunkRange ridden, plain;
-  const int64_t blocks = rider_blocks(rows, columns);
-  if (riding.rows) {
-    SEGUE_ASSERT(riding.index && riding.index.size(0) == rows && riding.rows.size(1) == columns,
-                 "sums of rows: a riding sum has an index for each row");
-    ridden = {0, rows, 0, static_cast<int>(divide_up(rows, blocks * kRiderWarps))};
+  ChunkRange fused_range, plain;
+  const int64_t blocks = fused_blocks(rows, columns);
+  if (fused.rows) {
+    SEGUE_ASSERT(fused.index && fused.index.size(0) == rows && fused.rows.size(1) == columns,
+                 "sums of rows: a fused sum has an index for each row");
+    fused_range = {0, rows, 0, static_cast<int>(divide_up(rows, blocks * kFusedWarps))};
   }
   // Short chunks keep a small sum parallel, long ones keep partial sums few.
   constexpr int kShortChunk = 16, kLongChunk = 64;
-  plain = {ridden.end, n, ridden.chunks(), n <= 16384 ? kShortChunk : kLongChunk};
-  const int64_t chunks = ridden.chunks() + plain.chunks();
+  plain = {fused_range.end, n, fused_range.chunks(), n <= 16384 ? kShortChunk : kLongChunk};
+  const int64_t chunks = fused_range.chunks() + plain.chunks();
   const Tensor partials = exec.arena->tensor(DType::kF32, {chunks * 2, columns});
   dispatch_type(from.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     ChunkArgs<T> a{sorted,
-                   ridden,
+                   fused_range,
                    input_of<T>(from),
                    dropped,
                    static_cast<int>(columns),
                    targets,
                    device_ptr<float>(partials)};
     if constexpr (std::is_same_v<T, bf16>) {
-      if (riding.rows) sum_riders(exec, a, riding, blocks);
+      if (fused.rows) fused_sums(exec, a, fused, blocks);
     }
     a.range = plain;
     if (plain.chunks() > 0) sum_chunks(stream, a, vectorize);
   });
-  const SpanArgs spans{
-      sorted, {ridden, plain}, static_cast<int>(columns), targets, device_ptr<float>(partials)};
+  const SpanArgs spans{sorted,
+                       {fused_range, plain},
+                       static_cast<int>(columns),
+                       targets,
+                       device_ptr<float>(partials)};
   const auto kernel = vectorize ? sum_spans_kernel<8> : sum_spans_kernel<1>;
   const dim3 grid(static_cast<unsigned>(divide_up(chunks, kWarpsPerBlock)),
                   static_cast<unsigned>(divide_up(columns, kWarp * (vectorize ? 8 : 1))));

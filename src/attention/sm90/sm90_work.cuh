@@ -72,7 +72,8 @@ __device__ inline void find_full_steps(const KernelMask& mask, Tile& t, const St
 
 /// Blocks of `block` queries that see some key of the tile.
 __device__ inline Steps query_steps(const KernelMask& mask, const Tile& t, int keys, int block) {
-  const KernelMask::Seers s = mask.seers(t.begin, min(t.begin + keys, t.n), t.n, t.targets);
+  const KernelMask::SeeingRows s =
+      mask.rows_that_see(t.begin, min(t.begin + keys, t.n), t.n, t.targets);
   Steps steps;
   steps.add(0, 0, s.context_end, block);
   steps.add(1, s.near, s.near_end, block);
@@ -356,7 +357,7 @@ struct KeepBits {
     for (int half = 0; half < 2; ++half) {
       const int j = key + row(half);
       if (j >= t.n) continue;
-      const KernelMask::Seers s = mask.seers(j, j + 1, t.n, t.targets);
+      const KernelMask::SeeingRows s = mask.rows_that_see(j, j + 1, t.n, t.targets);
       add(half, 0 - base, s.context_end - base);
       add(half, s.near - base, s.near_end - base);
       add(half, s.far - base, t.n - base);

@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/parallel.h"
+#include "base/test_util.h"
 #include "comm/join/environment.h"
 #include "comm/link/frame.h"
 #include "comm/process_test_util.h"
