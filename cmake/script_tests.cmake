@@ -12,6 +12,16 @@ if(TARGET segue)
   set_tests_properties(scripts.install PROPERTIES TIMEOUT 60)
 endif()
 
+# Commands and links of the docs.
+if(TARGET segue)
+  foreach(kind fast slow)
+    add_test(NAME scripts.doc_commands_${kind} COMMAND
+      ${CMAKE_SOURCE_DIR}/tests/scripts/doc_commands.sh $<TARGET_FILE:segue> ${kind})
+  endforeach()
+  set_tests_properties(scripts.doc_commands_fast PROPERTIES TIMEOUT 600)
+  set_tests_properties(scripts.doc_commands_slow PROPERTIES TIMEOUT 1800 LABELS slow)
+endif()
+
 # SEGUE_PYTHON names the python that has the packages, where it is not python3.
 if(TARGET segue_train_test)
   add_test(NAME scripts.checkpoint

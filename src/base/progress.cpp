@@ -27,6 +27,15 @@ std::string fit_terminal(std::string line) {
 
 }  // namespace
 
+std::string with_separators(std::string digits) {
+  const int64_t first = digits.starts_with('-') ? 1 : 0;
+  const size_t whole = std::min(digits.find('.'), digits.size());
+  for (auto at = static_cast<int64_t>(whole) - 3; at > first; at -= 3) {
+    digits.insert(static_cast<size_t>(at), ",");
+  }
+  return digits;
+}
+
 std::string format_count(double count) {
   if (!(std::abs(count) < 1e15)) return fmt::format("{:.3g}", count);
   double scaled = count;

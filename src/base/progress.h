@@ -35,6 +35,8 @@ class Progress {
   std::chrono::steady_clock::time_point last_print_;
 };
 
+/// Commas between thousands, in front of the decimals if there are any.
+std::string with_separators(std::string digits);
 /// "980", "12.3k", "4.56M": three significant digits.
 std::string format_count(double count);
 /// "1.5 GiB", in MiB below that.

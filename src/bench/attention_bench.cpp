@@ -1,8 +1,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <map>
-#include <optional>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -124,16 +122,12 @@ std::vector<Cell> cells_of(const Settings& settings, Device device) {
   return cells;
 }
 
-struct CellRates {
-  double forward = 0, backward = 0;  // FLOP/s
-};
-
 class AttentionBench {
  public:
   AttentionBench(const Settings& settings, Report& report)
       : settings_(settings), report_(report), w_(report.device()) {}
 
-  CellRates run(const Cell& cell) {
+  void run(const Cell& cell) {
     const Arena::Mark mark(*w_.exec.arena);
     const Exec& exec = w_.exec;
     const DType dtype = exec.device.is_cuda() ? cell.dtype : exec.dtype();
@@ -163,20 +157,17 @@ class AttentionBench {
 
     Result r = described(cell, dtype, offsets);
     const double forward = flops(p, width);
-    CellRates rates;
     r.name = "attention forward";
     r.flop = forward;
     r.bytes = 4.0 * static_cast<double>(o.bytes());  // q, k, v in, o out
     r.timing =
         measure(exec, settings_.repeats, [&] { attention::hstu_attention_forward(exec, p, o); });
-    rates.forward = r.flop / r.timing.median();
     report_.add(r);
     r.name = "attention backward";
     r.flop = 2.5 * forward;  // scores once more, then dv, dp, dq, dk
     r.bytes = 7.0 * static_cast<double>(o.bytes());
     r.timing = measure(exec, settings_.repeats,
                        [&] { attention::hstu_attention_backward(exec, p, grad_o, dq, dk, dv); });
-    rates.backward = r.flop / r.timing.median();
     report_.add(r);
     if (settings_.grid.parts) {
       const Tensor dbias = w_.zero_parameter({3 * width});
@@ -188,7 +179,6 @@ class AttentionBench {
       r.flop = forward;
       measure_attention_parts(exec, settings_.repeats, p, {grad_o, dq, dk, dv}, r, report_);
     }
-    return rates;
   }
 
  private:
@@ -227,33 +217,6 @@ class AttentionBench {
   Workspace w_;
 };
 
-/// TFLOP/s forward / backward by length (down) and number of sequences (across), one table for each
-/// mask and head size.
-void note_tables(const std::vector<Cell>& cells, const std::vector<CellRates>& rates,
-                 Report& report) {
-  std::map<std::pair<std::string, int64_t>, std::map<int64_t, std::map<int64_t, CellRates>>> tables;
-  for (size_t i = 0; i < cells.size(); ++i) {
-    if (cells[i].length == 0) continue;
-    tables[{cells[i].mask, cells[i].head_dim}][cells[i].length][cells[i].sequences] = rates[i];
-  }
-  for (const auto& [key, rows] : tables) {
-    report.note(fmt::format("\n{}, heads of {}: TFLOP/s forward / backward, % of gemm", key.first,
-                            key.second));
-    std::string head = fmt::format("{:>8}", "length");
-    for (const auto& [count, _] : rows.begin()->second) head += fmt::format("{:>22} x", count);
-    report.note(head);
-    for (const auto& [length, row] : rows) {
-      std::string line = fmt::format("{:>8}", length);
-      for (const auto& [_, cell] : row) {
-        line += fmt::format("{:>9.4g} / {:<6.4g}{:>3.0f} {:>3.0f}", cell.forward / 1e12,
-                            cell.backward / 1e12, 100 * cell.forward / report.gemm_rate(),
-                            100 * cell.backward / report.gemm_rate());
-      }
-      report.note(line);
-    }
-  }
-}
-
 }  // namespace
 
 void bench_attention(const Settings& settings, Report& report) {
@@ -261,14 +224,12 @@ void bench_attention(const Settings& settings, Report& report) {
   for (const Cell& cell : cells) parse_mask(cell.mask);  // a wrong one is an error before any work
   add_ceilings(settings, report);
   AttentionBench bench(settings, report);
-  std::vector<CellRates> rates;
   for (const Cell& cell : cells) {
     if (cell.sequences < 1 || cell.length < 0 || cell.head_dim < 1) {
       fail(ErrorCode::kInvalidArgument, "bench attention: sizes of a grid must be at least 1");
     }
-    rates.push_back(bench.run(cell));
+    bench.run(cell);
   }
-  if (settings.grid.given()) note_tables(cells, rates, report);
 }
 
 }  // namespace segue::bench

@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json_line.h"
 #include "base/parallel.h"
+#include "base/progress.h"
 #include "base/time.h"
 #include "base/version_generated.h"
 #include "bench/lap_timer.h"
@@ -133,7 +134,9 @@ std::string Report::human(const Result& r) const {
     line += fmt::format("  {:>8.3f} GB {}", r.bytes / kGiga, rate_text(rate, "B"));
     if (copy_rate_ > 0) line += fmt::format(" {:>4.0f}% of copy", 100 * rate / copy_rate_);
   }
-  if (r.items > 0) line += fmt::format("  {:>8.1f} M {}/s", r.items / seconds / 1e6, r.item_name);
+  if (r.items > 0) {
+    line += fmt::format("  {:>6} {}/s", base::format_count(r.items / seconds), r.item_name);
+  }
   return line + " " + shape_text(r);
 }
 
@@ -174,6 +177,7 @@ std::string Report::json(const Result& r) const {
   line["version"] = SEGUE_VERSION;
   line["commit"] = SEGUE_GIT_COMMIT;
   line["time"] = base::iso_time_now();
+  line["command"] = command_;
   return base::json_line(line);
 }
 

@@ -52,7 +52,9 @@ using Sink = std::function<void(const std::string& line)>;
 /// needed to compare it with another machine or commit.
 class Report {
  public:
-  Report(Sink sink, bool json) : sink_(std::move(sink)), json_(json) {}
+  /// `command` is how to measure the same again; it stands in every JSON object.
+  Report(Sink sink, bool json, std::string command = {})
+      : sink_(std::move(sink)), json_(json), command_(std::move(command)) {}
 
   /// Where the results that follow are measured.
   void set_device(Device device) { device_ = device; }
@@ -72,6 +74,7 @@ class Report {
 
   Sink sink_;
   bool json_ = false;
+  std::string command_;
   bool header_done_ = false;
   Device device_;
   double gemm_rate_ = 0, copy_rate_ = 0;

@@ -10,7 +10,6 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include "base/progress.h"
 #include "base/rng.h"
 #include "bench/bench.h"
 #include "data/sample/gather.h"
@@ -107,12 +106,9 @@ void tell(Report& report, Result r, const Counted& one_run, int64_t threads) {
              {"mean_length", one_run.events / std::max<int64_t>(1, one_run.samples)},
              {"loader_threads", threads}};
   r.bytes = static_cast<double>(one_run.bytes);
+  r.items = static_cast<double>(one_run.samples);
+  r.item_name = "samples";
   report.add(r);
-  const double seconds = r.timing.median();
-  report.note(fmt::format("  {} samples/s, {} events/s{}",
-                          base::format_count(static_cast<double>(one_run.samples) / seconds),
-                          base::format_count(static_cast<double>(one_run.events) / seconds),
-                          threads == 1 ? " on one core" : ""));
 }
 
 /// Batches from windows spread over all the days, so that histories of all ages come up; inside a

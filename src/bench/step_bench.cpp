@@ -143,15 +143,21 @@ void bench_step(const Settings& settings, Report& report) {
   }
   const auto run = [&](const std::string& name) {
     Steps steps = measure_steps(config, settings.repeats);
-    steps.step.name = name;
-    report.add(steps.step);
-    constexpr double kMs = 1e3;
-    report.note(fmt::format(
-        "  {:.0f} samples/s; host work of a batch {:.1f} ms (at most {:.1f}), waited for {:.2f} ms "
-        "(at most {:.1f})",
-        static_cast<double>(config.data.batch_size) / steps.step.timing.median(),
-        kMs * steps.prepare.median(), kMs * steps.prepare.slowest(), kMs * steps.wait.median(),
-        kMs * steps.wait.slowest()));
+    Result& r = steps.step;
+    r.items = static_cast<double>(config.data.batch_size);
+    r.item_name = "samples";
+    if (!settings.sets.empty())
+      r.labels = {{"set", fmt::format("{}", fmt::join(settings.sets, " "))}};
+    r.name = name;
+    report.add(r);
+    r.flop = r.items = 0;
+    r.shape.clear();
+    for (const auto& [what, timing] : {std::pair("host work of its batch", &steps.prepare),
+                                       std::pair("waited for that", &steps.wait)}) {
+      r.name = what;
+      r.timing = *timing;
+      report.add(r);
+    }
   };
   const auto names_identity = [](const std::string& set) {
     return set.starts_with("model.identities.");

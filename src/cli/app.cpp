@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/config.h"
+#include "base/file.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "comm/deadline.h"
@@ -106,6 +107,36 @@ int exit_code(ErrorCode code) {
       return kExitPeer;
   }
   return kExitOther;
+}
+
+std::vector<std::string> command_line() {
+  std::vector<std::string> words;
+  const std::string text = base::read_file("/proc/self/cmdline");
+  for (size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) {
+    words.emplace_back(text.c_str() + at);
+  }
+  return words;
+}
+
+namespace {
+
+/// One word for a shell, whatever is in it.
+std::string quoted(const std::string& word) {
+  std::string text = "'";
+  for (const char c : word) text += c == '\'' ? std::string(R"('\'')") : std::string(1, c);
+  return text + "'";
+}
+
+}  // namespace
+
+std::string shell_command() {
+  std::string line = "segue";
+  const std::vector<std::string> words = command_line();
+  for (size_t i = 1; i < words.size(); ++i) {
+    const bool plain = words[i].find_first_of(" '\"$`\\*?#&;|<>()[]{}~!") == std::string::npos;
+    line += plain ? " " + words[i] : " " + quoted(words[i]);
+  }
+  return line;
 }
 
 int run_segue(int argc, const char* const* argv) {

@@ -1,10 +1,14 @@
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "base/file.h"
 #include "base/parallel.h"
 #include "bench/bench.h"
+#include "bench/row_tables.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 
@@ -33,7 +37,7 @@ void run(const BenchArguments& arguments) {
         print(line + "\n");
         flush_output();
       },
-      arguments.json);
+      arguments.json, shell_command());
   bench::Settings settings = arguments.settings;
   settings.layer.lengths = arguments.lengths();
   bench::run_bench(arguments.name, settings, report);
@@ -69,6 +73,41 @@ void add_grid(CLI::App& command, bench::AttentionGrid& grid) {
   command.add_flag("--parts", grid.parts, "the kernels of backward one by one, too")->group(group);
 }
 
+struct TableArguments {
+  std::string rows = "docs/rows";
+  std::vector<std::string> files = {"docs/performance.md", "docs/planning.md"};
+  bool check = false;
+};
+
+void make_tables(const TableArguments& arguments) {
+  std::string stale;
+  for (const std::string& file : arguments.files) {
+    const bench::FilledTables filled = bench::fill_tables(file, arguments.rows);
+    for (const std::string& table : filled.changed) {
+      stale += fmt::format("\n  {}: table `{}`", file, table);
+    }
+    if (filled.changed.empty() || arguments.check) continue;
+    base::write_file(file, filled.text);
+    print(fmt::format("{}: {}\n", file, fmt::join(filled.changed, ", ")));
+  }
+  if (arguments.check && !stale.empty()) {
+    // Not wrong in itself, like a failed verdict: exit code 1.
+    throw std::runtime_error("not what the rows give; `segue bench report` rewrites it:" + stale);
+  }
+}
+
+void add_bench_report(CLI::App& bench) {
+  CLI::App* command = bench.add_subcommand(
+      "report", "Rewrite the tables of Markdown files from rows that were kept.");
+  const auto arguments = std::make_shared<TableArguments>();
+  command->add_option("file", arguments->files, "Markdown files")->capture_default_str();
+  command->add_option("--rows", arguments->rows, "folder with the files of rows, NAME.jsonl")
+      ->capture_default_str();
+  command->add_flag("--check", arguments->check,
+                    "change nothing; exit code 1 where a table is not what its rows give");
+  command->callback([arguments] { make_tables(*arguments); });
+}
+
 }  // namespace
 
 void add_bench(CLI::App& app) {
@@ -76,7 +115,7 @@ void add_bench(CLI::App& app) {
   command->footer(footer());
   const auto arguments = std::make_shared<BenchArguments>();
   bench::Settings& s = arguments->settings;
-  command->add_option("name", arguments->name, "what to measure, see below")->required();
+  command->add_option("name", arguments->name, "what to measure, see below");
   command->add_flag("--json", arguments->json, "one JSON object per result");
   // Beyond these sizes there is no memory, and their products would overflow.
   const auto width = CLI::Range(int64_t{1}, int64_t{1} << 16);
@@ -127,7 +166,9 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--set", s.sets, "override one value of that config; may be repeated")
       ->allow_extra_args(false);
-  command->callback([arguments, sequences, length] {
+  add_bench_report(*command);
+  command->callback([arguments, command, sequences, length] {
+    if (!command->get_subcommands().empty()) return;  // it has done its work
     arguments->has_lengths = sequences->count() + length->count() > 0;
     run(*arguments);
   });

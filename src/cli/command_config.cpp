@@ -19,12 +19,14 @@ void add_sets(CLI::App& command, std::vector<std::string>& sets) {
       ->allow_extra_args(false);
 }
 
+void print_config(const train::RunConfig& config) { print(base::to_toml(config)); }
+
 void add_config(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("config", "Check a config file and print all its values, with help.");
   const auto sources = std::make_shared<base::ConfigSources>();
   add_config_sources(*command, *sources);
-  command->callback([sources] { print(base::to_toml(train::load_run_config(*sources))); });
+  command->callback([sources] { print_config(train::load_run_config(*sources)); });
 }
 
 }  // namespace segue::cli

@@ -31,6 +31,7 @@ struct TrainArguments {
   std::optional<std::string> device;
   std::optional<int64_t> threads, steps, seed;
   int64_t ranks = 1;
+  bool print_config = false;
 };
 
 /// runs/demo-20260131T235959Z: beside earlier runs of the same config, never over them.
@@ -40,24 +41,21 @@ std::string default_run_dir(const std::string& config_file) {
   return fmt::format("runs/{}-{}", std::filesystem::path(config_file).stem().string(), time);
 }
 
-/// `segue train --run DIR` goes on as the run itself says.
+/// `segue train --run DIR` resumes with the config of the run itself.
 void take_config_of_run(TrainArguments& arguments) {
   if (arguments.run_dir.empty()) {
-    fail(ErrorCode::kInvalidArgument, "give a CONFIG to train, or --run with a folder to go on in");
+    fail(ErrorCode::kInvalidArgument,
+         "give a CONFIG to train, or --run with the folder of a run to resume");
   }
   arguments.sources.file = arguments.run_dir + "/config.toml";
   if (base::exists(arguments.sources.file)) return;
   fail(ErrorCode::kNotFound,
-       fmt::format("{} holds no run to go on with; give a CONFIG to start one", arguments.run_dir));
+       fmt::format("{} holds no run to resume; give a CONFIG to start one", arguments.run_dir));
 }
 
 /// This command line without --ranks, for each rank.
 std::vector<std::string> rank_command(const std::string& run_dir) {
-  std::vector<std::string> argv;
-  std::string text = base::read_file("/proc/self/cmdline");
-  for (size_t at = 0; at < text.size(); at = text.find('\0', at) + 1) {
-    argv.emplace_back(text.c_str() + at);
-  }
+  std::vector<std::string> argv = command_line();
   argv[0] = "/proc/self/exe";
   for (auto i = argv.begin() + 1; i != argv.end();) {
     const bool with_value = *i == "--ranks" || *i == "--run";  // the value is the next word
@@ -93,8 +91,8 @@ int train_ranks(const train::RunConfig& config, int64_t ranks, const std::string
 }
 
 /// What is wrong with a command line or a config is wrong on all ranks, as a rule. The first one
-/// says it and ends, whereupon mpirun ends the others before they have spoken; one that is alone
-/// with its error still says it.
+/// says it and ends, whereupon mpirun ends the others before they say it again; a rank that is
+/// alone with its error still reports it.
 void wait_for_first_rank_error() {
   if (comm::read_launch().rank > 0) std::this_thread::sleep_for(std::chrono::seconds(2));
 }
@@ -120,6 +118,7 @@ void train(TrainArguments& arguments) {
   if (arguments.steps) sets.push_back(fmt::format("train.steps={}", *arguments.steps));
   if (arguments.seed) sets.push_back(fmt::format("train.seed={}", *arguments.seed));
   const train::RunConfig config = load_checked(arguments);
+  if (arguments.print_config) return print_config(config);
   const std::string run_dir =
       arguments.run_dir.empty() ? default_run_dir(arguments.sources.file) : arguments.run_dir;
   if (arguments.ranks > 1) {
@@ -131,12 +130,12 @@ void train(TrainArguments& arguments) {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("train", "Train a model, or go on with a run.");
+  CLI::App* command = app.add_subcommand("train", "Train a model, or resume a run.");
   const auto arguments = std::make_shared<TrainArguments>();
   add_config_sources(*command, arguments->sources, false);
-  command->add_option("--run", arguments->run_dir,
-                      "folder of the run (default: runs/CONFIG-TIME); one that holds a run is gone "
-                      "on with");
+  command->add_option(
+      "--run", arguments->run_dir,
+      "folder of the run (default: runs/CONFIG-TIME); a run that it holds is resumed");
   command->add_flag("--overwrite", arguments->options.overwrite, "replace the run in that folder");
   command
       ->add_option("--allow-config-change", arguments->options.allow_config_changes,
@@ -151,6 +150,8 @@ void add_train(CLI::App& app) {
                    "start this many ranks on this machine (mpirun and srun start their own)")
       ->check(CLI::Range(int64_t{1}, int64_t{1024}));
   command->add_option("--seed", arguments->seed, "of initial values, dropout and random data");
+  command->add_flag("--print-config", arguments->print_config,
+                    "print the config that would be trained, and end");
   command->callback([arguments] { train(*arguments); });
 }
 

@@ -7,6 +7,10 @@
 
 #include "base/config.h"
 
+namespace segue::train {
+struct RunConfig;
+}
+
 namespace segue::cli {
 
 // One function per subcommand, each in a file of its own: adds the subcommand with its options; the
@@ -26,11 +30,19 @@ void add_eval(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_score(CLI::App& app);
 
+/// The resolved config, all of it: what `segue config` and `segue train --print-config` print.
+void print_config(const train::RunConfig& config);
+
 /// The positional CONFIG and the repeatable --set of a command.
 void add_config_sources(CLI::App& command, base::ConfigSources& sources, bool file_required = true);
 
 /// The repeatable --set alone.
 void add_sets(CLI::App& command, std::vector<std::string>& sets);
+
+/// The words that this process was started with.
+std::vector<std::string> command_line();
+/// The same as a line for a shell, without the folder of the program.
+std::string shell_command();
 
 /// "segue 0.2.0 (commit)"
 std::string version_line();

@@ -6,19 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_line.h"
+#include "base/progress.h"
 
 namespace segue::cli {
 namespace {
-
-/// Commas between thousands, in front of the decimals if there are any.
-std::string with_separators(std::string digits) {
-  const int64_t first = digits.starts_with('-') ? 1 : 0;
-  const size_t whole = std::min(digits.find('.'), digits.size());
-  for (auto at = static_cast<int64_t>(whole) - 3; at > first; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
-  }
-  return digits;
-}
 
 std::string key_of(std::string name) {
   std::replace_if(
@@ -85,9 +76,9 @@ std::string Fact::text() const {
   if (!text_.empty()) return text_;
   switch (kind_) {
     case Kind::kCount:
-      return with_separators(std::to_string(count_));
+      return base::with_separators(std::to_string(count_));
     case Kind::kReal:
-      return with_separators(fmt::format("{:.{}f}", real_, decimals_));
+      return base::with_separators(fmt::format("{:.{}f}", real_, decimals_));
     case Kind::kShare:
       return fmt::format("{:.{}f} %", 100 * real_, decimals_);
     case Kind::kText:

@@ -8,6 +8,9 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/time.h"
+#include "base/version_generated.h"
+#include "cli/commands.h"
 #include "cli/facts.h"
 #include "cli/output.h"
 #include "train/plan/scaling_model.h"
@@ -163,6 +166,13 @@ void print_simulation(const train::RunConfig& config, const train::SimulationCon
   for (const std::string& line :
        train::assumptions(config, cluster_of(config, a, ranks.back()), rates)) {
     lines.rows.push_back({std::to_string(++number), {line}});
+  }
+  if (json) {  // what a row of a bench has, too
+    FactTable& made = sheet.table("made");
+    made.rows = {{"command", {shell_command()}},
+                 {"version", {SEGUE_VERSION}},
+                 {"commit", {SEGUE_GIT_COMMIT}},
+                 {"time", {base::iso_time_now()}}};
   }
   print(json ? sheet.json() : sheet.text());
 }
