@@ -205,7 +205,7 @@ class Loop {
     pipeline_->start([this](Batch& batch) { return source_->next(batch); });
     prefetch_evaluation();
     if (state_.eval_pending) evaluate();
-    while (!nothing_left() && !stop_) {
+    while (!nothing_left() && !trainer_->agreed().stop) {
       if (log_) log_->before_step(state_.step + 1);
       BatchPipeline::Item* item = nullptr;
       {
@@ -221,7 +221,6 @@ class Loop {
       const bool trained = step(*item);
       if (log_) log_->after_step(state_.step);
       watchdog.alive();
-      stop_ = trainer_->agreed().stop;
       report_save_failure(writer_->take_failure());
       if (trained && trainer_->agreed().save) {
         wait_for_verification();
@@ -326,10 +325,7 @@ class Loop {
       while (const BatchPipeline::Item* item = eval_pipeline_->next()) {
         evaluator.add(trainer_->predict(*item->prepared));
         watchdog_->alive();
-        if (trainer_->agreed().stop) {
-          stop_ = true;
-          return eval_pipeline_->settle();
-        }
+        if (trainer_->agreed().stop) return eval_pipeline_->settle();
       }
     }
     const Evaluation evaluation = evaluator.result();
@@ -471,8 +467,7 @@ class Loop {
   base::Stopwatch wall_, since_save_, since_due_;
   double wall_before_ = 0;
   bool save_wanted_ = false;
-  bool stop_ = false;  // asked to, by a signal to any rank
-  StepStats stats_;    // of the newest step
+  StepStats stats_;  // of the newest step
   TrainSummary summary_;
 };
 

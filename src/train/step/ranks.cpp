@@ -131,7 +131,6 @@ std::vector<int64_t> gather_words(comm::Communicator& group, std::span<int64_t> 
 
 Ranks::StopSave Ranks::gather(const model::PreparedBatch& prepared, const StopSave& mine,
                               model::Pass& pass) const {
-  if (alone()) return mine;
   const size_t tasks = pass.task_losses.size(), ranks = prepared.rank_samples.size();
   std::vector<int64_t> words{to_word(mine)};
   words.insert(words.end(), prepared.sample_index.begin(), prepared.sample_index.end());

@@ -52,6 +52,7 @@ class Ranks {
   /// Makes the pass of one rank that of all ranks: samples, tokens, predictions and labels, in the
   /// order of the global batch. Sums (losses, squares) are not touched; logits stay those of this
   /// rank. One exchange, in which ranks agree as well: `prepared` knows how much each of them has.
+  /// Not for one that is alone.
   StopSave gather(const model::PreparedBatch& prepared, const StopSave& mine,
                   model::Pass& pass) const;
 

@@ -147,9 +147,11 @@ void Trainer::wait_for_ranks() const {
 }
 
 void Trainer::gather_ranks(const model::PreparedBatch& prepared, bool training, model::Pass& pass) {
+  agreed_ = wish_ ? wish_() : Ranks::StopSave{};
+  if (ranks_.alone()) return;
   const base::Stage stage("gather results");
-  agreed_ = ranks_.gather(prepared, wish_ ? wish_() : Ranks::StopSave{}, pass);
-  if (!ranks_.alone()) pass.model_flops = model_->flops(pass.token_offsets, training);
+  agreed_ = ranks_.gather(prepared, agreed_, pass);
+  pass.model_flops = model_->flops(pass.token_offsets, training);
 }
 
 StepStats Trainer::step(model::PreparedBatch& prepared) {
