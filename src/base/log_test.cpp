@@ -99,6 +99,11 @@ TEST_F(Log, WipesALineThatStandsOpen) {
   EXPECT_EQ(text, "50%\r\033[K60%\r\033[Kdone\nnext\n");
 }
 
+TEST(ProgressFormat, ThousandsAreSeparated) {
+  EXPECT_EQ(with_separators("999"), "999");
+  EXPECT_EQ(with_separators("-1234567.8901"), "-1,234,567.8901");
+}
+
 TEST(ProgressFormat, Counts) {
   EXPECT_EQ(format_count(0), "0");
   EXPECT_EQ(format_count(7), "7");

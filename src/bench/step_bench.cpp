@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <future>
 #include <utility>
 
@@ -59,14 +60,8 @@ train::RunConfig one_gpu_config() {
   return c;
 }
 
-struct Steps {
-  Result step;
-  Timing prepare;  // host work of a batch
-  Timing wait;     // for it, part of a step
-};
-
 /// Host work of the next batch goes on while one is trained, as in a run on a GPU.
-Steps measure_steps(const train::RunConfig& config, const Repeats& repeats) {
+Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
   train::Trainer trainer(config, train::choose_device(config.train.device));
   const data::RandomBatches data(train::random_schema(*train::make_model(config), config.sparse),
                                  config.data.random_config(),
@@ -88,8 +83,8 @@ Steps measure_steps(const train::RunConfig& config, const Repeats& repeats) {
   };
   const auto policy = ahead ? std::launch::async : std::launch::deferred;
   std::future<double> pending = std::async(policy, prepare, 0);
-  Steps all;
-  Result& r = all.step;
+  Result r;
+  Timing host, wait;  // host work of a batch; waiting for it, part of a step
   int64_t samples = 0, tokens = 0, kernels = 0;
   double flop = 0;
   const int64_t steps = repeats.warm_up + repeats.timed;
@@ -101,8 +96,8 @@ Steps measure_steps(const train::RunConfig& config, const Repeats& repeats) {
     const train::StepStats stats = trainer.step(*prepared[static_cast<size_t>(i % 2)]);
     if (i < repeats.warm_up) continue;
     r.timing.seconds.push_back(watch.seconds());
-    all.prepare.seconds.push_back(prepare_seconds);
-    all.wait.seconds.push_back(wait_seconds);
+    host.seconds.push_back(prepare_seconds);
+    wait.seconds.push_back(wait_seconds);
     kernels = stats.launches;
     samples += stats.samples;
     tokens += stats.tokens;
@@ -116,8 +111,12 @@ Steps measure_steps(const train::RunConfig& config, const Repeats& repeats) {
              {"tokens", tokens / repeats.timed},
              {"launches", kernels},
              {"arena_bytes", trainer.arena().capacity()},
-             {"arena_peak_bytes", trainer.arena().high_water()}};
-  return all;
+             {"arena_peak_bytes", trainer.arena().high_water()},
+             {"host_us", std::llround(1e6 * host.median())},
+             {"waited_us", std::llround(1e6 * wait.median())}};
+  r.items = static_cast<double>(config.data.batch_size);
+  r.item_name = "samples";
+  return r;
 }
 
 }  // namespace
@@ -142,22 +141,12 @@ void bench_step(const Settings& settings, Report& report) {
     report.add(measure_gemm_rate(settings, report));
   }
   const auto run = [&](const std::string& name) {
-    Steps steps = measure_steps(config, settings.repeats);
-    Result& r = steps.step;
-    r.items = static_cast<double>(config.data.batch_size);
-    r.item_name = "samples";
-    if (!settings.sets.empty())
+    Result r = measure_steps(config, settings.repeats);
+    if (!settings.sets.empty()) {
       r.labels = {{"set", fmt::format("{}", fmt::join(settings.sets, " "))}};
+    }
     r.name = name;
     report.add(r);
-    r.flop = r.items = 0;
-    r.shape.clear();
-    for (const auto& [what, timing] : {std::pair("host work of its batch", &steps.prepare),
-                                       std::pair("waited for that", &steps.wait)}) {
-      r.name = what;
-      r.timing = *timing;
-      report.add(r);
-    }
   };
   const auto names_identity = [](const std::string& set) {
     return set.starts_with("model.identities.");
