@@ -8,13 +8,15 @@
 
 namespace segue::attention {
 
-int64_t hstu_attention_backward_bytes(const AttentionBounds& b, int64_t dbias_columns) {
-  // Sums grow with rows; what is spilled grows with the square of lengths, so a few of the longest
-  // sequences spill more than many short ones.
-  const int64_t longest = std::max<int64_t>(1, b.longest);
-  const int64_t sequences = (b.rows + longest - 1) / longest;
-  const int64_t spilled = b.heads * sequences * spill_blocks_of(b.mask, longest) * kSpillBlockBytes;
-  const int64_t sums = most_sum_rows(b.rows, b.sequences) * dbias_columns * size_of(DType::kF32);
+int64_t hstu_attention_backward_bytes(std::span<const int64_t> offsets, int64_t heads,
+                                      const HstuMask& mask, int64_t dbias_columns) {
+  int64_t blocks = 0;
+  for (size_t i = 1; i < offsets.size(); ++i) {
+    blocks += spill_blocks_of(mask, offsets[i] - offsets[i - 1]);
+  }
+  const int64_t spilled = heads * blocks * kSpillBlockBytes;
+  const int64_t sum_rows = most_sum_rows(offsets.back() - offsets.front(), std::ssize(offsets) - 1);
+  const int64_t sums = sum_rows * dbias_columns * size_of(DType::kF32);
   return sums + std::min(kMostSpillBytes, spilled) + kWorkListBytes;
 }
 
@@ -22,9 +24,11 @@ bool target_attention_norms(Device device, DType dtype, int64_t dim) {
   return device.is_cuda() && cuda::norms_rows_of(dtype, dim);
 }
 
-int64_t target_attention_bytes(const AttentionBounds& b, int64_t targets, int64_t dim) {
-  const int64_t chunks = b.rows / cuda::kChunkRows + b.sequences;
-  return chunks * targets * b.heads * (dim + 1) * size_of(DType::kF32);
+int64_t target_attention_bytes(std::span<const int64_t> offsets, int64_t heads, int64_t targets,
+                               int64_t dim) {
+  const int64_t rows = offsets.back() - offsets.front();
+  const int64_t chunks = rows / cuda::kChunkRows + std::ssize(offsets) - 1;
+  return chunks * targets * heads * (dim + 1) * size_of(DType::kF32);
 }
 
 }  // namespace segue::attention

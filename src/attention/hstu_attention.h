@@ -48,17 +48,11 @@ void hstu_attention_backward_reference(const HstuAttentionParams& p, const Tenso
 /// tests.
 bool hstu_mask_reference(const HstuMask& mask, int64_t i, int64_t j, int64_t n, int64_t targets);
 
-/// The largest call there may be, to know what it takes from the arena before it is made.
-struct AttentionBounds {
-  int64_t rows = 0, sequences = 0;
-  int64_t longest = 0;  // rows of a sequence
-  int64_t heads = 1;
-  HstuMask mask;
-};
 /// Scratch of hstu_attention_backward on a GPU at most, in a 16-bit type; float needs hardly any.
 /// `dbias_columns`: elements of dbias, 0 without it. Most of it is room that makes backward faster:
 /// with less it does the same in more passes. Known without a GPU or CUDA.
-int64_t hstu_attention_backward_bytes(const AttentionBounds& bounds, int64_t dbias_columns);
+int64_t hstu_attention_backward_bytes(std::span<const int64_t> offsets, int64_t heads,
+                                      const HstuMask& mask, int64_t dbias_columns);
 
 /// The last layer needs its target rows only, and without softmax keys and values need never be
 /// formed. With h the normed input rows, q' = W_k q / sqrt(d) and c = b_k.q / sqrt(d) per target
@@ -108,7 +102,8 @@ bool target_attention_norms(const Exec& exec, const Tensor& x);
 bool target_attention_norms(Device device, DType dtype, int64_t dim);
 /// Scratch of target attention on a GPU at most, in either direction; of at most `targets` in a
 /// sequence.
-int64_t target_attention_bytes(const AttentionBounds& bounds, int64_t targets, int64_t dim);
+int64_t target_attention_bytes(std::span<const int64_t> offsets, int64_t heads, int64_t targets,
+                               int64_t dim);
 void target_attention_forward(const Exec& exec, const TargetAttentionParams& p,
                               const TargetNorm& norm, const Tensor& z, const Tensor& p_sum);
 /// Overwrites dx [rows, dim], the gradient behind the norm, dkey_query and dkey_bias; gradients of

@@ -25,17 +25,24 @@ DenseStack::DenseStack(Parameters& parameters, const std::string& prefix,
   }
 }
 
-DenseStack::Saved DenseStack::forward(const Exec& exec, const Tensor& x, const Tensor& y) const {
-  Saved s{x, {}};
-  Tensor in = x;
+DenseStack::Saved DenseStack::forward_memory(const Exec& exec, int64_t rows,
+                                             const Tensor& y) const {
+  Saved s;
   for (size_t i = 0; i < layers_.size(); ++i) {
-    const bool last = i + 1 == layers_.size();
-    const Tensor out = last && y ? y : exec.activation({x.size(0), config_.widths[i + 1]});
-    ops::linear_forward(exec, in, layers_[i].weight->value, layers_[i].bias->value, out);
+    const bool given = y && i + 1 == layers_.size();
+    s.out.push_back(given ? y : exec.activation({rows, config_.widths[i + 1]}));
+  }
+  return s;
+}
+
+DenseStack::Saved DenseStack::forward(const Exec& exec, const Tensor& x, const Tensor& y) const {
+  Saved s = forward_memory(exec, x.size(0), y);
+  s.x = x;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    ops::linear_forward(exec, i == 0 ? x : s.out[i - 1], layers_[i].weight->value,
+                        layers_[i].bias->value, s.out[i]);
     // In place: where the output is positive the input was, which is all that backward asks.
-    if (has_relu(i)) ops::relu_forward(exec, out, out);
-    s.out.push_back(out);
-    in = out;
+    if (has_relu(i)) ops::relu_forward(exec, s.out[i], s.out[i]);
   }
   return s;
 }
@@ -43,20 +50,13 @@ DenseStack::Saved DenseStack::forward(const Exec& exec, const Tensor& x, const T
 void DenseStack::backward(const Exec& exec, const Saved& s, const Tensor& dy,
                           const Tensor& dx) const {
   const Arena::Mark scratch(*exec.arena);
-  const int64_t rows = s.x.size(0);
+  const Saved d = backward_memory(exec, s.x.size(0), dy);
   Tensor gradient = dy;
   for (size_t i = layers_.size(); i-- > 0;) {
-    if (has_relu(i)) {
-      // The caller's dy stays as it is.
-      const Tensor before =
-          i + 1 == layers_.size() ? exec.activation({rows, config_.widths[i + 1]}) : gradient;
-      ops::relu_backward(exec, gradient, s.out[i], before);
-      gradient = before;
-    }
-    const Tensor din = i == 0 ? dx : exec.activation({rows, config_.widths[i]});
-    ops::linear_backward(exec, gradient, i == 0 ? s.x : s.out[i - 1], layers_[i].weight->value, din,
-                         layers_[i].weight->grad, layers_[i].bias->grad);
-    gradient = din;
+    if (has_relu(i)) ops::relu_backward(exec, gradient, s.out[i], d.out[i]);
+    gradient = i == 0 ? dx : d.out[i - 1];
+    ops::linear_backward(exec, d.out[i], i == 0 ? s.x : s.out[i - 1], layers_[i].weight->value,
+                         gradient, layers_[i].weight->grad, layers_[i].bias->grad);
   }
 }
 

@@ -32,6 +32,13 @@ class DenseStack {
   /// Parameter gradients += ; dx overwritten (absent: not computed).
   void backward(const Exec& exec, const Saved& saved, const Tensor& dy, const Tensor& dx) const;
 
+  /// What they take from exec's arena: see ArenaPlan.
+  Saved forward_memory(const Exec& exec, int64_t rows, const Tensor& y = {}) const;
+  /// Gradients of what layers give; that of the last one is dy itself, unless ReLU changes it.
+  Saved backward_memory(const Exec& exec, int64_t rows, const Tensor& dy) const {
+    return forward_memory(exec, rows, config_.final_relu ? Tensor() : dy);
+  }
+
   int64_t out() const { return config_.widths.back(); }
 
  private:

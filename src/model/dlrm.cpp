@@ -1,6 +1,7 @@
 #include "model/dlrm.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -155,6 +156,50 @@ Tensor Dlrm::backward(const Exec& exec, const Prepared& batch, const UploadBlock
                           sorted);
   }
   return table_gradients;
+}
+
+StepMemory Dlrm::step_memory(const StepBounds& bounds, Precision precision, Device device) const {
+  const bool candidates = config_.has(FeatureOf::kCandidate);
+  const bool dot = config_.interaction == Interaction::kDot;
+  const int64_t rows = bounds.samples * (candidates ? bounds.candidates : 1);
+  int64_t distinct = 0, largest_bag = 0;
+  for (size_t i = 0; i < config_.features.size(); ++i) {
+    const BagFeature& f = config_.features[i];
+    const int64_t each = f.of == FeatureOf::kSample  ? f.max_length
+                         : f.of == FeatureOf::kEvent ? bounds.events
+                                                     : 1;
+    const auto share =
+        static_cast<int64_t>(std::ceil(bounds.distinct_share * static_cast<double>(rows * each)));
+    distinct +=
+        std::min(share, tables_config_.tables[static_cast<size_t>(feature_tables_[i])].rows);
+    largest_bag = std::max(largest_bag, rows * each);
+  }
+  ArenaPlan plan(precision, device);
+  const Exec& exec = plan.exec;
+  pass_memory(exec, rows);
+  exec.statistic({2, distinct, dim_});  // and gradients
+  const int64_t rows_used = exec.arena->used();
+
+  const bool converts = exec.dtype() != exec.parameter_dtype();
+  const int64_t width = (bottom_ ? bottom_->out() : 0) + dim_ * std::ssize(config_.features);
+  exec.activation({rows, width});
+  if (bottom_) {
+    if (converts) exec.activation({rows, config_.dense_features});
+    bottom_->forward_memory(exec, rows);
+  }
+  if (dot) exec.activation({rows, interaction_columns()});
+  const Tensor dlogits = wide_exec(exec).activation({rows, std::ssize(tasks())});
+  top_->forward_memory(exec, rows, converts ? Tensor() : dlogits);  // logits are results
+  if (converts) exec.activation({rows, std::ssize(tasks())});       // dlogits
+  const int64_t forward = exec.arena->used();
+
+  exec.activation({rows, interaction_columns()});  // dcrossed
+  plan_backward(exec, *top_, rows, dlogits);
+  if (dot) exec.activation({rows, width});  // dvectors
+  if (bottom_) plan_backward(exec, *bottom_, rows, Tensor());
+  exec.activation({largest_bag, dim_});
+  plan_segment_sum(exec, largest_bag, distinct, dim_);
+  return plan.step(rows_used, forward);
 }
 
 Pass Dlrm::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOptions& options) {

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 
 #include <fmt/format.h>
 
 #include "model/dlrm.h"
-#include "ops/deferred_sums.h"
 
 namespace segue::model {
 namespace {
@@ -28,12 +26,6 @@ double products(int64_t in, const std::vector<int64_t>& widths) {
     in = out;
   }
   return sum;
-}
-
-int64_t sum(const std::vector<int64_t>& widths) {
-  int64_t total = 0;
-  for (const int64_t width : widths) total += width;
-  return total;
 }
 
 }  // namespace
@@ -85,41 +77,6 @@ int64_t Dlrm::sample_tokens(int64_t events, int64_t candidates) const {
 
 int64_t Dlrm::most_events(int64_t /*candidates*/) const { return config_.max_events; }
 int64_t Dlrm::most_tokens() const { return sample_tokens(config_.max_events, 1); }
-
-StepMemory Dlrm::step_memory(const StepBounds& bounds, Precision precision, Device device) const {
-  const int64_t parameter = precision == Precision::kF64 ? 8 : 4;
-  const int64_t activation = precision == Precision::kBf16 && device.is_cuda() ? 2 : parameter;
-  const bool candidates = config_.has(FeatureOf::kCandidate);
-  const int64_t rows = bounds.samples * (candidates ? bounds.candidates : 1);
-  const int64_t ids = rows * sample_tokens(bounds.events, 1);
-  int64_t distinct = 0, largest_bag = 0;
-  for (size_t i = 0; i < config_.features.size(); ++i) {
-    const BagFeature& f = config_.features[i];
-    const int64_t each = f.of == FeatureOf::kSample  ? f.max_length
-                         : f.of == FeatureOf::kEvent ? bounds.events
-                                                     : 1;
-    const auto share =
-        static_cast<int64_t>(std::ceil(bounds.distinct_share * static_cast<double>(rows * each)));
-    distinct +=
-        std::min(share, tables_config_.tables[static_cast<size_t>(feature_tables_[i])].rows);
-    largest_bag = std::max(largest_bag, rows * each);
-  }
-  const int64_t vectors_width = static_cast<int64_t>(config_.features.size()) * dim_ +
-                                (config_.has_dense() ? config_.bottom.back() : 0);
-  const auto tasks_count = static_cast<int64_t>(tasks().size());
-  StepMemory m;
-  m.rows = ops::DeferredSums::memory_bytes(device) + 2 * distinct * dim_ * parameter;
-  if (activation != parameter) m.rows += parameters_.count() * activation;
-  const int64_t hidden = config_.dense_features + sum(config_.bottom) + sum(config_.top);
-  const int64_t crossed = interaction_columns();
-  m.kept = rows * ((hidden + vectors_width + crossed) * activation + 4 * tasks_count * parameter);
-  // Gradients of what is kept; rows of one bag and their sums; the order that a GPU sums them in.
-  m.working = rows * (hidden + vectors_width + crossed) * activation +
-              largest_bag * 2 * dim_ * parameter + 16 * ids;
-  constexpr int64_t kSmall = int64_t{64} << 20;
-  m.margin = kSmall + (device.is_cpu() ? m.total() : 0);
-  return m;
-}
 
 int64_t Dlrm::batch_memory(const StepBounds& bounds) const {
   const bool candidates = config_.has(FeatureOf::kCandidate);

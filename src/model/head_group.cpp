@@ -146,6 +146,12 @@ std::vector<Tensor> HeadGroup::pieces(const Exec& exec, const GroupSequences& gr
   return out;
 }
 
+void HeadGroup::exchange_memory(const Exec& exec, const GroupSequences& group, int64_t tokens,
+                                int64_t columns) {
+  const Arena::Mark scratch(*exec.arena);
+  for (int64_t q = 1; q < group.ranks(); ++q) exec.activation({tokens, columns});  // pieces()
+}
+
 template <class F>
 void HeadGroup::for_columns_of(int q, std::span<const Tensor> own, const Tensor& piece,
                                F&& f) const {

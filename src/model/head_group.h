@@ -22,6 +22,7 @@ struct GroupSequences {
   int64_t first_token(int rank) const { return rank_offsets[static_cast<size_t>(rank)]; }
   int64_t tokens_of(int rank) const { return first_token(rank + 1) - first_token(rank); }
   int64_t most_targets() const;
+  int64_t ranks() const { return static_cast<int64_t>(rank_offsets.size()) - 1; }
 };
 
 /// Ranks that share attention, each doing some heads of the sequences of all of them. Everything
@@ -63,6 +64,9 @@ class HeadGroup {
   /// And back.
   void gather_heads(const Exec& exec, const GroupSequences& group, const Tensor& all,
                     std::span<const Tensor> own);
+  /// What either of them takes from exec's arena, of a rank with so many tokens: see ArenaPlan.
+  static void exchange_memory(const Exec& exec, const GroupSequences& group, int64_t tokens,
+                              int64_t columns);
 
  private:
   /// Memory for what travels between this rank's `own` and the others: per rank a matrix, for this

@@ -34,26 +34,32 @@ Mlp::Mlp(Parameters& parameters, const std::string& prefix, const MlpConfig& con
   if (has_final_norm()) norm(".3", config.out, norm2_weight_, norm2_bias_);
 }
 
-Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x, const Tensor& addend,
-                        const Tensor& y) const {
-  const int64_t rows = x.size(0);
+Mlp::Saved Mlp::forward_memory(const Exec& exec, int64_t rows, const Tensor& y) const {
   Saved s;
-  s.x = x;
   s.z1 = exec.activation({rows, config_.hidden});
   s.act = exec.activation({rows, config_.hidden});
   s.z2 = y && !has_final_norm() ? y : exec.activation({rows, config_.out});
+  s.y = s.z2;
+  if (!config_.relu) s.stats1 = ops::make_norm_stats(exec, rows);
+  if (has_final_norm()) {
+    s.y = exec.activation({rows, config_.out});
+    s.stats2 = ops::make_norm_stats(exec, rows);
+  }
+  return s;
+}
+
+Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x, const Tensor& addend,
+                        const Tensor& y) const {
+  Saved s = forward_memory(exec, x.size(0), y);
+  s.x = x;
   ops::linear_forward(exec, x, weight1_->value, bias1_->value, s.z1);
   if (config_.relu) {
     ops::relu_forward(exec, s.z1, s.act);
   } else {
-    s.stats1 = ops::make_norm_stats(exec, rows);
     ops::swish_norm_forward(exec, norm_params(norm1_weight_, norm1_bias_), s.z1, s.act, s.stats1);
   }
   ops::linear_forward(exec, s.act, weight2_->value, bias2_->value, s.z2);
-  s.y = s.z2;
   if (has_final_norm()) {
-    s.y = exec.activation({rows, config_.out});
-    s.stats2 = ops::make_norm_stats(exec, rows);
     ops::norm_forward(exec, norm_params(norm2_weight_, norm2_bias_), s.z2, s.y, s.stats2, addend);
   } else if (addend) {
     ops::add(exec, s.z2, addend, s.z2);
@@ -61,26 +67,28 @@ Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x, const Tensor& addend,
   return s;
 }
 
+Mlp::Saved Mlp::backward_memory(const Exec& exec, int64_t rows) const {
+  return {.z1 = exec.activation({rows, config_.hidden}),
+          .act = exec.activation({rows, config_.hidden}),
+          .z2 = has_final_norm() ? exec.activation({rows, config_.out}) : Tensor()};
+}
+
 void Mlp::backward(const Exec& exec, const Saved& s, const Tensor& dy, const Tensor& dx) const {
   Arena::Mark scratch(*exec.arena);
-  const int64_t rows = s.x.size(0);
-  Tensor dz2 = dy;
+  const Saved d = backward_memory(exec, s.x.size(0));
   if (has_final_norm()) {
-    dz2 = exec.activation({rows, config_.out});
-    ops::norm_backward(exec, norm_params(norm2_weight_, norm2_bias_), dy, s.z2, s.stats2, {}, dz2,
+    ops::norm_backward(exec, norm_params(norm2_weight_, norm2_bias_), dy, s.z2, s.stats2, {}, d.z2,
                        {norm2_weight_->grad, norm2_bias_->grad, bias2_->grad});
   }
-  const Tensor dact = exec.activation({rows, config_.hidden});
-  ops::linear_backward(exec, dz2, s.act, weight2_->value, dact, weight2_->grad,
-                       has_final_norm() ? Tensor() : bias2_->grad);
-  const Tensor dz1 = exec.activation({rows, config_.hidden});
+  ops::linear_backward(exec, has_final_norm() ? d.z2 : dy, s.act, weight2_->value, d.act,
+                       weight2_->grad, has_final_norm() ? Tensor() : bias2_->grad);
   if (config_.relu) {
-    ops::relu_backward(exec, dact, s.z1, dz1);
+    ops::relu_backward(exec, d.act, s.z1, d.z1);
   } else {
-    ops::swish_norm_backward(exec, norm_params(norm1_weight_, norm1_bias_), dact, s.z1, s.stats1,
-                             dz1, {norm1_weight_->grad, norm1_bias_->grad, bias1_->grad});
+    ops::swish_norm_backward(exec, norm_params(norm1_weight_, norm1_bias_), d.act, s.z1, s.stats1,
+                             d.z1, {norm1_weight_->grad, norm1_bias_->grad, bias1_->grad});
   }
-  ops::linear_backward(exec, dz1, s.x, weight1_->value, dx, weight1_->grad,
+  ops::linear_backward(exec, d.z1, s.x, weight1_->value, dx, weight1_->grad,
                        config_.relu ? bias1_->grad : Tensor());
 }
 

@@ -35,7 +35,10 @@ class Mlp {
   /// Parameter gradients += ; dx overwritten (absent: not computed).
   void backward(const Exec& exec, const Saved& saved, const Tensor& dy, const Tensor& dx) const;
 
-  int64_t out() const { return config_.out; }
+  /// What they take from exec's arena: see ArenaPlan.
+  Saved forward_memory(const Exec& exec, int64_t rows, const Tensor& y = {}) const;
+  /// Gradients of z1, act and, with a final norm, z2.
+  Saved backward_memory(const Exec& exec, int64_t rows) const;
 
  private:
   bool has_final_norm() const { return config_.final_norm && !config_.relu; }

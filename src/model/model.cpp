@@ -13,6 +13,7 @@
 #include "base/stage.h"
 #include "model/dlrm.h"
 #include "model/ranker.h"
+#include "ops/deferred_sums.h"
 #include "ops/optimizer.h"
 
 namespace segue::model {
@@ -103,6 +104,7 @@ Pass Model::start_pass(const Exec& exec, PreparedBatch& batch, const UploadBlock
     batch.ticket.place_slots(batch.looked_up[i], placed.tensor(batch.slots[i]));
   }
   pass.results = make_results(exec, batch.num_labels);
+  zero(pass.results.sums, exec.stream);
   return pass;
 }
 
@@ -138,7 +140,6 @@ PassResults Model::make_results(const Exec& exec, int64_t labels) const {
     return Tensor(static_cast<char*>(r.memory.data) + at, dtype, exec.device, shape);
   };
   r.sums = view(0, DType::kF64, {sums});
-  zero(r.sums, exec.stream);
   r.losses = r.sums.narrow(0, 0, tasks);
   r.squares = r.sums.narrow(0, tasks, 2);
   r.gradient_squares = r.squares.narrow(0, 0, 1);
@@ -146,6 +147,12 @@ PassResults Model::make_results(const Exec& exec, int64_t labels) const {
   r.logits = view(sum_bytes, type, {labels, tasks});
   r.predictions = view(sum_bytes + value_bytes, type, {tasks, labels});
   return r;
+}
+
+void Model::pass_memory(const Exec& exec, int64_t labels) const {
+  if (exec.dtype() != exec.parameter_dtype()) exec.activation({parameters_.count()});
+  exec.arena->tensor(DType::kU8, {ops::DeferredSums::memory_bytes(exec.device)});
+  make_results(exec, labels);
 }
 
 void Model::send_results(const Exec& exec, const Pass& pass) {

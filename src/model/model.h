@@ -11,9 +11,9 @@
 
 #include "balance/cost.h"
 #include "batch/batch.h"
+#include "model/arena_plan.h"
 #include "model/config.h"
 #include "model/parameters.h"
-#include "model/step_memory.h"
 #include "sparse/tables.h"
 #include "tensor/event.h"
 #include "tensor/exec.h"
@@ -230,6 +230,8 @@ class Model {
   /// Squares of all gradients, once they are complete, and `table_gradients` as those of the pass.
   void end_pass(const Exec& exec, PreparedBatch& prepared, const Tensor& table_gradients,
                 const PassOptions& options, Pass& pass) const;
+  /// What a pass of any family takes from exec's arena at its start: see ArenaPlan.
+  void pass_memory(const Exec& exec, int64_t labels) const;
 
   Parameters parameters_;
   sparse::Tables* tables_ = nullptr;

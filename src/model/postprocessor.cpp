@@ -49,18 +49,26 @@ Tensor Postprocessor::make_input(const Exec& exec, int64_t rows) const {
   return exec.activation({rows, row_stride()}).columns(0, config_.dim);
 }
 
+Postprocessor::Saved Postprocessor::forward_memory(const Exec& exec, int64_t rows) const {
+  Saved s;
+  s.y = exec.activation({rows, config_.dim});
+  if (config_.kind != PostprocessorKind::kL2) s.stats = ops::make_norm_stats(exec, rows);
+  if (config_.kind == PostprocessorKind::kTimestampLayerNorm) {
+    s.combined = exec.activation({rows, config_.dim});
+  }
+  return s;
+}
+
 Postprocessor::Saved Postprocessor::forward(const Exec& exec, const Tensor& x,
                                             const Tensor& timestamps) const {
   const int64_t rows = x.size(0);
   const int64_t dim = config_.dim;
-  Saved s;
+  Saved s = forward_memory(exec, rows);
   s.x = x;
-  s.y = exec.activation({rows, dim});
   if (config_.kind == PostprocessorKind::kL2) {
     ops::l2_normalize_forward(exec, x, kL2Eps, s.y);
     return s;
   }
-  s.stats = ops::make_norm_stats(exec, rows);
   if (config_.kind == PostprocessorKind::kLayerNorm) {
     ops::norm_forward(exec, norm(), x, s.y, s.stats);
     return s;
@@ -73,10 +81,14 @@ Postprocessor::Saved Postprocessor::forward(const Exec& exec, const Tensor& x,
   s.x = place;
   s.x.sizes[1] = dim + kTimeFeatures;
   time_features(exec, timestamps, s.x.columns(dim, kTimeFeatures));
-  s.combined = exec.activation({rows, dim});
   ops::linear_forward(exec, s.x, combiner_weight_->value, combiner_bias_->value, s.combined);
   ops::norm_forward(exec, norm(), s.combined, s.y, s.stats);
   return s;
+}
+
+Tensor Postprocessor::backward_memory(const Exec& exec, int64_t rows) const {
+  if (config_.kind != PostprocessorKind::kTimestampLayerNorm) return {};
+  return exec.activation({rows, config_.dim});
 }
 
 void Postprocessor::backward(const Exec& exec, const Saved& s, const Tensor& dy,
@@ -93,7 +105,7 @@ void Postprocessor::backward(const Exec& exec, const Saved& s, const Tensor& dy,
     case PostprocessorKind::kTimestampLayerNorm:
       break;
   }
-  const Tensor dcombined = exec.activation({s.y.size(0), config_.dim});
+  const Tensor dcombined = backward_memory(exec, s.y.size(0));
   ops::norm_backward(exec, norm(), dy, s.combined, s.stats, {}, dcombined,
                      {norm_weight_->grad, norm_bias_->grad, combiner_bias_->grad});
   // Nobody wants gradients of the time features.

@@ -35,6 +35,10 @@ class Postprocessor {
   /// dx overwritten, parameter gradients += .
   void backward(const Exec& exec, const Saved& saved, const Tensor& dy, const Tensor& dx) const;
 
+  /// What they take from exec's arena: see ArenaPlan. Backward wants the gradient of `combined`.
+  Saved forward_memory(const Exec& exec, int64_t rows) const;
+  Tensor backward_memory(const Exec& exec, int64_t rows) const;
+
   /// The cyclic features alone, [rows, 4].
   void time_features(const Exec& exec, const Tensor& timestamps, const Tensor& out) const;
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "model/arena_plan.h"
 #include "model/precision.h"
 #include "ops/contextual.h"
 #include "ops/rows.h"
@@ -49,9 +50,8 @@ Preprocessor::Inputs Preprocessor::split_inputs(const Tensor& all, int64_t n,
   return in;
 }
 
-int64_t Preprocessor::row_count(const Saved& s) const {
-  const Tensor& context = s.context_rows;
-  return s.rows.size(0) + s.action_rows.size(0) + (context ? context.size(0) * context.size(1) : 0);
+int64_t Preprocessor::row_count(const Sizes& n) const {
+  return n.rows + n.codes + n.samples * config_.contextual_tokens;
 }
 
 Preprocessor::RowGradients Preprocessor::split_rows(const Tensor& all, const Saved& s) const {
@@ -65,6 +65,14 @@ Preprocessor::RowGradients Preprocessor::split_rows(const Tensor& all, const Sav
         all.rows(n + codes, samples * slots).reshape({samples, slots, context.size(2)});
   }
   return out;
+}
+
+void Preprocessor::forward_memory(const Exec& exec, const Sizes& n) const {
+  content_->forward_memory(exec, n.rows);
+  if (additional_) additional_->forward_memory(exec, n.rows);
+  exec.activation({n.codes, config_.action_bits * config_.action_dim});  // encoded
+  action_->forward_memory(exec, n.codes);
+  exec.activation({n.samples, config_.contextual_tokens, config_.dim});
 }
 
 Preprocessor::Saved Preprocessor::forward(const Exec& exec, const Inputs& inputs,
@@ -91,6 +99,14 @@ Preprocessor::Saved Preprocessor::forward(const Exec& exec, const Inputs& inputs
                                    context_bias_->value, s.context_rows);
   }
   return s;
+}
+
+void Preprocessor::backward_memory(const Exec& exec, const Sizes& n) const {
+  if (exec.dtype() != exec.parameter_dtype()) exec.activation({row_count(n), config_.dim});
+  plan_backward(exec, *content_, n.rows);
+  if (additional_) plan_backward(exec, *additional_, n.rows);
+  exec.activation({n.codes, config_.action_bits * config_.action_dim});  // dencoded
+  plan_backward(exec, *action_, n.codes);
 }
 
 void Preprocessor::backward(const Exec& exec, const Saved& s, const Tensor& gradients,

@@ -52,13 +52,20 @@ class Preprocessor {
   struct RowGradients {
     Tensor rows, action_rows, context_rows;
   };
-  int64_t row_count(const Saved& saved) const;
+  struct Sizes {
+    int64_t rows = 0, codes = 0, samples = 0;
+  };
+  int64_t row_count(const Sizes& n) const;
   RowGradients split_rows(const Tensor& all, const Saved& saved) const;
 
   /// `gradients` [row_count, dim] and `dinputs` are laid out as split_rows() and split_inputs()
   /// say; the latter is overwritten.
   void backward(const Exec& exec, const Saved& saved, const Tensor& gradients,
                 const Tensor& dinputs) const;
+
+  /// What they take from exec's arena: see ArenaPlan.
+  void forward_memory(const Exec& exec, const Sizes& n) const;
+  void backward_memory(const Exec& exec, const Sizes& n) const;
 
  private:
   PreprocessorConfig config_;

@@ -103,8 +103,8 @@ void Ranker::set_head_group(HeadGroup* heads) {
 
 namespace {
 
-Tensor zeros(const Exec& exec, int64_t rows, int64_t columns, DType dtype) {
-  const Tensor z = exec.arena->tensor(dtype, {rows, columns});
+Tensor zeros(const Exec& exec, int64_t rows, int64_t columns) {
+  const Tensor z = exec.statistic({rows, columns});
   zero(z, exec.stream);
   return z;
 }
@@ -116,8 +116,7 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, RankerBatch& batch,
   Rows rows;
   rows.table_rows = tables_->rows(exec, batch.ticket, batch.looked_up);
   if (training) {
-    rows.table_gradients =
-        zeros(exec, rows.table_rows.size(0), rows.table_rows.size(1), exec.parameter_dtype());
+    rows.table_gradients = zeros(exec, rows.table_rows.size(0), embedding_dim_);
   }
   rows.input_index = placed.tensor(batch.input_index);
   if (exec.device.is_cuda()) {
@@ -125,12 +124,11 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, RankerBatch& batch,
   }
   const Tensor inputs = exec.activation({rows.input_index.size(0), embedding_dim_});
   ops::gather_rows(exec, rows.table_rows, rows.input_index, inputs);
-  rows.saved = preprocessor_->forward(
-      exec, preprocessor_->split_inputs(inputs, batch.branch_rows, batch.layout.samples()),
-      placed.tensor(batch.action_code));
+  const Preprocessor::Sizes n{batch.branch_rows, batch.action_code.count, batch.layout.samples()};
+  rows.saved = preprocessor_->forward(exec, preprocessor_->split_inputs(inputs, n.rows, n.samples),
+                                      placed.tensor(batch.action_code));
   if (training) {
-    rows.all_gradients =
-        zeros(exec, preprocessor_->row_count(rows.saved), config_.dim, exec.parameter_dtype());
+    rows.all_gradients = zeros(exec, preprocessor_->row_count(n), config_.dim);
     rows.gradients = preprocessor_->split_rows(rows.all_gradients, rows.saved);
   }
   return rows;

@@ -93,7 +93,10 @@ class Ranker final : public Model {
                        const ItemSide& item) const;
   void loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, double denominator,
             const PassResults& results) const;
-  bool collapses_last_layer(const Tokens& tokens) const;
+
+  struct LargestBatch;  // what step_memory() plans for
+  void tokens_forward_memory(const Exec& exec, const LargestBatch& b) const;
+  void tokens_backward_memory(const Exec& exec, const LargestBatch& b) const;
 
   ModelConfig config_;
   sparse::TablesConfig tables_config_;

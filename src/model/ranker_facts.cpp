@@ -7,7 +7,6 @@
 
 #include "model/flops.h"
 #include "model/ranker.h"
-#include "model/step_memory.h"
 
 namespace segue::model {
 namespace {
@@ -76,33 +75,6 @@ int64_t Ranker::sample_tokens(int64_t events, int64_t candidates) const {
 int64_t Ranker::most_events(int64_t candidates) const {
   const int64_t left = config_.max_seq_len - config_.sample_tokens(0, candidates);
   return std::max<int64_t>(0, left / config_.tokens_per_event());
-}
-
-StepMemory Ranker::step_memory(const StepBounds& bounds, Precision precision, Device device) const {
-  return model::step_memory(config_, tables_config_, embedding_dim_, bounds, precision, device);
-}
-
-int64_t Ranker::batch_memory(const StepBounds& bounds) const {
-  return model::batch_memory(config_, bounds);
-}
-
-std::vector<MemorySwitch> Ranker::memory_switches(const StepBounds& bounds, Precision precision,
-                                                  Device device) const {
-  std::vector<MemorySwitch> switches;
-  for (const auto& part :
-       {std::pair("normed_input", &RecomputeConfig::normed_input),
-        std::pair("uvqk", &RecomputeConfig::uvqk), std::pair("gate", &RecomputeConfig::gate)}) {
-    const auto member = part.second;
-    const auto bytes = [&](bool on) {
-      ModelConfig c = config_;
-      c.recompute.*member = on;
-      return model::step_memory(c, tables_config_, embedding_dim_, bounds, precision, device)
-          .total();
-    };
-    switches.push_back({fmt::format("model.recompute.{}", part.first), config_.recompute.*member,
-                        bytes(false) - bytes(true)});
-  }
-  return switches;
 }
 
 double Ranker::flops(std::span<const int64_t> token_offsets, bool training) const {

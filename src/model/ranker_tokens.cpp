@@ -62,15 +62,6 @@ Ranker::Tokens Ranker::place_tokens(const RankerBatch& batch, const RankerBatch:
   return t;
 }
 
-bool Ranker::collapses_last_layer(const Tokens& tokens) const {
-  const char* const reason = config_.why_last_layer_is_full(tokens.most_targets);
-  if (reason == nullptr) return true;
-  if (!config_.identities.last_layer_targets) return false;
-  base::log_once(base::LogLevel::kInfo, "last_layer_targets",
-                 std::string("identity last_layer_targets does not apply: ") + reason);
-  return false;
-}
-
 Ranker::UserSide Ranker::user_forward(const Exec& exec, const Tokens& tokens,
                                       const PassOptions& options) const {
   const Tensor& labelled = tokens.labelled.rows;
@@ -96,7 +87,12 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Tokens& tokens,
     if (options.probe) options.probe("positional", u.x0);
   };
 
-  u.collapsed = collapses_last_layer(tokens);
+  const char* const why_full = config_.why_last_layer_is_full(tokens.most_targets);
+  u.collapsed = why_full == nullptr;
+  if (!u.collapsed && config_.identities.last_layer_targets) {
+    base::log_once(base::LogLevel::kInfo, "last_layer_targets",
+                   std::string("identity last_layer_targets does not apply: ") + why_full);
+  }
   const size_t full_layers = layers_.size() - (u.collapsed ? 1 : 0);
   Tensor x = u.x0;
   u.layers.reserve(full_layers);

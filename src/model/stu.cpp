@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/arena_plan.h"
 #include "model/head_group.h"
 #include "ops/gemm.h"
 
@@ -15,7 +16,7 @@ StuLayer::StuLayer(Parameters& parameters, const std::string& prefix, const StuC
   const int64_t dim = config.dim;
   const int64_t uvqk = config.uvqk_width();
   const int64_t w = config.value_width();
-  const int64_t gate = config.kind == LayerKind::kConcat ? 3 * w : w;
+  const int64_t gate = gate_columns();
   const int64_t norm = config.output_norm == OutputNorm::kGroup ? config.heads : w;
   uvqk_weight_ = parameters.add(prefix + "_uvqk_weight", {dim, uvqk}, ops::Init::kUniform,
                                 xavier_uniform_bound(dim, uvqk));
@@ -65,8 +66,7 @@ StuLayer::VqkColumns StuLayer::vqk_columns(const Tensor& vqk, int64_t heads) con
 }
 
 Tensor StuLayer::vqk_of(const Saved& s) const {
-  const int64_t w = config_.value_width();
-  return s.act ? s.act : s.uvqk.columns(w, config_.uvqk_width() - w);
+  return s.act ? s.act : columns(s.uvqk, vqk_block());
 }
 
 attention::HstuAttentionParams StuLayer::attention_params(const Sequences& seq,
@@ -112,62 +112,67 @@ void StuLayer::attention_backward(const Exec& exec, const Sequences& seq, const 
 
 /// Silu's backward reads all of it; otherwise V, Q and K are kept as the group has them.
 int64_t StuLayer::kept_uvqk_width(const Sequences& seq) const {
-  const bool u_alone = seq.heads != nullptr && config_.kind == LayerKind::kConcat;
+  const bool u_alone = seq.group != nullptr && config_.kind == LayerKind::kConcat;
   return u_alone ? config_.value_width() : config_.uvqk_width();
 }
 
 void StuLayer::project(const Exec& exec, const Saved& s) const {
-  const int64_t w = config_.value_width();
-  const int64_t vqk = config_.uvqk_width() - w;
   const Tensor& weight = uvqk_weight_->value;
   const Tensor& bias = uvqk_bias_->value;
-  if (s.uvqk.size(1) == w) {
-    ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, weight.columns(0, w), s.uvqk,
-              {.bias = bias.narrow(0, 0, w)});
-    ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, weight.columns(w, vqk), s.act,
-              {.bias = bias.narrow(0, w, vqk)});
+  if (s.uvqk.size(1) == config_.value_width()) {
+    ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, columns(weight, u_block()), s.uvqk,
+              {.bias = part(bias, u_block())});
+    ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, columns(weight, vqk_block()), s.act,
+              {.bias = part(bias, vqk_block())});
     return;
   }
   ops::gemm(exec, Trans::kNo, s.h, Trans::kNo, weight, s.uvqk, {.bias = bias});
-  if (s.act) ops::silu_forward(exec, s.uvqk.columns(w, vqk), s.act);
+  if (s.act) ops::silu_forward(exec, columns(s.uvqk, vqk_block()), s.act);
+}
+
+void StuLayer::take(const Exec& exec, const Sequences& seq, bool kept, Saved& s) const {
+  const int64_t tokens = seq.tokens();
+  const int64_t vqk = vqk_block().width;
+  const bool shared = seq.group != nullptr;
+  const RecomputeConfig& drop = config_.recompute;
+  if (kept) s.x_out = exec.activation({tokens, config_.dim});
+  if (kept == seq.training) {
+    s.stats_in = ops::make_norm_stats(exec, tokens);
+    s.stats_out = ops::make_norm_stats(
+        exec, tokens, config_.output_norm == OutputNorm::kGroup ? config_.heads : 1);
+    s.a = exec.activation({tokens, config_.value_width()});
+    const int64_t bytes = ops::gate_keep_bytes(exec, gate_params({}, s.a, {}, seq.training));
+    if (bytes > 0) s.keep = exec.arena->tensor(DType::kU8, {tokens, bytes});
+  }
+  if (kept == (seq.training && !drop.normed_input)) s.h = exec.activation({tokens, config_.dim});
+  if (kept == (seq.training && !drop.uvqk)) {
+    s.uvqk = exec.activation({tokens, kept_uvqk_width(seq)});
+    if (shared) {
+      s.group_vqk = exec.activation({seq.group->tokens(), vqk / seq.group->ranks()});
+    } else if (config_.kind == LayerKind::kGated) {
+      s.act = exec.activation({tokens, vqk});
+    }
+  }
+  if (kept == (seq.training && !drop.gate)) s.y = exec.activation({tokens, gate_columns()});
+  if (!kept && shared) s.act = exec.activation({tokens, vqk});
+}
+
+void StuLayer::forward_memory(const Exec& exec, const Sequences& seq) const {
+  Saved s;
+  take(exec, seq, /*kept=*/true, s);
+  const Arena::Mark scratch(*exec.arena);
+  take(exec, seq, /*kept=*/false, s);
+  if (seq.group != nullptr) split_forward_memory(exec, seq);
 }
 
 StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const Tensor& x,
                                   const MakeInput& make_input) const {
-  const int64_t tokens = x.size(0);
-  const int64_t w = config_.value_width();
-  const int64_t vqk = config_.uvqk_width() - w;
-  const bool gated = config_.kind == LayerKind::kGated;
-  const bool shared = seq.heads != nullptr;
   const RecomputeConfig& drop = config_.recompute;
-
   Saved s;
   s.x = x;
-  s.x_out = exec.activation({tokens, config_.dim});
-  const auto allocate = [&](bool kept) {
-    if (kept == seq.training) {
-      s.stats_in = ops::make_norm_stats(exec, tokens);
-      s.stats_out = ops::make_norm_stats(
-          exec, tokens, config_.output_norm == OutputNorm::kGroup ? config_.heads : 1);
-      s.a = exec.activation({tokens, w});
-      const int64_t bytes =
-          ops::gate_keep_bytes(exec, gate_params({}, s.a, seq.rows, seq.training));
-      if (bytes > 0) s.keep = exec.arena->tensor(DType::kU8, {tokens, bytes});
-    }
-    if (kept == (seq.training && !drop.normed_input)) s.h = exec.activation({tokens, config_.dim});
-    if (kept == (seq.training && !drop.uvqk)) {
-      s.uvqk = exec.activation({tokens, kept_uvqk_width(seq)});
-      if (gated && !shared) s.act = exec.activation({tokens, vqk});
-      if (shared) s.group_vqk = exec.activation({seq.group->tokens(), vqk / seq.heads->size()});
-    }
-    if (kept == (seq.training && !drop.gate)) {
-      s.y = exec.activation({tokens, gate_columns()});
-    }
-  };
-  allocate(true);
+  take(exec, seq, /*kept=*/true, s);
   Arena::Mark scratch(*exec.arena);
-  allocate(false);
-  if (shared) s.act = exec.activation({tokens, vqk});
+  take(exec, seq, /*kept=*/false, s);
 
   if (make_input) {
     make_input({input_norm(), s.h, s.stats_in});
@@ -183,29 +188,50 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
 
   if (drop.normed_input) s.h = {};
   if (drop.uvqk) s.uvqk = s.act = s.group_vqk = {};
-  if (shared) s.act = {};
+  if (seq.heads != nullptr) s.act = {};
   if (drop.gate) s.y = {};
   return s;
 }
 
+void StuLayer::take_dropped(const Exec& exec, const Sequences& seq, Saved& s) const {
+  const int64_t tokens = seq.tokens();
+  if (config_.recompute.normed_input) s.h = exec.activation({tokens, config_.dim});
+  if (config_.recompute.uvqk) {
+    s.uvqk = exec.activation({tokens, kept_uvqk_width(seq)});
+    if (config_.kind == LayerKind::kGated || seq.group != nullptr) {
+      s.act = exec.activation({tokens, vqk_block().width});
+    }
+  }
+  if (config_.recompute.gate) s.y = exec.activation({tokens, gate_columns()});
+}
+
 void StuLayer::rebuild(const Exec& exec, const Sequences& seq, Saved& s) const {
-  const int64_t tokens = s.x.size(0);
-  const int64_t w = config_.value_width();
-  const bool gated = config_.kind == LayerKind::kGated;
-  if (!s.h) {
-    s.h = exec.activation({tokens, config_.dim});
+  take_dropped(exec, seq, s);
+  if (config_.recompute.normed_input) {
     ops::norm_forward(exec, input_norm(), s.x, s.h, s.stats_in);
   }
-  if (!s.uvqk) {
-    s.uvqk = exec.activation({tokens, kept_uvqk_width(seq)});
-    if (gated || seq.heads != nullptr) s.act = exec.activation({tokens, config_.uvqk_width() - w});
-    project(exec, s);
-  }
-  if (!s.y) {
-    s.y = exec.activation({tokens, gate_columns()});
+  if (config_.recompute.uvqk) project(exec, s);
+  if (config_.recompute.gate) {
     ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true, s.keep),
                       s.y, s.stats_out);
   }
+}
+
+void StuLayer::backward_memory(const Exec& exec, const Sequences& seq) const {
+  const int64_t tokens = seq.tokens();
+  Saved s;
+  take_dropped(exec, seq, s);
+  exec.activation({tokens, config_.uvqk_width()});                      // dz
+  exec.activation({tokens, config_.value_width()});                     // da
+  plan_scratch(exec, tokens * gate_columns() * size_of(exec.dtype()));  // dy
+  if (seq.group != nullptr) {
+    split_backward_memory(exec, seq);
+  } else if (exec.dtype() == DType::kBf16) {
+    const int64_t dbias = config_.kind == LayerKind::kConcat ? vqk_block().width : 0;
+    plan_scratch(exec, attention::hstu_attention_backward_bytes(seq.offsets, config_.heads,
+                                                                config_.mask, dbias));
+  }
+  exec.activation({tokens, config_.dim});  // dh
 }
 
 void StuLayer::backward(const Exec& exec, const Sequences& seq, const Saved& saved,

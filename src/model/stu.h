@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <span>
 #include <string>
 
@@ -45,6 +46,7 @@ struct Sequences {
   HeadGroup* heads = nullptr;
   const GroupSequences* group = nullptr;
 
+  int64_t targets() const { return std::reduce(num_targets.begin(), num_targets.end()); }
   int64_t tokens() const { return offsets.empty() ? 0 : offsets.back() - offsets.front(); }
 };
 
@@ -82,6 +84,11 @@ class StuLayer {
   void backward(const Exec& exec, const Sequences& seq, const Saved& saved, const Tensor& dx_out,
                 const Tensor& dx) const;
 
+  /// What they take from exec's arena: see ArenaPlan. Ranks that share heads are those of
+  /// seq.group; seq.heads is not asked.
+  void forward_memory(const Exec& exec, const Sequences& seq) const;
+  void backward_memory(const Exec& exec, const Sequences& seq) const;
+
   /// The same layer where only target rows are wanted (the last one): no row but the targets'
   /// passes through attention output, gate and projection, and K and V are never formed. Layer
   /// `concat`, target groups of one.
@@ -93,19 +100,18 @@ class StuLayer {
     ops::NormStats stats_target;
     Tensor x_target, xhat_sums;
     TargetTokens targets;
-    Tensor h_target, u, q_scaled;  // [targets, ...]
-    Tensor key_query, key_bias;    // [targets, heads, dim], [targets, heads]
-    Tensor z, p_sum;               // [targets, heads, dim], [targets, heads]
-    Tensor a, y, x_out;            // [targets, ...]
+    Tensor h_target, uvq, q_scaled;  // [targets, ...]
+    Tensor key_query, key_bias;      // [targets, heads, dim], [targets, heads]
+    Tensor z, p_sum;                 // [targets, heads, dim], [targets, heads]
+    Tensor a_wide, a, y, x_out;      // [targets, ...]
   };
-  bool can_run_targets_only() const {
-    return config_.kind == LayerKind::kConcat && config_.mask.target_group == 1;
-  }
   /// The result goes to `x_out` [targets, dim], or to a place of its own.
   TargetSaved forward_targets(const Exec& exec, const Sequences& seq, const Tensor& x,
                               const TargetTokens& targets, const Tensor& x_out = {}) const;
   void backward_targets(const Exec& exec, const Sequences& seq, const TargetSaved& saved,
                         const Tensor& dx_out, const Tensor& dx) const;
+  void targets_forward_memory(const Exec& exec, const Sequences& seq, const Tensor& x_out) const;
+  void targets_backward_memory(const Exec& exec, const Sequences& seq) const;
 
  private:
   /// Columns of the packed weight, bias or activation.
@@ -150,10 +156,19 @@ class StuLayer {
   /// V, Q, K columns of dz, and what their bias gets.
   void attention_backward(const Exec& exec, const Sequences& seq, const Saved& s, const Tensor& da,
                           const Tensor& dz) const;
+  int64_t target_attention_scratch(const Exec& exec, const Sequences& seq) const;
+  void split_forward_memory(const Exec& exec, const Sequences& seq) const;
+  void split_backward_memory(const Exec& exec, const Sequences& seq) const;
   void split_attention_forward(const Exec& exec, const Sequences& seq, const Saved& s) const;
   void split_attention_backward(const Exec& exec, const Sequences& seq, const Saved& s,
                                 const Tensor& da, const Tensor& dz) const;
   int64_t kept_uvqk_width(const Sequences& seq) const;
+  /// Tensors of forward: those that backward needs, or the others.
+  void take(const Exec& exec, const Sequences& seq, bool kept, Saved& saved) const;
+  void take_dropped(const Exec& exec, const Sequences& seq, Saved& saved) const;
+  /// Tensors of forward_targets, or those of the same names that backward has gradients in.
+  TargetSaved take_targets(const Exec& exec, int64_t tokens, int64_t targets, bool gradients,
+                           const Tensor& x_out = {}) const;
   void rebuild(const Exec& exec, const Sequences& seq, Saved& saved) const;
   void project(const Exec& exec, const Saved& saved) const;  // h -> uvqk (and act)
   double alpha() const;

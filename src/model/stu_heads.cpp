@@ -6,10 +6,19 @@
 #include <array>
 
 #include "attention/hstu_attention.h"
+#include "model/arena_plan.h"
 #include "model/head_group.h"
 #include "model/stu.h"
 
 namespace segue::model {
+
+void StuLayer::split_forward_memory(const Exec& exec, const Sequences& seq) const {
+  const GroupSequences& group = *seq.group;
+  const int64_t v_width = config_.value_width() / group.ranks();
+  HeadGroup::exchange_memory(exec, group, seq.tokens(), vqk_block().width / group.ranks());
+  exec.activation({group.tokens(), v_width});  // o
+  HeadGroup::exchange_memory(exec, group, seq.tokens(), v_width);
+}
 
 void StuLayer::split_attention_forward(const Exec& exec, const Sequences& seq,
                                        const Saved& s) const {
@@ -21,6 +30,22 @@ void StuLayer::split_attention_forward(const Exec& exec, const Sequences& seq,
   attention::hstu_attention_forward(exec, attention_params(seq, s.group_vqk),
                                     o.split_columns(group.own_heads()));
   group.gather_heads(exec, *seq.group, o, std::array{s.a});
+}
+
+void StuLayer::split_backward_memory(const Exec& exec, const Sequences& seq) const {
+  const Arena::Mark scratch(*exec.arena);
+  const GroupSequences& group = *seq.group;
+  const int64_t vqk_width = vqk_block().width / group.ranks();
+  const int64_t v_width = config_.value_width() / group.ranks();
+  const int64_t sent = config_.recompute.uvqk ? vqk_width + v_width : v_width;
+  exec.activation({group.tokens(), sent});  // d_o, and V, Q, K unless they were kept
+  HeadGroup::exchange_memory(exec, group, seq.tokens(), sent);
+  exec.activation({group.tokens(), vqk_width});  // d_vqk
+  if (exec.dtype() == DType::kBf16) {
+    plan_scratch(exec, attention::hstu_attention_backward_bytes(
+                           group.offsets, config_.heads / group.ranks(), config_.mask, 0));
+  }
+  HeadGroup::exchange_memory(exec, group, seq.tokens(), vqk_width);
 }
 
 void StuLayer::split_attention_backward(const Exec& exec, const Sequences& seq, const Saved& s,

@@ -1,6 +1,7 @@
 #include "tensor/arena.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 #include <sys/mman.h>
@@ -11,10 +12,15 @@ namespace segue {
 
 namespace {
 constexpr int64_t kAlignment = 256;
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 }  // namespace
 
 Arena::Arena(Device device, int64_t capacity_bytes) : device_(device), capacity_(capacity_bytes) {
   SEGUE_ASSERT(capacity_bytes > 0, "an arena needs a capacity");
+  if (capacity_bytes == kUnlimited) {
+    base_ = reinterpret_cast<char*>(kAlignment);  // nobody reads or writes there
+    return;
+  }
   if (device.is_cuda()) {
     device_block_ = Buffer(device, capacity_bytes, Purpose::kActivation);
     base_ = static_cast<char*>(device_block_.data());
@@ -32,7 +38,7 @@ Arena::Arena(Device device, int64_t capacity_bytes) : device_(device), capacity_
 }
 
 Arena::~Arena() {
-  if (device_.is_cpu() && base_ != nullptr) munmap(base_, static_cast<size_t>(capacity_));
+  if (device_.is_cpu() && capacity_ != kUnlimited) munmap(base_, static_cast<size_t>(capacity_));
 }
 
 Tensor Arena::tensor(DType dtype, std::initializer_list<int64_t> shape) {

@@ -30,9 +30,10 @@ double largest_bucket(const model::Model& model) {
   return largest;
 }
 
-void add_activations(const RunConfig& c, const model::Model& model, Device device,
-                     bool shares_heads, MemoryPlan& plan) {
-  const model::StepBounds bounds = step_bounds(c, model);
+void add_activations(const RunConfig& c, const model::Model& model, Device device, int ranks,
+                     MemoryPlan& plan) {
+  model::StepBounds bounds = step_bounds(c, model);
+  if (ranks > 1) bounds.head_ranks = c.parallel.tensor_parallel;
   const auto add = [&](const char* what, double bytes) {
     plan.parts.push_back({Purpose::kActivation, what, bytes});
   };
@@ -44,7 +45,6 @@ void add_activations(const RunConfig& c, const model::Model& model, Device devic
     add("tokens, kept for backward", static_cast<double>(step.kept));
     add("working space", static_cast<double>(step.working));
     add("margin", static_cast<double>(step.margin));
-    if (shares_heads) add("heads of other ranks", static_cast<double>(step.kept + step.working));
   }
   plan.switches = model.memory_switches(bounds, c.train.precision, device);
   if (device.is_cpu()) return;
@@ -134,7 +134,7 @@ MemoryPlan memory_plan(const RunConfig& c, Device device, int ranks) {
     const double part = std::ceil(largest_bucket(*model) / ranks);
     plan.parts.push_back({Purpose::kComm, "sums of gradients", ranks * part * value_bytes});
   }
-  add_activations(c, *model, device, ranks > 1 && c.parallel.tensor_parallel > 1, plan);
+  add_activations(c, *model, device, ranks, plan);
   return plan;
 }
 
