@@ -160,7 +160,6 @@ Tensor Dlrm::backward(const Exec& exec, const Prepared& batch, const UploadBlock
 
 StepMemory Dlrm::step_memory(const StepBounds& bounds, Precision precision, Device device) const {
   const bool candidates = config_.has(FeatureOf::kCandidate);
-  const bool dot = config_.interaction == Interaction::kDot;
   const int64_t rows = bounds.samples * (candidates ? bounds.candidates : 1);
   int64_t distinct = 0, largest_bag = 0;
   for (size_t i = 0; i < config_.features.size(); ++i) {
@@ -187,7 +186,7 @@ StepMemory Dlrm::step_memory(const StepBounds& bounds, Precision precision, Devi
     if (converts) exec.activation({rows, config_.dense_features});
     bottom_->forward_memory(exec, rows);
   }
-  if (dot) exec.activation({rows, interaction_columns()});
+  if (config_.interaction == Interaction::kDot) exec.activation({rows, interaction_columns()});
   const Tensor dlogits = wide_exec(exec).activation({rows, std::ssize(tasks())});
   top_->forward_memory(exec, rows, converts ? Tensor() : dlogits);  // logits are results
   if (converts) exec.activation({rows, std::ssize(tasks())});       // dlogits
@@ -195,7 +194,7 @@ StepMemory Dlrm::step_memory(const StepBounds& bounds, Precision precision, Devi
 
   exec.activation({rows, interaction_columns()});  // dcrossed
   plan_backward(exec, *top_, rows, dlogits);
-  if (dot) exec.activation({rows, width});  // dvectors
+  if (config_.interaction == Interaction::kDot) exec.activation({rows, width});  // dvectors
   if (bottom_) plan_backward(exec, *bottom_, rows, Tensor());
   exec.activation({largest_bag, dim_});
   plan_segment_sum(exec, largest_bag, distinct, dim_);

@@ -9,7 +9,6 @@
 #include "model/arena_plan.h"
 #include "model/ranker.h"
 #include "model/ranker_parts.h"
-#include "ops/assemble.h"
 
 namespace segue::model {
 
@@ -117,9 +116,8 @@ void Ranker::tokens_backward_memory(const Exec& exec, const LargestBatch& b) con
   if (b.full_layers > 0) plan_backward(exec, layers_.front(), b.sequences);
   const Arena::Mark scratch(*exec.arena);
   const bool on_gpu = exec.device.is_cuda();
-  if (!on_gpu && (config_.input_dropout > 0 || exec.rounds_to_bf16())) {
-    exec.activation({tokens, dim});
-  }
+  const bool copies = !on_gpu && (config_.input_dropout > 0 || exec.rounds_to_bf16());
+  if (copies) exec.activation({tokens, dim});
   // By row, position and time, and by action where there are many: a GPU sorts all at once.
   plan_segment_sum(exec, (on_gpu ? 4 : 1) * tokens, preprocessor_->row_count(b.branches), dim);
 }

@@ -131,9 +131,8 @@ void StuLayer::project(const Exec& exec, const Saved& s) const {
 }
 
 void StuLayer::take(const Exec& exec, const Sequences& seq, bool kept, Saved& s) const {
-  const int64_t tokens = seq.tokens();
-  const int64_t vqk = vqk_block().width;
-  const bool shared = seq.group != nullptr;
+  const int64_t tokens = seq.tokens(), vqk = vqk_block().width;
+  const bool gated = config_.kind == LayerKind::kGated, shared = seq.group != nullptr;
   const RecomputeConfig& drop = config_.recompute;
   if (kept) s.x_out = exec.activation({tokens, config_.dim});
   if (kept == seq.training) {
@@ -147,11 +146,8 @@ void StuLayer::take(const Exec& exec, const Sequences& seq, bool kept, Saved& s)
   if (kept == (seq.training && !drop.normed_input)) s.h = exec.activation({tokens, config_.dim});
   if (kept == (seq.training && !drop.uvqk)) {
     s.uvqk = exec.activation({tokens, kept_uvqk_width(seq)});
-    if (shared) {
-      s.group_vqk = exec.activation({seq.group->tokens(), vqk / seq.group->ranks()});
-    } else if (config_.kind == LayerKind::kGated) {
-      s.act = exec.activation({tokens, vqk});
-    }
+    if (gated && !shared) s.act = exec.activation({tokens, vqk});
+    if (shared) s.group_vqk = exec.activation({seq.group->tokens(), vqk / seq.group->ranks()});
   }
   if (kept == (seq.training && !drop.gate)) s.y = exec.activation({tokens, gate_columns()});
   if (!kept && shared) s.act = exec.activation({tokens, vqk});
@@ -195,21 +191,18 @@ StuLayer::Saved StuLayer::forward(const Exec& exec, const Sequences& seq, const 
 
 void StuLayer::take_dropped(const Exec& exec, const Sequences& seq, Saved& s) const {
   const int64_t tokens = seq.tokens();
+  const bool gated = config_.kind == LayerKind::kGated, shared = seq.group != nullptr;
   if (config_.recompute.normed_input) s.h = exec.activation({tokens, config_.dim});
   if (config_.recompute.uvqk) {
     s.uvqk = exec.activation({tokens, kept_uvqk_width(seq)});
-    if (config_.kind == LayerKind::kGated || seq.group != nullptr) {
-      s.act = exec.activation({tokens, vqk_block().width});
-    }
+    if (gated || shared) s.act = exec.activation({tokens, vqk_block().width});
   }
   if (config_.recompute.gate) s.y = exec.activation({tokens, gate_columns()});
 }
 
 void StuLayer::rebuild(const Exec& exec, const Sequences& seq, Saved& s) const {
   take_dropped(exec, seq, s);
-  if (config_.recompute.normed_input) {
-    ops::norm_forward(exec, input_norm(), s.x, s.h, s.stats_in);
-  }
+  if (config_.recompute.normed_input) ops::norm_forward(exec, input_norm(), s.x, s.h, s.stats_in);
   if (config_.recompute.uvqk) project(exec, s);
   if (config_.recompute.gate) {
     ops::gate_forward(exec, gate_params(columns(s.uvqk, u_block()), s.a, seq.rows, true, s.keep),
