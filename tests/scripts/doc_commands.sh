@@ -103,7 +103,7 @@ read_list() {
 has() {
   case $1 in
     parquet) segue version | grep -q '^Parquet *yes' ;;
-    mpi) command -v mpirun >/dev/null && ldd "$segue" | grep -q libmpi ;;
+    mpi) command -v mpirun >/dev/null && ldd "$segue" 2>/dev/null | grep -q libmpi ;;
     *) command -v "$1" >/dev/null ;;
   esac
 }
