@@ -47,15 +47,16 @@ class PreprocessorCase {
     const model::Preprocessor preprocessor(parameters, "", config_);
     set_up_parameters(w, golden_, parameters);
 
-    const model::Preprocessor::Saved saved =
-        preprocessor.forward(w.exec, inputs(), w.index(action_codes()));
+    const std::vector<int32_t> codes = action_codes();
+    const model::Preprocessor::Saved saved = preprocessor.forward(w.exec, inputs(), w.index(codes));
     const ops::AssembleParams assemble = lay_out(saved);
     const Shape out_shape = {tokens_, config_.dim};
     const Tensor out = w.exec.activation({tokens_, config_.dim});
     ops::assemble_forward(w.exec, assemble, out);
 
     const DType type = w.exec.parameter_dtype();
-    const Tensor row_gradients = w.zeros(type, {preprocessor.row_count(saved), config_.dim});
+    const int64_t rows = preprocessor.row_count({events_, std::ssize(codes), samples_});
+    const Tensor row_gradients = w.zeros(type, {rows, config_.dim});
     const model::Preprocessor::RowGradients d = preprocessor.split_rows(row_gradients, saved);
     ops::AssembleGradients gradients{.content = d.rows, .action = d.action_rows};
     if (saved.context_rows) {
