@@ -1,6 +1,5 @@
 #include "train/plan/memory_plan.h"
 
-#include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -70,9 +69,8 @@ void expect_planned(Device device) {
     const model::StepMemory plan = step_memory(c, device);
     const int64_t counted = plan.rows + plan.kept + plan.working;
     const int64_t peak = peak_of(c, device);
-    std::cerr << name << " " << static_cast<double>(peak) / static_cast<double>(counted) << "\n";
     EXPECT_LE(peak, counted + counted / 5);
-    EXPECT_GE(peak, counted / 2);
+    EXPECT_GE(peak, device.is_cpu() ? counted * 9 / 10 : counted / 2);
   }
 }
 
