@@ -48,7 +48,7 @@ TEST(BenchTest, MeasureRunsWarmUpAndTimedRuns) {
 TEST(BenchTest, EveryBenchRunsAndGivesJson) {
   for (const Bench& bench : benches()) {
     const std::vector<std::string> lines = lines_of(bench.name, true);
-    EXPECT_GE(lines.size(), 3u) << bench.name;
+    EXPECT_GE(lines.size(), 2u) << bench.name;
     for (const std::string& line : lines) {
       for (const char* key : {"\"name\": ", "\"shape\": {", "\"median_s\": ", "\"spread\": ",
                               "\"threads\": ", "\"gemm\": ", "\"version\": ", "\"commit\": "}) {

@@ -12,6 +12,7 @@ namespace segue {
 
 namespace {
 constexpr int64_t kAlignment = 256;
+/// An arena of this capacity has no memory and only counts.
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 }  // namespace
 

@@ -13,7 +13,7 @@ namespace segue {
 /// CPU the block is reserved address space, so only what a step really touches becomes resident.
 class Arena {
  public:
-  Arena(Device device, int64_t capacity_bytes);  // INT64_MAX: has no memory and only counts
+  Arena(Device device, int64_t capacity_bytes);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
