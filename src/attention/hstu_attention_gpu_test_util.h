@@ -135,8 +135,8 @@ inline std::vector<double> read_bias(const Exec& exec, const Tensor& t) {
 struct Gradients {
   Tensor dq, dk, dv, dbias;
 };
-inline void attend(const Exec& exec, const Case& c, const HstuAttentionParams& p, const Tensor& o,
-                   const Tensor& grad_o, const Gradients& g) {
+inline void attend(const Exec& exec, [[maybe_unused]] const Case& c, const HstuAttentionParams& p,
+                   const Tensor& o, const Tensor& grad_o, const Gradients& g) {
 #if SEGUE_HAS_CUDA
   if (c.portable && exec.device.is_cuda()) {
     ASSERT_TRUE(portable::supports(p));

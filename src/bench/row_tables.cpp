@@ -87,7 +87,7 @@ void add_bench_row(Table& table, const Json& row) {
   Line line{row.at("name").get<std::string>(), {}};
   add_origin(table, row,
              fmt::format("{}, {} threads, ", row.value("gpu", row.value("cpu", "")),
-                         row.at("threads").get<int>()));
+                         number(row.at("threads").get<double>())));
   const auto ceiling = [&](const char* rate, double unit, const char* text) {
     add_new(table.ceilings, line.name + " " + number(row.at(rate).get<double>() / unit) + text);
   };

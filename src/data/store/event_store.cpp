@@ -9,8 +9,8 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
+#include "base/checked_json.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -205,12 +205,13 @@ void EventStore::check_users() const {
 
 void EventStore::check_metadata() const {
   const std::string path = cache_folder_ + "/store_meta.json";
+  const std::string text = base::read_regular_file(path);
   int64_t num_users_said = 0, num_events_said = 0;
   try {
-    const nlohmann::json meta = nlohmann::json::parse(base::read_regular_file(path));
-    num_users_said = meta.at("num_users").get<int64_t>();
-    num_events_said = meta.at("total_events").get<int64_t>();
-  } catch (const nlohmann::json::exception& error) {
+    const base::CheckedJson meta = base::parse_checked(text);
+    num_users_said = base::whole_number(meta, "num_users");
+    num_events_said = base::whole_number(meta, "total_events");
+  } catch (const Error& error) {
     corrupt(fmt::format("{}: {}", path, error.what()));
   }
   if (num_users_said != num_users() || num_events_said != num_events()) {

@@ -162,6 +162,12 @@ TEST_F(StoreDamage, ManifestsThatAreSealedButMakeNoSense) {
                        "history length"));
   EXPECT_TRUE(contains(with("/num_events", -1), "events of"));
   EXPECT_TRUE(contains(with("/num_users", 1 << 30), "events of"));
+  // Conversions of nlohmann's would take these, too.
+  EXPECT_TRUE(contains(with("/num_users", 92233720368547758072.0), "`num_users`: 9.2"));
+  EXPECT_TRUE(contains(with("/num_items", 0.5), "`num_items`: 0.5 is not a whole number"));
+  EXPECT_TRUE(contains(with("/history_length", true), "`history_length`: true is not"));
+  EXPECT_TRUE(contains(with("/min_history", {1e300}), "`min_history`: 1e+300 is not"));
+  EXPECT_TRUE(contains(with("/origin/sources", {{{"name", "a"}, {"bytes", -1e30}}}), "`bytes`"));
   const std::string uid = "/files/hstu_cache_L16~1flat_uid.npy";
   EXPECT_TRUE(contains(with((uid + "/count").c_str(), int64_t{1} << 61), "elements"));
   EXPECT_TRUE(contains(with((uid + "/count").c_str(), -1), "elements"));

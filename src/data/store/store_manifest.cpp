@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/checked_json.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
@@ -14,7 +16,7 @@
 namespace segue::data {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = base::CheckedJson;
 
 constexpr const char* kFormat = "segue event store";
 constexpr int64_t kFormatVersion = 1;
@@ -68,6 +70,36 @@ bool is_array(const base::FileRecord& file) {
          file.bytes - elements == static_cast<int64_t>(base::npy_header(file.dtype, shape).size());
 }
 
+constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
+
+/// As written; problem() says whether it makes sense.
+int64_t number(const Json& object, const char* name) {
+  return base::whole_number(object, name, kLeast, std::numeric_limits<int64_t>::max());
+}
+
+StoreManifest members_of(const Json& j) {
+  StoreManifest m;
+  m.segue_version = j.at("segue");
+  m.history_length = number(j, "history_length");
+  m.min_history = base::whole_numbers(j, "min_history", kLeast);
+  m.num_events = number(j, "num_events");
+  m.num_users = number(j, "num_users");
+  m.num_items = number(j, "num_items");
+  m.origin.command = j.at("origin").at("command");
+  m.origin.options = j.at("origin").at("options");
+  for (const Json& s : j.at("origin").at("sources")) {
+    m.origin.sources.push_back({s.at("name"), number(s, "bytes")});
+  }
+  for (const auto& [name, file] : j.at("files").items()) {
+    base::FileRecord record{.name = name, .bytes = number(file, "bytes")};
+    record.xxh64 = from_hex(file.at("xxh64"));
+    record.dtype = file.value("dtype", "");
+    record.count = file.contains("count") ? number(file, "count") : 0;
+    m.files.push_back(record);
+  }
+  return m;
+}
+
 std::string anchor_suffix(int64_t history_length, int64_t min_history) {
   return min_history == history_length ? fmt::format("L{}", history_length)
                                        : fmt::format("L{}_m{}", history_length, min_history);
@@ -115,38 +147,21 @@ std::string StoreManifest::problem() const {
 StoreManifest StoreManifest::from_json(const std::string& text, const std::string& path) {
   try {
     const Json j = Json::parse(text);
-    if (j.at("format") != kFormat) fail(ErrorCode::kCorrupt, path + ": not a store's manifest");
-    if (j.at("version") != kFormatVersion) {
+    if (j.at("format") != kFormat) fail(ErrorCode::kCorrupt, "not a store's manifest");
+    if (const int64_t version = number(j, "version"); version != kFormatVersion) {
       fail(ErrorCode::kUnsupported,
-           fmt::format("{}: format version {}; this program knows {}", path,
-                       j.at("version").get<int64_t>(), kFormatVersion));
+           fmt::format("format version {}; this program knows {}", version, kFormatVersion));
     }
-    StoreManifest m;
-    m.segue_version = j.at("segue");
-    m.history_length = j.at("history_length");
-    m.min_history = j.at("min_history").get<std::vector<int64_t>>();
-    m.num_events = j.at("num_events");
-    m.num_users = j.at("num_users");
-    m.num_items = j.at("num_items");
-    m.origin.command = j.at("origin").at("command");
-    m.origin.options = j.at("origin").at("options");
-    for (const Json& s : j.at("origin").at("sources")) {
-      m.origin.sources.push_back({s.at("name"), s.at("bytes")});
-    }
-    for (const auto& [name, file] : j.at("files").items()) {
-      base::FileRecord record{.name = name, .bytes = file.at("bytes")};
-      record.xxh64 = from_hex(file.at("xxh64"));
-      record.dtype = file.value("dtype", "");
-      record.count = file.value("count", int64_t{0});
-      m.files.push_back(record);
-    }
+    const StoreManifest m = members_of(j);
     if (from_hex(j.at("checksum")) != m.checksum()) {
-      fail(ErrorCode::kCorrupt, fmt::format("{}: checksum is wrong; it was changed", path));
+      fail(ErrorCode::kCorrupt, "checksum is wrong; it was changed");
     }
     if (const std::string problem = m.problem(); !problem.empty()) {
-      fail(ErrorCode::kCorrupt, fmt::format("{}: no store has {}", path, problem));
+      fail(ErrorCode::kCorrupt, "no store has " + problem);
     }
     return m;
+  } catch (const Error& error) {
+    fail(error.code(), fmt::format("{}: {}", path, error.what()));
   } catch (const Json::exception& error) {
     fail(ErrorCode::kCorrupt, fmt::format("{}: damaged manifest: {}", path, error.what()));
   } catch (const std::logic_error& error) {  // of from_hex

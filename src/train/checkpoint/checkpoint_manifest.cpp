@@ -11,15 +11,15 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/checked_json.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "train/checkpoint/checked_json.h"
 
 namespace segue::train {
 namespace {
 
-using Json = CheckedJson;
+using Json = base::CheckedJson;
 
 constexpr int64_t kMostRanks = 1 << 20;
 /// A few hundred thousand parts. What is read takes about ten times as much.
@@ -70,11 +70,11 @@ std::vector<base::FileRecord> files_from(const Json& j) {
   std::vector<base::FileRecord> files;
   std::set<std::string> names;
   int64_t total = 0;
-  for (const Json& file : list_of(j, "files")) {
+  for (const Json& file : base::list_of(j, "files")) {
     base::FileRecord record;
-    record.name = text_of(file, "name");
-    record.bytes = whole_number(file, "bytes", 0, kMostCounted - total);
-    record.xxh64 = from_hex(text_of(file, "xxh64"));
+    record.name = base::text_of(file, "name");
+    record.bytes = base::whole_number(file, "bytes", 0, base::kMostCounted - total);
+    record.xxh64 = from_hex(base::text_of(file, "xxh64"));
     total += record.bytes;
     if (!names.insert(record.name).second) {
       fail(ErrorCode::kCorrupt, fmt::format("file `{}` is there twice", record.name));
@@ -105,15 +105,15 @@ Json to_json(std::span<const SavedPart> parts) {
 
 /// False: no part of any matrix. Afterwards its numbers can be multiplied and added.
 bool part_from(const Json& j, ArrayPart& part) {
-  part.shape = whole_numbers(j, "shape");
+  part.shape = base::whole_numbers(j, "shape");
   if (part.shape.empty() || !is_storable(part.shape)) return false;
-  part.partition = {part.shape[0], whole_number(j, "rows_parts", -1)};
-  part.part = whole_number(j, "rows_part", -1);
+  part.partition = {part.shape[0], base::whole_number(j, "rows_parts", -1)};
+  part.part = base::whole_number(j, "rows_part", -1);
   if (part.partition.parts < 1 || part.partition.parts > kMostRanks || part.part < 0 ||
       part.part >= part.partition.parts) {
     return false;
   }
-  const std::vector<int64_t> columns = whole_numbers(j, "columns");
+  const std::vector<int64_t> columns = base::whole_numbers(j, "columns");
   int64_t left = part.whole_columns();  // a part has none of them twice
   for (size_t i = 0; i + 1 < columns.size(); i += 2) {
     const ColumnRange range{columns[i], columns[i + 1]};
@@ -127,10 +127,10 @@ bool part_from(const Json& j, ArrayPart& part) {
 std::vector<SavedPart> parts_from(const Json& j, int64_t ranks) {
   std::vector<SavedPart> parts;
   std::set<std::tuple<std::string, std::string, int>> known;
-  for (const Json& entry : list_of(j, "parts")) {
-    SavedPart saved{static_cast<int>(whole_number(entry, "rank", 0, ranks - 1)),
-                    text_of(entry, "file"),
-                    text_of(entry, "name"),
+  for (const Json& entry : base::list_of(j, "parts")) {
+    SavedPart saved{static_cast<int>(base::whole_number(entry, "rank", 0, ranks - 1)),
+                    base::text_of(entry, "file"),
+                    base::text_of(entry, "name"),
                     {}};
     const auto refuse = [&](const char* what) {
       fail(ErrorCode::kCorrupt, fmt::format("the part of {} `{}` that rank {} saved {}", saved.file,
@@ -161,7 +161,7 @@ auto unseal(const std::string& text, const std::string& path, Use use) {
          fmt::format("{}: checksum is wrong; the file was changed or cut", path));
   }
   try {
-    return use(parse_checked(text));
+    return use(base::parse_checked(text));
   } catch (const Error& error) {
     if (error.code() != ErrorCode::kCorrupt) throw;
     fail(ErrorCode::kCorrupt, fmt::format("{}: broken manifest: {}", path, error.what()));
@@ -171,26 +171,26 @@ auto unseal(const std::string& text, const std::string& path, Use use) {
 [[noreturn]] void fail_version(const Json& j, const std::string& path, const std::string& what) {
   fail(ErrorCode::kUnsupported,
        fmt::format("{}: {}, written by segue {}; this program knows versions {} and {}", path, what,
-                   text_of(j, "segue"), kAlone, kSeveralRanks));
+                   base::text_of(j, "segue"), kAlone, kSeveralRanks));
 }
 
 CheckpointManifest from_json(const Json& j, const std::string& path) {
-  if (text_of(j, "format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a checkpoint");
-  const int64_t version = whole_number(j, "version");
+  if (base::text_of(j, "format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a checkpoint");
+  const int64_t version = base::whole_number(j, "version");
   if (version != kAlone && version != kSeveralRanks) {
     fail_version(j, path, fmt::format("format version {}", version));
   }
   CheckpointManifest m;
-  m.step = whole_number(j, "step");
-  m.segue_version = text_of(j, "segue");
+  m.step = base::whole_number(j, "step");
+  m.segue_version = base::text_of(j, "segue");
   m.files = files_from(j);
   if (version == kSeveralRanks) {
-    m.ranks = static_cast<int>(whole_number(j, "ranks", 1, kMostRanks));
-    const std::string deal = text_of(j, "deal");
+    m.ranks = static_cast<int>(base::whole_number(j, "ranks", 1, kMostRanks));
+    const std::string deal = base::text_of(j, "deal");
     if (deal != kDeal) fail_version(j, path, "rows partitioned by " + deal);
     m.parts = parts_from(j, m.ranks);
   }
-  const Json& state = member_of(j, "state");
+  const Json& state = base::member_of(j, "state");
   if (!state.is_object()) fail(ErrorCode::kCorrupt, "`state` is not an object");
   m.state_json = state.dump();
   return m;
@@ -254,10 +254,11 @@ std::string RankRecord::text() const {
 
 RankRecord RankRecord::parse(const std::string& text, const std::string& path) {
   return unseal(text, path, [&](const Json& j) {
-    if (text_of(j, "format") != kRecordFormat) fail(ErrorCode::kCorrupt, "not a rank's record");
-    const std::string error = text_of(j, "error");
-    return RankRecord{whole_number(j, "step"),
-                      static_cast<int>(whole_number(j, "rank", 0, kMostRanks - 1)),
+    if (base::text_of(j, "format") != kRecordFormat)
+      fail(ErrorCode::kCorrupt, "not a rank's record");
+    const std::string error = base::text_of(j, "error");
+    return RankRecord{base::whole_number(j, "step"),
+                      static_cast<int>(base::whole_number(j, "rank", 0, kMostRanks - 1)),
                       error.empty() ? Status() : Status(ErrorCode::kIo, error), files_from(j),
                       parts_from(j, kMostRanks)};
   });

@@ -10,11 +10,11 @@
 #include <nlohmann/json.hpp>
 #include <toml++/toml.h>
 
+#include "base/checked_json.h"
 #include "base/config.h"
 #include "base/error.h"
 #include "base/toml_depth.h"
 #include "report/mlperf/mllog_run.h"
-#include "train/checkpoint/checked_json.h"
 #include "train/run_config.h"
 
 namespace segue::train {
@@ -61,23 +61,25 @@ void members(State& s, Visit visit) {
 /// Takes members out of JSON that anybody may have written.
 class Reader {
  public:
-  explicit Reader(const CheckedJson& json) : json_(json) {}
+  explicit Reader(const base::CheckedJson& json) : json_(json) {}
 
   void operator()(const char* name, int64_t& value, int64_t least = 0) const {
-    value = whole_number(json_, name, least);
+    value = base::whole_number(json_, name, least);
   }
-  void operator()(const char* name, double& value) const { value = real_number(json_, name); }
+  void operator()(const char* name, double& value) const { value = base::real_number(json_, name); }
   void operator()(const char* name, double& value, double least) const {
-    value = real_number(json_, name, least);
+    value = base::real_number(json_, name, least);
   }
-  void operator()(const char* name, bool& value) const { value = flag_of(json_, name); }
-  void operator()(const char* name, std::string& value) const { value = text_of(json_, name); }
+  void operator()(const char* name, bool& value) const { value = base::flag_of(json_, name); }
+  void operator()(const char* name, std::string& value) const {
+    value = base::text_of(json_, name);
+  }
   void operator()(const char* name, std::vector<int64_t>& values) const {
-    values = whole_numbers(json_, name);
+    values = base::whole_numbers(json_, name);
   }
 
  private:
-  const CheckedJson& json_;
+  const base::CheckedJson& json_;
 };
 
 /// How a run goes, not what it computes: free to differ between two processes of one run.
@@ -191,7 +193,7 @@ std::string to_json(const RunState& state) {
 RunState run_state_from_json(const std::string& text) {
   try {
     RunState state;
-    const CheckedJson json = parse_checked(text);
+    const base::CheckedJson json = base::parse_checked(text);
     members(state, Reader(json));
     require_possible(state);
     return state;

@@ -1,4 +1,4 @@
-#include "train/checkpoint/checked_json.h"
+#include "base/checked_json.h"
 
 #include <set>
 #include <utility>
@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-namespace segue::train {
+namespace segue::base {
 namespace {
 
 using Json = CheckedJson;
@@ -85,10 +85,10 @@ int64_t whole_number(const Json& object, const char* name, int64_t least, int64_
   return whole(name, member_of(object, name), least, most);
 }
 
-std::vector<int64_t> whole_numbers(const Json& object, const char* name) {
+std::vector<int64_t> whole_numbers(const Json& object, const char* name, int64_t least) {
   std::vector<int64_t> numbers;
   for (const Json& value : list_of(object, name)) {
-    numbers.push_back(whole(name, value, 0, kMostCounted));
+    numbers.push_back(whole(name, value, least, kMostCounted));
   }
   return numbers;
 }
@@ -99,4 +99,4 @@ double real_number(const Json& object, const char* name, double least) {
   refuse(name, value, fmt::format("a number from {} on", least));
 }
 
-}  // namespace segue::train
+}  // namespace segue::base

@@ -8,7 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
-namespace segue::train {
+namespace segue::base {
 
 // JSON that anybody may have written: a checksum in it says that it is as it was written, not by
 // whom. Everything here throws Error(kCorrupt), without a path, but with the name of the member.
@@ -28,8 +28,8 @@ bool flag_of(const CheckedJson& object, const char* name);
 /// Of this range. nlohmann's own conversions take true, 1e300 and -1 as well.
 int64_t whole_number(const CheckedJson& object, const char* name, int64_t least = 0,
                      int64_t most = kMostCounted);
-std::vector<int64_t> whole_numbers(const CheckedJson& object, const char* name);
+std::vector<int64_t> whole_numbers(const CheckedJson& object, const char* name, int64_t least = 0);
 double real_number(const CheckedJson& object, const char* name,
                    double least = std::numeric_limits<double>::lowest());
 
-}  // namespace segue::train
+}  // namespace segue::base
