@@ -18,7 +18,7 @@ namespace segue::model {
 /// pages cost more than what is written to them.
 struct Ranker::Places {
   std::vector<std::string> names;  // of the sequence features, for messages
-  HostArray<int64_t> ids, column;  // of every event, then of every candidate: items, a feature
+  HostArray<int64_t> ids;          // of every event, then of every candidate
   HostArray<int64_t> attribute;    // of every event, where a batch leaves it to be made
   sparse::Distinct items;          // inverse: the item of every event, then of every candidate
   std::vector<HostArray<int64_t>> attributes;  // [additional features][items]

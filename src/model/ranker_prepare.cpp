@@ -81,8 +81,10 @@ void Ranker::read_feature(const Batch& batch, const SequenceFeature& feature,
   const auto append = [&](const std::string& column) {
     const std::span<const int64_t> from = batch.values(column, places_->attribute);
     const int64_t begin = to.size();
-    to.resize(begin + static_cast<int64_t>(from.size()));
-    std::ranges::copy(from, to.data() + begin);
+    to.resize(begin + std::ssize(from));
+    base::parallel_for(std::ssize(from), kEventsPerTask, [&](int64_t first, int64_t end) {
+      std::copy_n(from.data() + first, end - first, to.data() + begin + first);
+    });
   };
   append(feature.history);
   if (config_.labels == LabelKind::kCandidates) append(feature.candidate);
@@ -92,37 +94,41 @@ void Ranker::read_feature(const Batch& batch, const SequenceFeature& feature,
 bool Ranker::attribute_of_items(const Batch& batch, const SequenceFeature& feature,
                                 HostArray<int64_t>& of_item) {
   const std::span<const int64_t> items = std::as_const(places_->items.values).span();
-  std::span<const int32_t> item = std::as_const(places_->items.inverse).span();
-  std::span<const int64_t> told;  // what the batch says of the last ones
+  const std::span<const int32_t> item = std::as_const(places_->items.inverse).span();
   of_item.resize(static_cast<int64_t>(items.size()));
+  // f(item, value) for what the batch says of its candidates, and of its events unless a map does.
   const Batch::Attribute* const map = batch.find_attribute(feature.history);
-  if (map != nullptr && batch.columns[static_cast<size_t>(map->of)].name == config_.item.history) {
+  const bool mapped =
+      map != nullptr && batch.columns[static_cast<size_t>(map->of)].name == config_.item.history;
+  const auto for_each = [&](const auto& f) {
+    const auto over = [&](std::span<const int64_t> values, std::span<const int32_t> of) {
+      base::parallel_for(std::ssize(values), kEventsPerTask, [&](int64_t begin, int64_t end) {
+        for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+          f(of_item[of[i]], values[i]);
+        }
+      });
+    };
+    if (!mapped) over(batch.values(feature.history, places_->attribute), item);
+    if (config_.labels != LabelKind::kCandidates) return;
+    const std::span<const int64_t> values = batch.values(feature.candidate, places_->attribute);
+    over(values, item.last(values.size()));
+  };
+  if (mapped) {
     base::parallel_for(of_item.size(), kEventsPerTask, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) of_item[i] = map->of_id(items[static_cast<size_t>(i)]);
     });
-    if (config_.labels == LabelKind::kCandidates) {
-      told = batch.values(feature.candidate, places_->attribute);
-    }
-    item = item.last(told.size());
   } else {
-    read_feature(batch, feature, places_->column);
-    told = places_->column.span();
-    base::parallel_for(places_->column.size(), kEventsPerTask, [&](int64_t begin, int64_t end) {
-      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-        const std::atomic_ref<int64_t> value(of_item[item[i]]);
-        // Popular items are there already: most threads only read.
-        if (value.load(std::memory_order_relaxed) == told[i]) continue;
-        value.store(told[i], std::memory_order_relaxed);
-      }
+    for_each([](int64_t& of, int64_t value) {
+      const std::atomic_ref<int64_t> known(of);
+      // Popular items are there already: most threads only read.
+      if (known.load(std::memory_order_relaxed) == value) return;
+      known.store(value, std::memory_order_relaxed);
     });
   }
   std::atomic<bool> decided = true;
-  base::parallel_for(
-      static_cast<int64_t>(told.size()), kEventsPerTask, [&](int64_t begin, int64_t end) {
-        for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-          if (of_item[item[i]] != told[i]) decided = false;
-        }
-      });
+  for_each([&](const int64_t& of, int64_t value) {
+    if (of != value) decided.store(false, std::memory_order_relaxed);
+  });
   return decided;
 }
 

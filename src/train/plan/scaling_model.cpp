@@ -94,6 +94,8 @@ double dense_gradient_bytes(const RunConfig& config) {
 struct Row {
   std::string name;
   double seconds = 0, flop = 0, tokens = 0, layers = 1, dim = 0;
+  double heads_width = 0;  // of attention
+  std::string mask = {};
 };
 
 std::vector<Row> read_rows(const std::string& path) {
@@ -112,7 +114,9 @@ std::vector<Row> read_rows(const std::string& path) {
       const nlohmann::json shape = json.value("shape", nlohmann::json::object());
       rows.push_back({json.at("name").get<std::string>(), json.at("median_s").get<double>(),
                       json.value("gflop", 0.0) * kGiga, shape.value("tokens", 0.0),
-                      shape.value("layers", 1.0), shape.value("dim", 0.0)});
+                      shape.value("layers", 1.0), shape.value("dim", 0.0),
+                      shape.value("heads", 0.0) * shape.value("head_dim", 0.0),
+                      json.value("mask", "")});
     } catch (const nlohmann::json::exception&) {
       bad_rates(path, "has a line that is no result of a bench");
     }
@@ -168,6 +172,7 @@ void read_rates(const std::string& path, const model::SampleWork& w, SimulationC
   double flop = 0, time = 0;
   for (const Row& r : rows) {
     if (r.name != "attention forward" && r.name != "attention backward") continue;
+    if (r.heads_width != static_cast<double>(w.width) || r.mask != "causal") continue;
     flop += r.flop;
     time += r.seconds;
   }
@@ -208,6 +213,15 @@ void read_rates(const std::string& path, const model::SampleWork& w, SimulationC
                      "`stack` or `step` with dim {} and, for `step`, {} layers",
                      path, w.width, w.layers));
   }
+}
+
+SimulationConfig balancing_rates() {
+  SimulationConfig rates;
+  rates.linear_tflops = 427;
+  rates.attention_tflops = 548;
+  rates.other_ns = 22;
+  rates.other_plain_ns = 38;
+  return rates;
 }
 
 balance::CostWeights cost_weights(const model::SampleWork& w, const SimulationConfig& rates) {

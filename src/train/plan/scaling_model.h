@@ -12,15 +12,15 @@
 
 namespace segue::train {
 
-/// What one GPU and its links do. Kernel rates are measured on an H200 (docs/performance.md) and
+/// What one GPU and its links do. Kernel rates are measured on an H200 (docs/rows) and
 /// can be replaced by those of `segue bench --json`; rates of links are assumptions.
 struct SimulationConfig {
   /// Of a layer's products by formula, everything else of the layer but attention included.
-  double linear_tflops = 427;
-  double attention_tflops = 548;
+  double linear_tflops = 443;
+  double attention_tflops = 550;
   /// The rest of a step per token, for tokens of width 512: embeddings, assembly, head, optimizers.
-  double other_ns = 22;
-  double other_plain_ns = 38;    // with identities off
+  double other_ns = 8;
+  double other_plain_ns = 26;    // with identities off
   double step_ms = 0.5;          // of any step: launches, dense optimizer
   double nvlink_gb_s = 360;      // of one GPU, in each direction
   double network_gb_s = 40;      // of one GPU, in each direction, to other machines
@@ -38,8 +38,12 @@ void describe(base::ConfigVisitor& v, SimulationConfig& c);
 
 /// Replaces kernel rates by those in the rows of `segue bench attention|stack|step --json`, in one
 /// file of any of them. Error(kCorrupt) for other text, Error(kConfig) when no row is of use: those
-/// of another width or number of layers are not.
+/// of another width, mask or number of layers are not.
 void read_rates(const std::string& path, const model::SampleWork& work, SimulationConfig& rates);
+
+/// Those that runs balance by where the config has none: of 0.1.0, so that every version deals the
+/// same samples to the same ranks.
+SimulationConfig balancing_rates();
 
 /// What tokens and pairs of a model cost at these rates.
 balance::CostWeights cost_weights(const model::SampleWork& work, const SimulationConfig& rates);

@@ -153,7 +153,7 @@ class Loop {
     if (ranks_.alone() || !config_.balance.on) return;
     const model::SampleWork work = trainer_->model().work();
     balancer_ = std::make_unique<balance::Balancer>(
-        config_.balance, work.shape, cost_weights(work, SimulationConfig{}), *ranks_.balance);
+        config_.balance, work.shape, cost_weights(work, balancing_rates()), *ranks_.balance);
   }
 
   /// The first rank clears away what a killed run left, before the others write.
