@@ -86,7 +86,7 @@ MllogValue value_of(const Json& json) {
   if (json.is_number_integer()) return json.get<int64_t>();
   if (json.is_number()) return json.get<double>();
   if (json.is_string()) return text_or_nan(json.get<std::string>());
-  return MllogRaw{json.dump()};
+  return MllogRaw{json.dump(-1, ' ', /*ensure_ascii=*/true)};  // as Python writes it
 }
 
 /// What Python's float() makes of it.

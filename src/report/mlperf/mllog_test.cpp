@@ -138,6 +138,19 @@ TEST(MllogReader, KnowsWhereEventsStand) {
 }
 
 // The stack is not long enough for a call per level, which ended the process.
+TEST(MllogReader, ListsKeepTheirTextWhenTheyAreWrittenAgain) {
+  const auto read = [](const std::string& value) {
+    MllogFile file;
+    const std::string line =
+        R"(:::MLLOG {"time_ms": 1, "key": "a", "value": )" + value + R"(, "metadata": {}})";
+    for (const MllogLine& part : split_mllog(line)) parse_mllog_line(part, file);
+    return std::get<MllogRaw>(file.events.at(0).value).text;
+  };
+  const std::string once = read("[1, {\"\xe9t\xe9\": [null]}]");  // in latin-1
+  EXPECT_EQ(once, R"([1,{"\u00e9t\u00e9":[null]}])");
+  EXPECT_EQ(read(once), once);
+}
+
 TEST(MllogReader, AValueNestedTooDeeplyIsAProblem) {
   const auto line = [](size_t levels) {
     return MllogLine{{},
