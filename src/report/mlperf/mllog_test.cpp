@@ -137,7 +137,6 @@ TEST(MllogReader, KnowsWhereEventsStand) {
   EXPECT_EQ(file.problems[0].place.number, 1);
 }
 
-// The stack is not long enough for a call per level, which ended the process.
 TEST(MllogReader, ListsKeepTheirTextWhenTheyAreWrittenAgain) {
   const auto read = [](const std::string& value) {
     MllogFile file;
@@ -151,6 +150,7 @@ TEST(MllogReader, ListsKeepTheirTextWhenTheyAreWrittenAgain) {
   EXPECT_EQ(read(once), once);
 }
 
+// The stack is not long enough for a call per level, which ended the process.
 TEST(MllogReader, AValueNestedTooDeeplyIsAProblem) {
   const auto line = [](size_t levels) {
     return MllogLine{{},
