@@ -51,8 +51,7 @@ class GrowingTable final : public Table {
     const uint64_t width =
         std::numeric_limits<uint64_t>::max() / static_cast<uint64_t>(spec().ranks);
     const auto first = [&](int r) {
-      return std::numeric_limits<int64_t>::min() +
-             static_cast<int64_t>(width * static_cast<uint64_t>(r));
+      return static_cast<int64_t>((uint64_t{1} << 63) + width * static_cast<uint64_t>(r));
     };
     const bool last = rank == spec().ranks - 1;
     return {first(rank),
