@@ -298,8 +298,9 @@ GroupSequences group_of(const std::vector<int64_t>& offsets, int ranks) {
 TEST(StuHeadsMemoryTest, IsThatOfItsPlan) {
   constexpr int kRanks = 2;
   constexpr double kTimeout = 30;
-  for (const auto& [name, config] : stu_configs()) {
-    SCOPED_TRACE(name);
+  for (const auto& named : stu_configs()) {
+    SCOPED_TRACE(named.first);
+    const StuConfig& config = named.second;
     expect_planned(
         [&](int64_t rows) {
           Taken of_first;

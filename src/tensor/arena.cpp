@@ -19,7 +19,7 @@ constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
 Arena::Arena(Device device, int64_t capacity_bytes) : device_(device), capacity_(capacity_bytes) {
   SEGUE_ASSERT(capacity_bytes > 0, "an arena needs a capacity");
   if (capacity_bytes == kUnlimited) {
-    base_ = reinterpret_cast<char*>(kAlignment);  // nobody reads or writes there
+    base_ = reinterpret_cast<char*>(kAlignment);  // NOLINT(performance-no-int-to-ptr): unused
     return;
   }
   if (device.is_cuda()) {

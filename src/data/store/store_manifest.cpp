@@ -152,7 +152,7 @@ StoreManifest StoreManifest::from_json(const std::string& text, const std::strin
       fail(ErrorCode::kUnsupported,
            fmt::format("format version {}; this program knows {}", version, kFormatVersion));
     }
-    const StoreManifest m = members_of(j);
+    StoreManifest m = members_of(j);
     if (from_hex(j.at("checksum")) != m.checksum()) {
       fail(ErrorCode::kCorrupt, "checksum is wrong; it was changed");
     }
