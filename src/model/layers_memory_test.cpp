@@ -80,48 +80,42 @@ struct Made {
   Layer layer;
 };
 
+/// Of a layer from rows of `in` columns to rows of `out`; plan(exec, rows) is its backward's.
+template <class Layer, class Plan>
+void expect_dense_planned(const Layer& layer, int64_t in, int64_t out, const Plan& plan) {
+  expect_planned(
+      [&](int64_t rows) {
+        TestBed bed(Precision::kF64);
+        const Tensor x = bed.random(1, {rows, in}), dy = bed.random(2, {rows, out});
+        const Tensor dx = bed.random(3, {rows, in});
+        return taken(
+            bed.exec, [&] { return layer.forward(bed.exec, x); },
+            [&](const typename Layer::Saved& s) { layer.backward(bed.exec, s, dy, dx); });
+      },
+      [&](int64_t rows) {
+        return planned([&](const Exec& exec) { layer.forward_memory(exec, rows); },
+                       [&](const Exec& exec) { plan(exec, rows); });
+      });
+}
+
 TEST(MlpMemoryTest, IsThatOfItsPlan) {
   for (const auto& [relu, norm] : {std::pair(false, true), {false, false}, {true, true}}) {
     SCOPED_TRACE(testing::Message() << relu << norm);
     const Made<Mlp> made(
         MlpConfig{.in = 5, .hidden = 12, .out = 7, .relu = relu, .final_norm = norm});
-    const Mlp& mlp = made.layer;
-    expect_planned(
-        [&](int64_t rows) {
-          TestBed bed(Precision::kF64);
-          const Tensor x = bed.random(1, {rows, 5}), dy = bed.random(2, {rows, 7});
-          const Tensor dx = bed.random(3, {rows, 5});
-          return taken(
-              bed.exec, [&] { return mlp.forward(bed.exec, x); },
-              [&](const Mlp::Saved& s) { mlp.backward(bed.exec, s, dy, dx); });
-        },
-        [&](int64_t rows) {
-          return planned([&](const Exec& exec) { mlp.forward_memory(exec, rows); },
-                         [&](const Exec& exec) { mlp.backward_memory(exec, rows); });
-        });
+    expect_dense_planned(made.layer, 5, 7, [&made](const Exec& exec, int64_t rows) {
+      made.layer.backward_memory(exec, rows);
+    });
   }
 }
 
 TEST(DenseStackMemoryTest, IsThatOfItsPlan) {
   for (const bool relu : {false, true}) {
     const Made<DenseStack> made(DenseStackConfig{{5, 8, 6, 4}, relu});
-    const DenseStack& stack = made.layer;
-    expect_planned(
-        [&](int64_t rows) {
-          TestBed bed(Precision::kF64);
-          const Tensor x = bed.random(1, {rows, 5}), dy = bed.random(2, {rows, 4});
-          const Tensor dx = bed.random(3, {rows, 5});
-          return taken(
-              bed.exec, [&] { return stack.forward(bed.exec, x); },
-              [&](const DenseStack::Saved& s) { stack.backward(bed.exec, s, dy, dx); });
-        },
-        [&](int64_t rows) {
-          return planned([&](const Exec& exec) { stack.forward_memory(exec, rows); },
-                         [&](const Exec& exec) {
-                           stack.backward_memory(
-                               exec, rows, Tensor(nullptr, DType::kF64, Device::cpu(), {rows, 4}));
-                         });
-        });
+    expect_dense_planned(made.layer, 5, 4, [&made](const Exec& exec, int64_t rows) {
+      const Tensor dy(nullptr, DType::kF64, Device::cpu(), {rows, 4});
+      made.layer.backward_memory(exec, rows, dy);
+    });
   }
 }
 
