@@ -222,7 +222,7 @@ class Model {
   int64_t check_demands(const sparse::TablesConfig& tables) const;
 
   /// Begins the look-ups of a batch: ticket, looked_up, first_row, slots.
-  void look_up(std::span<const sparse::Lookup> lookups, sparse::Mode mode,
+  void look_up(const Batch& batch, std::span<const sparse::Lookup> lookups, sparse::Mode mode,
                PreparedBatch& prepared) const;
   /// Pass and results of a prepared batch whose parts have reached the device.
   Pass start_pass(const Exec& exec, PreparedBatch& prepared, const UploadBlock::Placed& placed,
@@ -238,8 +238,10 @@ class Model {
 
  private:
   PassResults make_results(const Exec& exec, int64_t labels) const;
+  int64_t latest_time(const Batch& batch) const;
 
   std::vector<TaskConfig> tasks_;
+  std::vector<std::string> time_columns_;  // that say when a batch was
   std::unique_ptr<PreparedBatch> prepared_;  // of run(batch): its memory is kept
   HostArray<uint8_t> host_results_;          // where results land when they come from a GPU
   Event results_arrived_;

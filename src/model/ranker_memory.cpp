@@ -45,7 +45,7 @@ Ranker::LargestBatch::LargestBatch(const Ranker& m, const StepBounds& bounds) {
         bounds.samples * c.contextual[f].max_length;
   }
   for (size_t t = 0; t < ids.size(); ++t) {
-    ids[t] = std::min(ids[t], m.tables_config_.tables[t].rows);
+    ids[t] = std::min(ids[t], m.tables_config_.tables[t].id_limit());
     table_rows += ids[t];
     most_table_rows = std::max(most_table_rows, ids[t]);
   }

@@ -166,7 +166,7 @@ void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out
     const std::string& column = config_.contextual[c].name;
     lookups.push_back({contextual_tables_[c], column, batch.column(column).values.span()});
   }
-  look_up(lookups, mode, out);
+  look_up(batch, lookups, mode, out);
   places.feature_index.clear();
   for (size_t f = 0; f < sequence_tables_.size(); ++f) {
     places.feature_index.push_back(out.ticket.inverse(static_cast<int64_t>(f)));

@@ -209,6 +209,21 @@ void round_rows_to_bf16(const Exec& exec, const Tensor& x) {
   map_in_place<float>(x, [](float value) { return round_to_bf16(value); });
 }
 
+void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
+  SEGUE_ASSERT(index.dtype == DType::kI32 && index.elements() == to.elements(),
+               "take: one i32 place per number");
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::take(exec, from, index, to);
+  }
+  require_cpu(exec, "take");
+  const std::span<const int64_t> values = from.span<int64_t>();
+  const std::span<const int32_t> places = index.span<int32_t>();
+  std::ranges::transform(places, to.span<int64_t>().begin(), [&](int32_t place) {
+    check_row("take", 0, place, std::ssize(values));
+    return values[static_cast<size_t>(place)];
+  });
+}
+
 void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire) {
   if constexpr (kHasCuda) {
     if (exec.device.is_cuda()) return cuda::gather_tables(exec, parts, wire);

@@ -167,7 +167,27 @@ void gather(const Exec& exec, std::span<const TableRows> parts, F f) {
   check_launch();
 }
 
+__global__ void __launch_bounds__(kThreads)
+    take_kernel(const int64_t* from, int64_t from_count, const int32_t* index, int64_t n,
+                int64_t* to) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
+    require_row(index[i], from_count);
+    to[i] = from[index[i]];
+  }
+}
+
 }  // namespace
+
+void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
+  const int64_t n = to.elements();
+  if (n == 0) return;
+  const auto blocks = static_cast<unsigned>(std::min(divide_up(n, kThreads), kMaxBlocks));
+  take_kernel<<<blocks, kThreads, 0, stream_of(exec)>>>(
+      device_ptr<int64_t>(from), from.elements(), device_ptr<int32_t>(index), n,
+      device_ptr<int64_t>(to));
+  check_launch();
+}
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
   const TableRows part{from, index, to};

@@ -19,6 +19,7 @@ struct TableDemand {
   ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;
   Sharding sharding = Sharding::kAuto;
   TierChoice placement = TierChoice::kAuto;
+  bool dynamic = false;  // `rows` are the most that it will have
   double lookups = 0;   // ids of one rank's batch
   double distinct = 0;  // different ones among them: these travel
 };

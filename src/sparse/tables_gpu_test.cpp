@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/hash.h"
 #include "base/time.h"
 #include "ops/gpu_test_util.h"
 #include "ops/initialize.h"
@@ -86,8 +87,9 @@ TEST_F(GpuTablesTest, LargeTablesStartFast) {
   const Buffer memory(Device::cpu(), 512 * 4, Purpose::kScratch);
   const Tensor expected(memory.data(), DType::kF32, Device::cpu(), {1, 512});
   std::vector<int64_t> numbers = {last};
-  ops::initialize_part(expected, 1 / std::sqrt(static_cast<double>(config.tables[0].rows)), 9,
-                       "big", host_view(std::span<int64_t>(numbers)), 0);
+  const double bound = 1 / std::sqrt(static_cast<double>(config.tables[0].rows));
+  ops::initialize_part(expected, {ops::Init::kUniform, bound, 9, base::xxh64("big")},
+                       host_view(std::span<int64_t>(numbers)), 0);
   EXPECT_EQ(row, ModeBed(Device::cpu(), Precision::kF32).values(expected));
 }
 

@@ -177,7 +177,13 @@ void add_part(const std::string& path, const ArrayPart& part, Joined joined,
                      part.width()));
   }
   array.dtype = joined.dtype;
+  const int64_t stacked = first || !part.stacked ? 0 : array.shape.front();
   array.shape = part.shape;
+  if (!array.shape.empty()) array.shape.front() += stacked;
+  if (!is_storable(array.shape)) {
+    fail(ErrorCode::kCorrupt, fmt::format("{}: {} `{}` has a shape too large to exist", path,
+                                          array.file, array.name));
+  }
   array.element_bytes = std::max(array.element_bytes, joined.element_bytes);
   array.parts.push_back({part, std::move(joined.runs)});
 }
@@ -297,7 +303,20 @@ std::vector<const Checkpoint::Array*> Checkpoint::match(
   for (const Array& array : arrays_) unclaimed[{array.file, array.name}] = &array;
   std::vector<std::string> differences;
   std::vector<const Array*> matched;
+  // What tables read themselves is theirs, whatever its size.
+  const auto of_table = [](const std::string& name) { return name.substr(name.find('/') + 1); };
+  std::set<std::pair<std::string, std::string>> pulled;
   for (const CheckpointArray& here : arrays) {
+    if (here.any_rows) pulled.insert({here.file, of_table(here.name)});
+  }
+  std::erase_if(unclaimed, [&](const auto& entry) {
+    return pulled.contains({entry.first.first, of_table(entry.first.second)});
+  });
+  for (const CheckpointArray& here : arrays) {
+    if (here.any_rows) {
+      matched.push_back(nullptr);
+      continue;
+    }
     const auto place = unclaimed.find({here.file, here.name});
     const Array* const there = place == unclaimed.end() ? nullptr : place->second;
     matched.push_back(there);
@@ -326,6 +345,7 @@ void Checkpoint::read(std::span<const CheckpointArray> into, const Stream* strea
   const std::vector<const Array*> matched = match(into);
   bool on_gpu = false;
   for (size_t i = 0; i < into.size(); ++i) {
+    if (matched[i] == nullptr) continue;
     read_array(*matched[i], into[i], stream);
     on_gpu = on_gpu || into[i].value.device.is_cuda();
   }

@@ -117,11 +117,12 @@ MemoryPlan memory_plan(const RunConfig& c, Device device, int ranks) {
   MemoryPlan plan;
   double state_bytes = 0;
   for (const sparse::TableConfig& t : c.sparse.tables) {
-    const auto rows = static_cast<double>(t.rows);
+    const auto rows = static_cast<double>(c.sparse.rows_of(t));
     const int64_t dim = c.sparse.dim_of(t);
     const int64_t state = ops::row_state_size(c.sparse.optimizer_of(t), dim);
+    const double index = t.dynamic() ? rows * sparse::kIndexBytesPerRow : 0;
     plan.parts.push_back(
-        {Purpose::kTable, t.name, rows * static_cast<double>(dim) * value_bytes, true});
+        {Purpose::kTable, t.name, rows * static_cast<double>(dim) * value_bytes + index, true});
     state_bytes += rows * static_cast<double>(state) * value_bytes;
   }
   plan.parts.push_back({Purpose::kOptimizer, "of the tables", state_bytes, true});

@@ -110,11 +110,12 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   in.fixed = fixed_parts(c, cluster);
   for (const sparse::TableConfig& t : c.sparse.tables) {
     in.tables.push_back({.name = t.name,
-                         .rows = t.rows,
+                         .rows = c.sparse.rows_of(t),
                          .dim = c.sparse.dim_of(t),
                          .optimizer = c.sparse.optimizer_of(t),
                          .sharding = t.sharding,
-                         .placement = t.placement});
+                         .placement = t.placement,
+                         .dynamic = t.dynamic()});
   }
   set_demands(c, static_cast<double>(longest_history(c)), in);
   return in;

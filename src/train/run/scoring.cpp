@@ -45,6 +45,7 @@ void require_size(const Checkpoint& checkpoint, const RunConfig& config) {
   double values =
       static_cast<double>(1 + states) * static_cast<double>(model->parameters().count());
   for (const sparse::TableConfig& t : config.sparse.tables) {
+    if (t.dynamic()) continue;  // takes memory as it is filled
     values += static_cast<double>(t.rows) * static_cast<double>(config.sparse.dim_of(t));
   }
   values += 2 * static_cast<double>(model->tasks().size()) *
@@ -75,7 +76,7 @@ void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
         {saved.file, saved.name, Tensor(unused.back().data(), dtype, Device::cpu(), {elements})});
   }
   checkpoint.read(wanted, trainer.stream());
-  trainer.tables().restore();
+  load_tables(checkpoint, trainer.tables());
 }
 
 const RunConfig& with_store(const RunConfig& config) {

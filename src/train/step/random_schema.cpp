@@ -49,7 +49,8 @@ data::RandomSchema random_schema(const model::Model& model, const sparse::Tables
     column.role = role_of(d);
     column.bits = d.bits;
     if (d.role == ColumnDemand::Role::kId) {
-      column.vocabulary = tables.tables[static_cast<size_t>(tables.id(d.table))].rows;
+      column.vocabulary =
+          tables.rows_of(tables.tables[static_cast<size_t>(tables.id(d.table))]);
     }
     if (!d.item.empty()) {
       column.function_of = d.item;

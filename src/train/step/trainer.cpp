@@ -267,8 +267,9 @@ std::vector<CheckpointArray> Trainer::arrays() {
   return all;
 }
 
-void Trainer::restore(int64_t steps_done, int64_t window_labels_seen) {
-  tables_.restore();
+void Trainer::restore(const Checkpoint& checkpoint, int64_t steps_done,
+                      int64_t window_labels_seen) {
+  load_tables(checkpoint, tables_);
   steps_done_ = steps_done;
   window_.restore_seen(window_labels_seen);
 }

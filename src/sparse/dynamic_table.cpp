@@ -1,0 +1,321 @@
+#include "sparse/dynamic_table.h"
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/parallel.h"
+#include "sparse/hash_index_rules.h"
+
+namespace segue::sparse {
+namespace {
+
+constexpr int64_t kIdGrain = 1 << 16;
+constexpr int64_t kStamps = 3;      // step, score, time
+constexpr int64_t kCandidate = 4;   // key and stamps
+constexpr int64_t kNoRow = -1;      // as a step: there is no row
+constexpr int64_t kLoadBytes = 16 << 20;
+
+/// The first key of a shard.
+int64_t first_key(int64_t shard, int64_t shards) {
+  const auto width = std::numeric_limits<uint64_t>::max() / static_cast<uint64_t>(shards) + 1;
+  const uint64_t from = shards == 1 ? 0 : static_cast<uint64_t>(shard) * width;
+  return static_cast<int64_t>(from ^ (uint64_t{1} << 63));
+}
+
+int64_t most_rows_here(const HashIndexConfig& config) {
+  const detail::IndexRules rules = detail::rules_of(config);
+  return rules.shards_here() * rules.max_buckets * rules.rows_per_bucket;
+}
+
+}  // namespace
+
+DynamicTable::DynamicTable(TableSpec given) : Table(std::move(given)) {
+  HashIndexConfig config = index_config();
+  num_shards_ = num_shards(config);
+  std::tie(config.first_shard, config.end_shard) = shards_of(spec().rank);
+  int64_t most = 0;
+  if (config.first_shard < config.end_shard) {
+    index_ = make_hash_index(config, spec().device);
+    most = most_rows_here(config);
+  }
+  const int64_t value = size_of(spec().dtype);
+  weight_memory_ = GrowingBuffer(spec().device, most * spec().dim * value, Purpose::kTable);
+  state_memory_ = GrowingBuffer(spec().device, most * state_columns() * value, Purpose::kOptimizer);
+}
+
+HashIndexConfig DynamicTable::index_config() const {
+  constexpr int64_t kStartShare = 16;
+  const TableConfig& c = spec().config;
+  return {.max_rows = spec().rows,
+          .start_rows = c.start_rows > 0 ? std::min(c.start_rows, spec().rows)
+                                         : std::max<int64_t>(1, spec().rows / kStartShare),
+          .evict = c.evict,
+          .admit_after = c.admit_after,
+          .admit_share = c.admit_share,
+          .ttl_seconds = c.ttl_seconds,
+          .seed = base::splitmix64(spec().seed) ^ base::xxh64(c.name)};
+}
+
+int64_t DynamicTable::state_columns() const {
+  return ops::row_state_size(spec().optimizer, spec().dim);
+}
+
+int64_t DynamicTable::check(const Lookup& /*lookup*/) const { return 0; }
+
+void DynamicTable::make_keys(std::span<const int64_t> ids, int64_t* keys) const {
+  base::parallel_for(std::ssize(ids), kIdGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) keys[i] = key_of_id(ids[static_cast<size_t>(i)]);
+  });
+}
+
+std::pair<int64_t, int64_t> DynamicTable::shards_of(int rank) const {
+  const int64_t place = spec().placement.place_of(rank);
+  const auto owners = static_cast<int64_t>(spec().placement.ranks.size());
+  if (place >= owners) return {0, 0};
+  return {num_shards_ * place / owners, num_shards_ * (place + 1) / owners};
+}
+
+Share DynamicTable::share_of(int rank) const {
+  const auto [first, end] = shards_of(rank);
+  if (first == end) return {};
+  return {first_key(first, num_shards_),
+          end == num_shards_ ? std::numeric_limits<int64_t>::max()
+                             : first_key(end, num_shards_) - 1,
+          {0, spec().dim}};
+}
+
+void DynamicTable::find_slots(std::span<int64_t> /*keys*/, Mode /*mode*/) {}
+
+bool DynamicTable::counts_uses() const {
+  const TableConfig& c = spec().config;
+  return c.evict == Evict::kLfu || c.admit_after > 1 || c.admit_share < 1;
+}
+
+void DynamicTable::make_room(int64_t rows) {
+  const int64_t value = size_of(spec().dtype);
+  weight_memory_.grow(rows * spec().dim * value);
+  state_memory_.grow(rows * state_columns() * value);
+}
+
+void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) {
+  if (batch.mode == Mode::kTraining) ++clock_;
+  const int64_t n = batch.keys.elements();
+  if (n == 0) return;
+  SEGUE_ASSERT(index_ != nullptr, "keys at a rank without shards");
+  const Stream host(Device::cpu());
+  const Stream& stream = exec.stream != nullptr ? *exec.stream : host;
+  if (batch.mode == Mode::kEvaluation) {
+    index_->find(batch.keys, slots, stream);
+    return;
+  }
+  if (is_new_.bytes() < n) is_new_ = Buffer(spec().device, n + n / 2, Purpose::kScratch);
+  const Tensor is_new(is_new_.data(), DType::kU8, spec().device, {n});
+  index_->find_or_insert({batch.keys, batch.uses, {}, clock_, batch.time}, {slots, is_new}, stream);
+  make_room(index_->rows_in_use());
+  const auto& [weights, state] = resident();
+  ops::initialize_new_rows(exec, spec().init(), batch.keys, slots, is_new, weights, state);
+}
+
+void DynamicTable::fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
+                                const Tensor& rows) const {
+  ops::initialize_missing_rows(exec, spec().init(), keys, slots, rows);
+}
+
+Resident DynamicTable::resident() const {
+  const int64_t value = size_of(spec().dtype), columns = state_columns();
+  const int64_t rows = weight_memory_.bytes() / (spec().dim * value);
+  return {Tensor(weight_memory_.data(), spec().dtype, spec().device, {rows, spec().dim}),
+          Tensor(state_memory_.data(), spec().dtype, spec().device, {rows, columns})};
+}
+
+std::vector<TableArray> DynamicTable::snapshot() {
+  const HashIndex::Entries entries = index_ ? index_->entries() : HashIndex::Entries();
+  int64_t rows = 0;
+  for (const int64_t row : entries.rows) rows = std::max(rows, row + 1);
+  keys_.assign(static_cast<size_t>(rows), 0);
+  stamps_.assign(static_cast<size_t>(rows * kStamps), kNoRow);
+  candidates_.clear();
+  const auto at = [](const std::vector<int64_t>& v, size_t i) { return v.empty() ? 0 : v[i]; };
+  for (size_t i = 0; i < entries.keys.size(); ++i) {
+    const int64_t stamps[kStamps] = {entries.steps[i], at(entries.scores, i), at(entries.times, i)};
+    if (entries.rows[i] < 0) {
+      candidates_.push_back(entries.keys[i]);
+      candidates_.insert(candidates_.end(), stamps, stamps + kStamps);
+      continue;
+    }
+    keys_[static_cast<size_t>(entries.rows[i])] = entries.keys[i];
+    std::copy_n(stamps, kStamps, stamps_.begin() + entries.rows[i] * kStamps);
+  }
+  buckets_ = entries.buckets;
+  clock_saved_ = {clock_};
+
+  const auto matrix = [](std::vector<int64_t>& values, int64_t columns) {
+    return Tensor(values.data(), DType::kI64, Device::cpu(),
+                  {std::ssize(values) / columns, columns});
+  };
+  const auto& [weights, state] = resident();
+  std::vector<TableArray> arrays;
+  const auto add = [&](const char* name, const Tensor& value) {
+    TableArray array{.name = name, .value = value, .any_rows = true};
+    if (spec().ranks > 1) {
+      array.part = ArrayPart::stack(value, spec().rank);
+      array.saved_here = index_ != nullptr;
+    }
+    arrays.push_back(std::move(array));
+  };
+  add("weight", weights.rows(0, rows));
+  add("state", state.rows(0, rows));
+  add("key", host_view(std::span<int64_t>(keys_)));
+  add("stamp", matrix(stamps_, kStamps));
+  add("candidate", matrix(candidates_, kCandidate));
+  add("buckets", host_view(std::span<int64_t>(buckets_)));
+  arrays.push_back(
+      {.name = "clock", .value = host_view(std::span<int64_t>(clock_saved_)), .any_rows = true});
+  return arrays;
+}
+
+std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
+                                                HashIndex::Entries& entries) const {
+  const auto read = [&](const char* name, int64_t columns) {
+    const std::optional<std::vector<int64_t>> shape = saved.shape(name);
+    const int64_t rows = shape && !shape->empty() ? shape->front() : 0;
+    std::vector<int64_t> values(static_cast<size_t>(rows * columns));
+    if (shape) saved.read(name, DType::kI64, 0, rows, values.data());
+    return values;
+  };
+  // A static table has no keys: its rows are the ids.
+  const int64_t rows = saved.shape("weight").value().front();
+  const bool was_static = !saved.shape("key");
+  std::vector<int64_t> keys = read("key", 1), stamps = read("stamp", kStamps);
+  const std::vector<int64_t> candidates = read("candidate", kCandidate);
+  if (was_static) {
+    std::vector<int64_t> ids(static_cast<size_t>(rows));
+    std::iota(ids.begin(), ids.end(), int64_t{0});
+    keys.resize(ids.size());
+    make_keys(ids, keys.data());
+    stamps.assign(ids.size() * kStamps, 0);
+  }
+  SEGUE_ASSERT(std::ssize(keys) == rows && std::ssize(stamps) == rows * kStamps,
+               "keys and stamps of all rows");
+
+  const Share share = share_of(spec().rank);
+  struct Saved {
+    int64_t key, place;  // place -1: a candidate
+    const int64_t* stamps;
+  };
+  std::vector<Saved> mine;
+  const auto add = [&](int64_t key, int64_t place, const int64_t* of) {
+    if (of[0] != kNoRow && key >= share.first_key && key <= share.last_key) {
+      mine.push_back({key, place, of});
+    }
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    add(keys[static_cast<size_t>(r)], r, &stamps[static_cast<size_t>(r * kStamps)]);
+  }
+  for (size_t i = 0; i < candidates.size(); i += kCandidate) {
+    add(candidates[i], -1, &candidates[i + 1]);
+  }
+  std::ranges::sort(mine, {}, &Saved::key);
+  std::vector<int64_t> places;
+  for (const Saved& entry : mine) {
+    if (!entries.keys.empty() && entries.keys.back() == entry.key) {
+      fail(ErrorCode::kCorrupt,
+           fmt::format("table `{}` of the checkpoint has a key twice", spec().config.name));
+    }
+    entries.keys.push_back(entry.key);
+    entries.rows.push_back(entry.place < 0 ? -1 : std::ssize(places));
+    entries.steps.push_back(entry.stamps[0]);
+    entries.scores.push_back(entry.stamps[1]);
+    entries.times.push_back(entry.stamps[2]);
+    if (entry.place >= 0) places.push_back(entry.place);
+  }
+  // The sizes of shards decide what will be forgotten next; with other shards they say nothing.
+  const std::vector<int64_t> buckets = read("buckets", 1);
+  if (std::ssize(buckets) == num_shards_) {
+    const HashIndexConfig& kept = index_->config();
+    entries.buckets.assign(buckets.begin() + kept.first_shard, buckets.begin() + kept.end_shard);
+  }
+  return places;
+}
+
+/// Row i of this table is row places[i] of the saved ones.
+void DynamicTable::load_rows(const SavedArrays& saved, const std::vector<int64_t>& places) {
+  const auto& [weights, state] = resident();
+  const auto read = [&](const char* name, const Tensor& to) {
+    const int64_t columns = to.size(1), row_bytes = columns * size_of(to.dtype);
+    if (columns == 0 || places.empty()) return;
+    const int64_t chunk = std::max<int64_t>(1, kLoadBytes / row_bytes);
+    const Buffer staging(Device::cpu(), std::min(chunk, std::ssize(places)) * row_bytes,
+                         Purpose::kScratch);
+    const Stream stream(to.device);
+    for (int64_t first = 0; first < std::ssize(places); first += chunk) {
+      const int64_t count = std::min(chunk, std::ssize(places) - first);
+      auto* const host = static_cast<char*>(staging.data());
+      base::parallel_for(count, 1 << 10, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          saved.read(name, to.dtype, places[static_cast<size_t>(first + i)], 1,
+                     host + i * row_bytes);
+        }
+      });
+      copy(to.rows(first, count), Tensor(host, to.dtype, Device::cpu(), {count, columns}), &stream);
+      stream.synchronize();
+    }
+  };
+  read("weight", weights);
+  read("state", state);
+}
+
+void DynamicTable::load(const SavedArrays& saved) {
+  const std::string& name = spec().config.name;
+  const auto check_columns = [&](const char* array, int64_t columns) {
+    const std::optional<std::vector<int64_t>> shape = saved.shape(array);
+    if (shape && shape->size() == 2 && (*shape)[1] == columns) return;
+    fail(ErrorCode::kConfig,
+         fmt::format("table `{}` was saved with {} columns of {}, here it has {}; resume with the "
+                     "`dim` and `optimizer` of that run",
+                     name, shape && shape->size() == 2 ? (*shape)[1] : 0, array, columns));
+  };
+  check_columns("weight", spec().dim);
+  check_columns("state", state_columns());
+  if (saved.shape("clock")) saved.read("clock", DType::kI64, 0, 1, &clock_);
+  if (index_ == nullptr) return;
+  HashIndex::Entries entries;
+  const std::vector<int64_t> places = load_entries(saved, entries);
+  try {
+    index_->load(entries);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfig) throw;
+    fail(ErrorCode::kConfig,
+         fmt::format("table `{}`: {} rows of the checkpoint do not fit; raise `max_rows`, best to "
+                     "at least {}",
+                     name, places.size(), 2 * std::ssize(places) * spec().ranks));
+  }
+  make_room(std::ssize(places));
+  load_rows(saved, places);
+}
+
+std::optional<TableStats> DynamicTable::stats() const {
+  if (index_ == nullptr) return TableStats{};
+  const HashIndex::Counts c = index_->counts();
+  return TableStats{.rows = c.rows,
+                    .capacity = most_rows_here(index_->config()),
+                    .candidates = c.candidates,
+                    .inserted = c.inserted,
+                    .evicted = c.evicted,
+                    .expired = c.expired,
+                    .refused = c.refused,
+                    .growths = c.growths};
+}
+
+int64_t DynamicTable::bytes() const {
+  return weight_memory_.bytes() + state_memory_.bytes() + (index_ ? index_->bytes() : 0);
+}
+
+}  // namespace segue::sparse

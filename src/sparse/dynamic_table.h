@@ -1,0 +1,61 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "sparse/hash_index.h"
+#include "sparse/table.h"
+#include "tensor/buffer.h"
+#include "tensor/growing_buffer.h"
+
+namespace segue::sparse {
+
+/// A row for every id that training has met, of any 64 bits, up to a limit; then some are forgotten
+/// for others. Keys are mixed ids; ranks share them by the index's shards, which do not depend on
+/// ranks. Rows are found when a batch is used. Evaluation, and training where an id is not admitted
+/// (yet), read the id's initial row and leave the table as it is.
+class DynamicTable final : public Table {
+ public:
+  explicit DynamicTable(TableSpec spec);
+
+  int64_t check(const Lookup& lookup) const override;
+  void make_keys(std::span<const int64_t> ids, int64_t* keys) const override;
+  bool has_negative_keys() const override { return true; }
+  Share share_of(int rank) const override;
+  void find_slots(std::span<int64_t> keys, Mode mode) override;
+  bool resolves_late() const override { return true; }
+  bool counts_uses() const override;
+  void resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) override;
+  void fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
+                    const Tensor& rows) const override;
+  Resident resident() const override;
+  /// "weight" and "state": the memory itself, by row; "key" and "stamp" of the same rows (a stamp
+  /// of -1: no row); "candidate": keys that wait; "buckets" of the index's shards; "clock". A static
+  /// table's checkpoint can be loaded, too.
+  std::vector<TableArray> snapshot() override;
+  void load(const SavedArrays& saved) override;
+  std::optional<TableStats> stats() const override;
+  int64_t bytes() const override;
+
+ private:
+  HashIndexConfig index_config() const;
+  /// First and one past the last.
+  std::pair<int64_t, int64_t> shards_of(int rank) const;
+  /// Room for rows 0 ... rows - 1.
+  void make_room(int64_t rows);
+  int64_t state_columns() const;
+  /// Keys of this rank among `keys` become entries; where each was, by its place among them.
+  std::vector<int64_t> load_entries(const SavedArrays& saved, HashIndex::Entries& entries) const;
+  void load_rows(const SavedArrays& saved, const std::vector<int64_t>& places);
+
+  int64_t num_shards_ = 1;
+  std::unique_ptr<HashIndex> index_;  // absent: this rank has no shards
+  GrowingBuffer weight_memory_, state_memory_;
+  Buffer is_new_;
+  int64_t clock_ = 0;  // batches trained
+  // What snapshot() shows.
+  std::vector<int64_t> keys_, stamps_, candidates_, buckets_, clock_saved_;
+};
+
+}  // namespace segue::sparse
