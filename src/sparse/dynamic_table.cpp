@@ -20,6 +20,7 @@ constexpr int64_t kIdGrain = 1 << 16;
 constexpr int64_t kStamps = 3;      // step, score, time
 constexpr int64_t kCandidate = 4;   // key and stamps
 constexpr int64_t kNoRow = -1;      // as a step: there is no row
+constexpr int64_t kTotals = 5;      // the counts of TableStats that only rise
 constexpr int64_t kLoadBytes = 16 << 20;
 
 /// The first key of a shard.
@@ -155,6 +156,8 @@ std::vector<TableArray> DynamicTable::snapshot() {
   }
   buckets_ = entries.buckets;
   clock_saved_ = {clock_};
+  const TableStats now = *stats();
+  totals_ = {now.inserted, now.evicted, now.expired, now.refused, now.growths};
 
   const auto matrix = [](std::vector<int64_t>& values, int64_t columns) {
     return Tensor(values.data(), DType::kI64, Device::cpu(),
@@ -176,6 +179,7 @@ std::vector<TableArray> DynamicTable::snapshot() {
   add("stamp", matrix(stamps_, kStamps));
   add("candidate", matrix(candidates_, kCandidate));
   add("buckets", host_view(std::span<int64_t>(buckets_)));
+  add("totals", matrix(totals_, kTotals));
   arrays.push_back(
       {.name = "clock", .value = host_view(std::span<int64_t>(clock_saved_)), .any_rows = true});
   return arrays;
@@ -285,6 +289,7 @@ void DynamicTable::load(const SavedArrays& saved) {
   check_columns("weight", spec().dim);
   check_columns("state", state_columns());
   if (saved.shape("clock")) saved.read("clock", DType::kI64, 0, 1, &clock_);
+  load_totals(saved);
   if (index_ == nullptr) return;
   HashIndex::Entries entries;
   const std::vector<int64_t> places = load_entries(saved, entries);
@@ -301,17 +306,40 @@ void DynamicTable::load(const SavedArrays& saved) {
   load_rows(saved, places);
 }
 
+/// Each owner goes on with its own, or the first one with those of all where there are others now.
+void DynamicTable::load_totals(const SavedArrays& saved) {
+  before_ = {};
+  const std::optional<std::vector<int64_t>> shape = saved.shape("totals");
+  if (!shape) return;
+  const int64_t owners = shape->front();
+  std::vector<int64_t> all(static_cast<size_t>(owners * kTotals));
+  saved.read("totals", DType::kI64, 0, owners, all.data());
+  const int64_t place = spec().placement.place_of(spec().rank);
+  const bool same = owners == std::ssize(spec().placement.ranks);
+  for (int64_t owner = 0; owner < owners; ++owner) {
+    if (same ? owner != place : place != 0) continue;
+    const int64_t* of = &all[static_cast<size_t>(owner * kTotals)];
+    before_.inserted += of[0];
+    before_.evicted += of[1];
+    before_.expired += of[2];
+    before_.refused += of[3];
+    before_.growths += of[4];
+  }
+}
+
 std::optional<TableStats> DynamicTable::stats() const {
-  if (index_ == nullptr) return TableStats{};
+  TableStats s = before_;
+  if (index_ == nullptr) return s;
   const HashIndex::Counts c = index_->counts();
-  return TableStats{.rows = c.rows,
-                    .capacity = most_rows_here(index_->config()),
-                    .candidates = c.candidates,
-                    .inserted = c.inserted,
-                    .evicted = c.evicted,
-                    .expired = c.expired,
-                    .refused = c.refused,
-                    .growths = c.growths};
+  s.rows = c.rows;
+  s.capacity = most_rows_here(index_->config());
+  s.candidates = c.candidates;
+  s.inserted += c.inserted;
+  s.evicted += c.evicted;
+  s.expired += c.expired;
+  s.refused += c.refused;
+  s.growths += c.growths;
+  return s;
 }
 
 int64_t DynamicTable::bytes() const {

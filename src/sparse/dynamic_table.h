@@ -31,7 +31,7 @@ class DynamicTable final : public Table {
                     const Tensor& rows) const override;
   Resident resident() const override;
   /// "weight" and "state": the memory itself, by row; "key" and "stamp" of the same rows (a stamp
-  /// of -1: no row); "candidate": keys that wait; "buckets" of the index's shards; "clock". A static
+  /// of -1: no row); "candidate": keys that wait; "buckets" of the index's shards; "clock" and "totals": what was counted. A static
   /// table's checkpoint can be loaded, too.
   std::vector<TableArray> snapshot() override;
   void load(const SavedArrays& saved) override;
@@ -47,6 +47,7 @@ class DynamicTable final : public Table {
   int64_t state_columns() const;
   /// Keys of this rank among `keys` become entries; where each was, by its place among them.
   std::vector<int64_t> load_entries(const SavedArrays& saved, HashIndex::Entries& entries) const;
+  void load_totals(const SavedArrays& saved);
   void load_rows(const SavedArrays& saved, const std::vector<int64_t>& places);
 
   int64_t num_shards_ = 1;
@@ -54,8 +55,9 @@ class DynamicTable final : public Table {
   GrowingBuffer weight_memory_, state_memory_;
   Buffer is_new_;
   int64_t clock_ = 0;  // batches trained
+  TableStats before_;  // what was counted before the checkpoint that was loaded
   // What snapshot() shows.
-  std::vector<int64_t> keys_, stamps_, candidates_, buckets_, clock_saved_;
+  std::vector<int64_t> keys_, stamps_, candidates_, buckets_, totals_, clock_saved_;
 };
 
 }  // namespace segue::sparse

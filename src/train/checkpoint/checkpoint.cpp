@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/stage.h"
@@ -367,6 +368,19 @@ NewestCheckpoint newest_checkpoint(const std::string& folder) {
     }
   }
   return newest;
+}
+
+Checkpoint open_checkpoint(const std::string& path) {
+  if (base::exists(path + "/" + kCheckpointManifest)) return Checkpoint(path);
+  const std::string of_run = path + "/checkpoints";
+  NewestCheckpoint newest = newest_checkpoint(base::exists(of_run) ? of_run : path);
+  if (newest.checkpoint) return std::move(*newest.checkpoint);
+  if (!newest.damaged.empty()) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("no checkpoint in {} is whole:\n{}", path, fmt::join(newest.damaged, "\n")));
+  }
+  fail(ErrorCode::kNotFound,
+       fmt::format("{}: no checkpoint; give the folder of a run or of one checkpoint", path));
 }
 
 }  // namespace segue::train

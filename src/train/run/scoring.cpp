@@ -24,19 +24,6 @@
 namespace segue::train {
 namespace {
 
-Checkpoint open_checkpoint(const std::string& path) {
-  if (base::exists(path + "/" + kCheckpointManifest)) return Checkpoint(path);
-  const std::string of_run = path + "/checkpoints";
-  NewestCheckpoint newest = newest_checkpoint(base::exists(of_run) ? of_run : path);
-  if (newest.checkpoint) return std::move(*newest.checkpoint);
-  if (!newest.damaged.empty()) {
-    fail(ErrorCode::kCorrupt,
-         fmt::format("no checkpoint in {} is whole:\n{}", path, fmt::join(newest.damaged, "\n")));
-  }
-  fail(ErrorCode::kNotFound,
-       fmt::format("{}: no checkpoint; give the folder of a run or of one checkpoint", path));
-}
-
 /// The config in a checkpoint may ask for any size. Nothing of it is allocated that the checkpoint
 /// does not hold.
 void require_size(const Checkpoint& checkpoint, const RunConfig& config) {

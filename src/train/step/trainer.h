@@ -68,6 +68,7 @@ class Trainer {
   model::Model& model() { return *model_; }
   const model::Model& model() const { return *model_; }
   sparse::Tables& tables() { return tables_; }
+  const sparse::Tables& tables() const { return tables_; }
   const Arena& arena() const { return arena_; }
   Device device() const { return arena_.device(); }
   const Stream* stream() const { return &stream_; }
