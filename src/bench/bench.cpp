@@ -215,6 +215,7 @@ const std::vector<Bench>& benches() {
       {"embedding", "distinct ids, gather of rows, sum of gradients, update", bench_embedding},
       {"stack", "STU layers without the identities", bench_stack},
       {"step", "whole training steps of a config, with and without the identities", bench_step},
+      {"prepare", "host work of a batch of a config, with nothing beside it", bench_prepare},
       {"balance", "steps of a config by length: what a token and a pair cost on this device",
        bench_balance},
       {"loader", "samples gathered from an event store, and batches through the loader",
