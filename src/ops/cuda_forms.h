@@ -59,6 +59,7 @@ void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Te
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
 void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+void mix(const Exec& exec, const Tensor& from, const Tensor& to);
 void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire);
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
                  double scale, const SortedIndex& sorted);

@@ -109,12 +109,12 @@ void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& ke
   });
 }
 
-void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
+void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
                              const Tensor& slots, const Tensor& to) {
   const int64_t n = keys.elements();
   SEGUE_ASSERT(slots.elements() == n && to.size(0) == n, "one slot and one row per key");
 #if SEGUE_HAS_CUDA
-  if (exec.device.is_cuda()) return cuda::initialize_missing_rows(exec, init, keys, slots, to);
+  if (exec.device.is_cuda()) return cuda::initialize_missing_rows(exec, init, keys, mixed, slots, to);
 #endif
   require_cpu(exec, "initialize_missing_rows");
   dispatch_real(to.dtype, [&](auto zero_value) {
@@ -122,7 +122,9 @@ void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor
     for_rows(n, to.size(1), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         if (slots.ptr<int64_t>()[i] >= 0) continue;
-        initialize_row(init, id_of_key(keys.ptr<int64_t>()[i]), 0, to.size(1), to.row<T>(i));
+        const int64_t key = keys.ptr<int64_t>()[i];
+        const uint64_t id = mixed ? id_of_key(key) : static_cast<uint64_t>(key);
+        initialize_row(init, id, 0, to.size(1), to.row<T>(i));
       }
     });
   });

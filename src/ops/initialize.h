@@ -34,8 +34,9 @@ void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_nu
 void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
                          const Tensor& slots, const Tensor& is_new, const Tensor& weights,
                          const Tensor& state);
-/// Where slots[i] is -1, to[i] gets the initial values of that key.
-void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
+/// Where slots[i] is -1, to[i] gets the initial values of that key; keys that are not `mixed` are
+/// the ids.
+void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
                              const Tensor& slots, const Tensor& to);
 
 }  // namespace segue::ops

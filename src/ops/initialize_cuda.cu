@@ -162,10 +162,12 @@ void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& ke
   check(cudaGetLastError());
 }
 
-void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
+void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
                              const Tensor& slots, const Tensor& to) {
-  const Rows rows{
-      .count = keys.elements(), .keys = numbers_of(keys), .slots = numbers_of(slots)};
+  const Rows rows{.count = keys.elements(),
+                  .numbers = mixed ? nullptr : numbers_of(keys),
+                  .keys = mixed ? numbers_of(keys) : nullptr,
+                  .slots = numbers_of(slots)};
   launch(to, init, rows, 0, stream_of(exec));
 }
 

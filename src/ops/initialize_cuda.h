@@ -13,7 +13,7 @@ void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_nu
 void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
                          const Tensor& slots, const Tensor& is_new, const Tensor& weights,
                          const Tensor& state);
-void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
+void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
                              const Tensor& slots, const Tensor& to);
 
 }  // namespace segue::ops::cuda

@@ -1,6 +1,7 @@
 #include "sparse/dynamic_table.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <tuple>
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/parallel.h"
+#include "ops/rows.h"
 #include "sparse/hash_index_rules.h"
 
 namespace segue::sparse {
@@ -71,6 +73,10 @@ int64_t DynamicTable::state_columns() const {
 int64_t DynamicTable::check(const Lookup& /*lookup*/) const { return 0; }
 
 void DynamicTable::make_keys(std::span<const int64_t> ids, int64_t* keys) const {
+  if (!mixes_early()) {
+    std::ranges::copy(ids, keys);
+    return;
+  }
   base::parallel_for(std::ssize(ids), kIdGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) keys[i] = key_of_id(ids[static_cast<size_t>(i)]);
   });
@@ -105,6 +111,39 @@ void DynamicTable::make_room(int64_t rows) {
   state_memory_.grow(rows * state_columns() * value);
 }
 
+/// The index takes mixed keys in their order.
+DynamicTable::Sorted DynamicTable::sorted(const Exec& exec, const KeyBatch& batch,
+                                          const Stream& stream) {
+  if (mixes_early()) return {batch.keys, batch.uses, {}};
+  const int64_t n = batch.keys.elements();
+  Sorted s;
+  if (exec.device.is_cuda()) {
+    const Tensor mixed = device_dedup_.input(n, exec.device);
+    ops::mix(exec, batch.keys, mixed);
+    const DeviceDedup::Found found = device_dedup_.find(
+        mixed, {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}, false,
+        stream);
+    s.keys = found.values;
+    s.place = found.inverse;
+    if (!batch.uses) return s;
+    s.uses = exec.arena->tensor(DType::kI32, {n});
+    ops::take(exec, batch.uses, found.first, s.uses);
+    return s;
+  }
+  mixed_.resize(n);
+  ops::mix(exec, batch.keys, mixed_.tensor());
+  distinct(std::as_const(mixed_).span(), false, scratch_, distinct_);
+  s.keys = distinct_.values.tensor();
+  s.place = distinct_.inverse.tensor();
+  if (!batch.uses) return s;
+  s.uses = exec.arena->tensor(DType::kI32, {n});
+  const std::span<const int32_t> uses = batch.uses.span<int32_t>();
+  for (int64_t i = 0; i < n; ++i) {
+    s.uses.ptr<int32_t>()[distinct_.inverse[i]] = uses[static_cast<size_t>(i)];
+  }
+  return s;
+}
+
 void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) {
   if (batch.mode == Mode::kTraining) ++clock_;
   const int64_t n = batch.keys.elements();
@@ -112,21 +151,25 @@ void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor
   SEGUE_ASSERT(index_ != nullptr, "keys at a rank without shards");
   const Stream host(Device::cpu());
   const Stream& stream = exec.stream != nullptr ? *exec.stream : host;
+  const Arena::Mark mark(*exec.arena);
+  const Sorted batch_sorted = sorted(exec, batch, stream);
+  const Tensor rows = batch_sorted.place ? exec.arena->tensor(DType::kI64, {n}) : slots;
   if (batch.mode == Mode::kEvaluation) {
-    index_->find(batch.keys, slots, stream);
-    return;
+    index_->find(batch_sorted.keys, rows, stream);
+  } else {
+    const Tensor is_new = exec.arena->tensor(DType::kU8, {n});
+    index_->find_or_insert({batch_sorted.keys, batch_sorted.uses, {}, clock_, batch.time},
+                           {rows, is_new}, stream);
+    make_room(index_->rows_in_use());
+    const auto& [weights, state] = resident();
+    ops::initialize_new_rows(exec, spec().init(), batch_sorted.keys, rows, is_new, weights, state);
   }
-  if (is_new_.bytes() < n) is_new_ = Buffer(spec().device, n + n / 2, Purpose::kScratch);
-  const Tensor is_new(is_new_.data(), DType::kU8, spec().device, {n});
-  index_->find_or_insert({batch.keys, batch.uses, {}, clock_, batch.time}, {slots, is_new}, stream);
-  make_room(index_->rows_in_use());
-  const auto& [weights, state] = resident();
-  ops::initialize_new_rows(exec, spec().init(), batch.keys, slots, is_new, weights, state);
+  if (batch_sorted.place) ops::take(exec, rows, batch_sorted.place, slots);
 }
 
 void DynamicTable::fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
                                 const Tensor& rows) const {
-  ops::initialize_missing_rows(exec, spec().init(), keys, slots, rows);
+  ops::initialize_missing_rows(exec, spec().init(), keys, mixes_early(), slots, rows);
 }
 
 Resident DynamicTable::resident() const {
@@ -202,8 +245,7 @@ std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
   if (was_static) {
     std::vector<int64_t> ids(static_cast<size_t>(rows));
     std::iota(ids.begin(), ids.end(), int64_t{0});
-    keys.resize(ids.size());
-    make_keys(ids, keys.data());
+    std::ranges::transform(ids, std::back_inserter(keys), key_of_id);
     stamps.assign(ids.size() * kStamps, 0);
   }
   SEGUE_ASSERT(std::ssize(keys) == rows && std::ssize(stamps) == rows * kStamps,

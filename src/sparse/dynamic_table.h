@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "sparse/dedup.h"
 #include "sparse/hash_index.h"
 #include "sparse/table.h"
 #include "tensor/buffer.h"
@@ -12,8 +13,7 @@
 namespace segue::sparse {
 
 /// A row for every id that training has met, of any 64 bits, up to a limit; then some are forgotten
-/// for others. Keys are mixed ids; ranks share them by the index's shards, which do not depend on
-/// ranks. Rows are found when a batch is used. Evaluation, and training where an id is not admitted
+/// for others. Ranks share mixed ids by the index's shards, which do not depend on ranks. Rows are found when a batch is used. Evaluation, and training where an id is not admitted
 /// (yet), read the id's initial row and leave the table as it is.
 class DynamicTable final : public Table {
  public:
@@ -39,6 +39,14 @@ class DynamicTable final : public Table {
   int64_t bytes() const override;
 
  private:
+  struct Sorted {
+    Tensor keys, uses;
+    Tensor place;  // of each key of the batch; absent: they come in this order
+  };
+  Sorted sorted(const Exec& exec, const KeyBatch& batch, const Stream& stream);
+  /// Several ranks find owners by mixed keys. One has its rows in the order of ids, as a static
+  /// table has: sums over them then have the same bits.
+  bool mixes_early() const { return spec().ranks > 1; }
   HashIndexConfig index_config() const;
   /// First and one past the last.
   std::pair<int64_t, int64_t> shards_of(int rank) const;
@@ -53,7 +61,12 @@ class DynamicTable final : public Table {
   int64_t num_shards_ = 1;
   std::unique_ptr<HashIndex> index_;  // absent: this rank has no shards
   GrowingBuffer weight_memory_, state_memory_;
-  Buffer is_new_;
+  // Of a call; kept for the next one.
+  DeviceDedup device_dedup_;
+  DedupScratch scratch_;
+  HostArray<int64_t> mixed_;
+  Distinct distinct_;
+
   int64_t clock_ = 0;  // batches trained
   TableStats before_;  // what was counted before the checkpoint that was loaded
   // What snapshot() shows.
