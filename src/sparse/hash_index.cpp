@@ -634,7 +634,9 @@ int64_t shard_of_key(int64_t key, int64_t shards) {
 
 std::unique_ptr<HashIndex> make_hash_index(const HashIndexConfig& config, Device device) {
   if (device.is_cpu()) return std::make_unique<detail::CpuHashIndex>(config);
-  fail(ErrorCode::kUnsupported, "a hash index lives on the CPU");
+  if constexpr (SEGUE_HAS_CUDA != 0) return detail::make_cuda_hash_index(config, device);
+  require_available(device);
+  return nullptr;
 }
 
 }  // namespace segue::sparse
