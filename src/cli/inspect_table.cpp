@@ -102,7 +102,6 @@ std::vector<Entry> rows_of(const TableArrays& arrays, bool dynamic) {
   const std::vector<int64_t> keys = arrays.longs("key"), stamps = arrays.longs("stamp");
   for (size_t r = 0; r < keys.size(); ++r) {
     const int64_t* of = &stamps[kStamps * r];
-    if (of[0] < 0) continue;
     rows.push_back({sparse::id_of_key(keys[r]), of[0], of[1], of[2], heat_of(r)});
   }
   return rows;
@@ -123,11 +122,8 @@ void add_buckets(const TableArrays& arrays, const sparse::HashIndexConfig& confi
     const auto bucket = rules.bucket_of(key, static_cast<uint32_t>(sizes[shard]));
     ++taken[static_cast<size_t>(first[shard] + bucket)];
   };
-  const std::vector<int64_t> keys = arrays.longs("key"), stamps = arrays.longs("stamp"),
-                             candidates = arrays.longs("candidate");
-  for (size_t r = 0; r < keys.size(); ++r) {
-    if (stamps[3 * r] >= 0) add(keys[r]);
-  }
+  const std::vector<int64_t> keys = arrays.longs("key"), candidates = arrays.longs("candidate");
+  for (const int64_t key : keys) add(key);
   for (size_t c = 0; c < candidates.size(); c += 4) add(candidates[c]);
   const auto most = std::ranges::max_element(taken);
   double sum = 0;

@@ -140,7 +140,6 @@ Contents contents_of(const Saved& saved) {
   const std::vector<int64_t> keys = longs("key"), stamps = longs("stamp"),
                              candidates = longs("candidate");
   for (size_t r = 0; r < keys.size(); ++r) {
-    if (stamps[3 * r] < 0) continue;
     std::vector<double>& row = all[id_of_key(keys[r])];
     row.assign(stamps.begin() + static_cast<std::ptrdiff_t>(3 * r),
                stamps.begin() + static_cast<std::ptrdiff_t>(3 * r + 3));

@@ -135,6 +135,10 @@ void Event::hold(const Stream& stream) const {
                                  static_cast<cudaEvent_t>(handle_)));
 }
 
+bool Event::reached() const {
+  return handle_ == nullptr || cudaEventQuery(static_cast<cudaEvent_t>(handle_)) == cudaSuccess;
+}
+
 void Event::synchronize() const {
   if (handle_ != nullptr) check_cuda(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_)));
 }

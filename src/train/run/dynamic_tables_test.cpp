@@ -63,7 +63,7 @@ TEST_F(DynamicTablesTest, TheSameBitsWithAndWithoutAPipelineAndAcrossAResume) {
   train_loop(c, folder + "/whole");
   c.parallel.pipeline = Pipeline::kOn;
   train_loop(c, folder + "/ahead");
-  EXPECT_EQ(checkpoint_bytes(folder + "/whole", 12), checkpoint_bytes(folder + "/ahead", 12));
+  EXPECT_TRUE(checkpoint_bytes(folder + "/whole", 12) == checkpoint_bytes(folder + "/ahead", 12));
   EXPECT_EQ(lasting(metrics_of(folder + "/whole")), lasting(metrics_of(folder + "/ahead")));
 
   LoopOptions allow;
@@ -72,7 +72,7 @@ TEST_F(DynamicTablesTest, TheSameBitsWithAndWithoutAPipelineAndAcrossAResume) {
   half.train.steps = 7;
   train_loop(half, folder + "/parts");
   EXPECT_TRUE(train_loop(c, folder + "/parts", allow).resumed);
-  EXPECT_EQ(checkpoint_bytes(folder + "/parts", 12), checkpoint_bytes(folder + "/whole", 12));
+  EXPECT_TRUE(checkpoint_bytes(folder + "/parts", 12) == checkpoint_bytes(folder + "/whole", 12));
 }
 
 TEST_F(DynamicTablesTest, MetricsTellHowFullTablesAre) {

@@ -17,6 +17,7 @@
 #include "ops/optimizer.h"
 #include "tensor/device_memory.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_model.h"
 #include "train/run/run_state.h"
 #include "train/step/batch_pipeline.h"
 #include "train/step/source.h"
