@@ -61,7 +61,7 @@ std::string describe(Device device) {
 
 void use_device(Device) {}
 
-Stream::Stream(Device device) : device_(device) { require_available(device); }
+Stream::Stream(Device device, Priority) : device_(device) { require_available(device); }
 Stream::~Stream() {}  // gives back a handle where there is CUDA
 void Stream::synchronize() const {}
 
