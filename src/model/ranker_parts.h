@@ -26,9 +26,8 @@ struct Ranker::Places {
     sparse::DeviceDedup::Found found;
   };
 
-  std::vector<std::string> names;  // of the sequence features, for messages
-  HostArray<int64_t> ids;          // of every event, then of every candidate
-  sparse::IdRange id_range;
+  std::vector<std::string> names;       // of the sequence features, for messages
+  HostArray<int64_t> ids;               // of every event, then of every candidate
   HostArray<int64_t> attribute;         // of every event, where a batch leaves it to be made
   std::unique_ptr<OnDevice> on_device;  // absent: the host finds them
   sparse::Distinct items;               // inverse: of the host alone; RankerBatch::item has it

@@ -103,12 +103,13 @@ sparse::IdRange Ranker::read_feature(const Batch& batch, const SequenceFeature& 
     to.resize(begin + std::ssize(from));
     std::vector<sparse::IdRange> parts(
         static_cast<size_t>(base::num_chunks(std::ssize(from), kEventsPerTask)));
-    base::parallel_for(std::ssize(from), kEventsPerTask, [&](int64_t first, int64_t end) {
+    int64_t* const copies = to.data() + begin;
+    base::parallel_for(std::ssize(from), kEventsPerTask, [&, copies](int64_t first, int64_t end) {
       sparse::IdRange part;
       for (int64_t i = first; i < end; ++i) {
         const int64_t id = from[static_cast<size_t>(i)];
         part.add(id);
-        to[begin + i] = id;
+        copies[i] = id;
       }
       parts[static_cast<size_t>(first / kEventsPerTask)] = part;
     });

@@ -101,8 +101,11 @@ TEST_F(GpuDistinctTest, SmallCases) {
   }
 }
 
-TEST_F(GpuDistinctTest, SkippedIdsNeedNotLieInTheRange) {
-  expect_equal({-1, 4, -1, 4, 0}, true, {.smallest = 0, .largest = 100});
+TEST_F(GpuDistinctTest, TheRangeMayBeWiderThanTheIds) {
+  expect_equal({-1, 4, -1, 4, 0}, true, {.smallest = -3, .largest = 100});
+  expect_equal({7, 4, 7, 0}, false, {.smallest = -3, .largest = 100});
+  expect_equal({7, 4, 7, 0}, false, {.smallest = kSmallest, .largest = kLargest});
+  expect_equal({-1, -1}, true, {.smallest = 0, .largest = kLargest});
 }
 
 TEST_F(GpuDistinctTest, AllEqualAndAllDistinct) {

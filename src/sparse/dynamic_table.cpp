@@ -144,7 +144,8 @@ DynamicTable::Sorted DynamicTable::sorted(const Exec& exec, const KeyBatch& batc
 }
 
 void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) {
-  saved_weights_ = saved_state_ = Buffer();
+  saved_weights_ = {};
+  saved_state_ = {};
   if (batch.mode == Mode::kTraining) ++clock_;
   const int64_t n = batch.keys.elements();
   if (n == 0) return;
