@@ -48,7 +48,11 @@ RunConfig forgetful_config() {
 TEST_F(DynamicTablesTest, TheSameBitsAsStaticTables) {
   for (const bool every_item : {false, true}) {
     RunConfig c = tiny_config();
-    if (every_item) c.model.labels = model::LabelKind::kEveryItem;
+    if (every_item) {
+      c.model.labels = model::LabelKind::kEveryItem;
+      c.model.tokens = model::TokenKind::kInterleaved;
+      c.model.max_seq_len = 48;
+    }
     EXPECT_EQ(losses_of(with_bounds(c)), losses_of(dynamic_config(c)));
     c.train.precision = Precision::kBf16;
     EXPECT_EQ(losses_of(with_bounds(c)), losses_of(dynamic_config(c)));
@@ -59,6 +63,7 @@ TEST_F(DynamicTablesTest, TheSameBitsWithAndWithoutAPipelineAndAcrossAResume) {
   RunConfig c = forgetful_config();
   c.train.steps = 12;
   c.eval.every_steps = 5;
+  c.eval.at_end = false;  // one more evaluation would show in the lifetime metrics
   c.checkpoint.every_steps = 4;
   train_loop(c, folder + "/whole");
   c.parallel.pipeline = Pipeline::kOn;
