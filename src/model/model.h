@@ -245,7 +245,7 @@ class Model {
   int64_t latest_time(const Batch& batch) const;
 
   std::vector<TaskConfig> tasks_;
-  std::vector<std::string> time_columns_;  // that say when a batch was
+  std::vector<std::string> time_columns_;    // that say when a batch was
   std::unique_ptr<PreparedBatch> prepared_;  // of run(batch): its memory is kept
   HostArray<uint8_t> host_results_;          // where results land when they come from a GPU
   Event results_arrived_;

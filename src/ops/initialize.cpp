@@ -114,7 +114,8 @@ void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor
   const int64_t n = keys.elements();
   SEGUE_ASSERT(slots.elements() == n && to.size(0) == n, "one slot and one row per key");
 #if SEGUE_HAS_CUDA
-  if (exec.device.is_cuda()) return cuda::initialize_missing_rows(exec, init, keys, mixed, slots, to);
+  if (exec.device.is_cuda())
+    return cuda::initialize_missing_rows(exec, init, keys, mixed, slots, to);
 #endif
   require_cpu(exec, "initialize_missing_rows");
   dispatch_real(to.dtype, [&](auto zero_value) {

@@ -178,7 +178,8 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-__global__ void __launch_bounds__(kThreads) mix_kernel(const int64_t* from, int64_t n, int64_t* to) {
+__global__ void __launch_bounds__(kThreads)
+    mix_kernel(const int64_t* from, int64_t n, int64_t* to) {
   const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
     to[i] = static_cast<int64_t>(base::splitmix64(static_cast<uint64_t>(from[i])));

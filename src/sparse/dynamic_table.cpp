@@ -19,9 +19,9 @@ namespace segue::sparse {
 namespace {
 
 constexpr int64_t kIdGrain = 1 << 16;
-constexpr int64_t kStamps = 3;      // step, score, time
-constexpr int64_t kCandidate = 4;   // key and stamps
-constexpr int64_t kTotals = 5;      // the counts of TableStats that only rise
+constexpr int64_t kStamps = 3;     // step, score, time
+constexpr int64_t kCandidate = 4;  // key and stamps
+constexpr int64_t kTotals = 5;     // the counts of TableStats that only rise
 constexpr int64_t kLoadBytes = 16 << 20, kSaveBytes = 64 << 20;
 
 /// The first key of a shard.
@@ -91,10 +91,10 @@ std::pair<int64_t, int64_t> DynamicTable::shards_of(int rank) const {
 Share DynamicTable::share_of(int rank) const {
   const auto [first, end] = shards_of(rank);
   if (first == end) return {};
-  return {first_key(first, num_shards_),
-          end == num_shards_ ? std::numeric_limits<int64_t>::max()
-                             : first_key(end, num_shards_) - 1,
-          {0, spec().dim}};
+  return {
+      first_key(first, num_shards_),
+      end == num_shards_ ? std::numeric_limits<int64_t>::max() : first_key(end, num_shards_) - 1,
+      {0, spec().dim}};
 }
 
 void DynamicTable::find_slots(std::span<int64_t> /*keys*/, Mode /*mode*/) {}
@@ -201,7 +201,8 @@ Buffer DynamicTable::gather_saved(const Tensor& from, std::span<const int64_t> o
   for (int64_t first = 0; first < count; first += chunk) {
     const Arena::Mark mark(arena);
     const int64_t n = std::min(chunk, count - first);
-    const Tensor some = host_view(order.subspan(static_cast<size_t>(first), static_cast<size_t>(n)));
+    const Tensor some =
+        host_view(order.subspan(static_cast<size_t>(first), static_cast<size_t>(n)));
     const Tensor here(static_cast<char*>(to.data()) + first * row_bytes, from.dtype, Device::cpu(),
                       {n, columns});
     if (from.device.is_cpu()) {

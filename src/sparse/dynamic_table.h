@@ -7,15 +7,16 @@
 #include "sparse/dedup.h"
 #include "sparse/hash_index.h"
 #include "sparse/table.h"
-#include "tensor/event.h"
 #include "tensor/buffer.h"
+#include "tensor/event.h"
 #include "tensor/growing_buffer.h"
 
 namespace segue::sparse {
 
 /// A row for every id that training has met, of any 64 bits, up to a limit; then some are forgotten
-/// for others. Ranks share mixed ids by the index's shards, which do not depend on ranks. Rows are found when a batch is used. Evaluation, and training where an id is not admitted
-/// (yet), read the id's initial row and leave the table as it is.
+/// for others. Ranks share mixed ids by the index's shards, which do not depend on ranks. Rows are
+/// found when a batch is used. Evaluation, and training where an id is not admitted (yet), read the
+/// id's initial row and leave the table as it is.
 class DynamicTable final : public Table {
  public:
   explicit DynamicTable(TableSpec spec);

@@ -20,8 +20,8 @@ struct TableDemand {
   Sharding sharding = Sharding::kAuto;
   TierChoice placement = TierChoice::kAuto;
   bool dynamic = false;  // `rows` are the most that it will have
-  double lookups = 0;   // ids of one rank's batch
-  double distinct = 0;  // different ones among them: these travel
+  double lookups = 0;    // ids of one rank's batch
+  double distinct = 0;   // different ones among them: these travel
 };
 
 struct PlannerInput {

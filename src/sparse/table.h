@@ -82,7 +82,7 @@ struct Lookup {
 /// Everything that a table is made from.
 struct TableSpec {
   TableConfig config;
-  int64_t dim = 0;  // width of a whole row, and how it is updated: the config's, or the default
+  int64_t dim = 0;   // width of a whole row, and how it is updated: the config's, or the default
   int64_t rows = 0;  // of a static table; of a dynamic one at most
   ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;
   bool per_block_state = false;  // see TablesConfig

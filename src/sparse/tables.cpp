@@ -164,8 +164,8 @@ void Tables::resolve(const Exec& exec, Ticket& ticket, TableId id) {
   Ticket::Part& part = ticket.part(id);
   const Ticket::Requests& requests = part.requests;
   KeyBatch batch{.mode = ticket.mode, .time = ticket.time};
-  batch.keys = ticket.shared ? ticket.placed.tensor(requests.distinct_slots)
-                             : keys_for(exec, ticket, id);
+  batch.keys =
+      ticket.shared ? ticket.placed.tensor(requests.distinct_slots) : keys_for(exec, ticket, id);
   if (table(id).counts_uses()) {
     batch.uses = ticket.shared ? ticket.placed.tensor(requests.uses) : part.uses.tensor();
     if (batch.uses.device != exec.device) {
@@ -274,7 +274,8 @@ void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const TableId> ta
 
 void Tables::load(
     const std::function<std::unique_ptr<SavedArrays>(const std::string& table)>& saved) {
-  for (const std::unique_ptr<Table>& table : tables_) table->load(*saved(table->spec().config.name));
+  for (const std::unique_ptr<Table>& table : tables_)
+    table->load(*saved(table->spec().config.name));
 }
 
 int64_t Tables::bytes() const {

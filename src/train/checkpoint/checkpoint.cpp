@@ -182,8 +182,8 @@ void add_part(const std::string& path, const ArrayPart& part, Joined joined,
   array.shape = part.shape;
   if (!array.shape.empty()) array.shape.front() += stacked;
   if (!is_storable(array.shape)) {
-    fail(ErrorCode::kCorrupt, fmt::format("{}: {} `{}` has a shape too large to exist", path,
-                                          array.file, array.name));
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{}: {} `{}` has a shape too large to exist", path, array.file, array.name));
   }
   array.element_bytes = std::max(array.element_bytes, joined.element_bytes);
   array.parts.push_back({part, std::move(joined.runs)});

@@ -68,9 +68,9 @@ class TableArrays final : public sparse::SavedArrays {
             void* to) const override {
     const Known& known = arrays_.at(name);
     if (known.array->dtype != safetensors_dtype(dtype)) {
-      fail(ErrorCode::kConfig, fmt::format("{} `{}` was saved as {}, here it is {}", kTables,
-                                           known.array->name, known.array->dtype,
-                                           safetensors_dtype(dtype)));
+      fail(ErrorCode::kConfig,
+           fmt::format("{} `{}` was saved as {}, here it is {}", kTables, known.array->name,
+                       known.array->dtype, safetensors_dtype(dtype)));
     }
     known.reader.read(first, count, static_cast<std::byte*>(to));
   }
@@ -86,9 +86,8 @@ class TableArrays final : public sparse::SavedArrays {
 }  // namespace
 
 void load_tables(const Checkpoint& checkpoint, sparse::Tables& tables) {
-  tables.load([&](const std::string& table) {
-    return std::make_unique<TableArrays>(checkpoint, table);
-  });
+  tables.load(
+      [&](const std::string& table) { return std::make_unique<TableArrays>(checkpoint, table); });
 }
 
 std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
@@ -105,8 +104,8 @@ std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
   for (const sparse::TableConfig& table : tables.config().tables) {
     for (sparse::TableArray& array : tables.table(tables.id(table.name)).snapshot()) {
       arrays.push_back({std::string(kTables), fmt::format("{}/{}", array.name, table.name),
-                        array.value, std::move(array.part), array.saved_here,
-                        std::move(array.hint), array.any_rows});
+                        array.value, std::move(array.part), array.saved_here, std::move(array.hint),
+                        array.any_rows});
     }
   }
   return arrays;
