@@ -138,10 +138,13 @@ int free_slot(const Slots& bucket) {
 }
 
 int count_rows(const IndexRules& rules, const Slots& bucket) {
-  int rows = 0;
-  for (int i = 0; i < kBucketSlots; ++i) {
-    rows += bucket.digests[i] != 0 && (!rules.has_candidates || bucket.rows[i] >= 0) ? 1 : 0;
+  const uint8_t* digests = bucket.digests;
+  if (!rules.has_candidates) {
+    const auto free = std::count(digests, digests + kBucketSlots, uint8_t{0});
+    return kBucketSlots - static_cast<int>(free);
   }
+  int rows = 0;
+  for (int i = 0; i < kBucketSlots; ++i) rows += digests[i] != 0 && bucket.rows[i] >= 0 ? 1 : 0;
   return rows;
 }
 

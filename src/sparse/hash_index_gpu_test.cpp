@@ -1,8 +1,7 @@
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <set>
-#include <string>
+#include <unordered_map>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -92,7 +91,7 @@ class Pair {
  private:
   HashCaller on_cpu_, on_gpu_{Device::cuda()};
   std::unique_ptr<HashIndex> cpu_, gpu_;
-  std::map<int64_t, int64_t> row_of_;
+  std::unordered_map<int64_t, int64_t> row_of_;
 };
 
 struct Plan {
