@@ -186,6 +186,7 @@ struct IndexRules {
 
 IndexRules rules_of(const HashIndexConfig& config);
 
+std::unique_ptr<HashIndex> make_cpu_hash_index(const HashIndexConfig& config);
 std::unique_ptr<HashIndex> make_cuda_hash_index(const HashIndexConfig& config, Device device);
 
 }  // namespace segue::sparse::detail
