@@ -47,6 +47,7 @@ TrainPoint train_point(const json& line) {
   p.mfu_padded = number(line, "mfu_padded");
   p.loader_wait = number(line, "loader_wait_s") * p.samples_per_s / number(line, "samples_window");
   p.memory_peak_bytes = number(line, "memory_peak_bytes");
+  p.table_bytes = number(line, "table_bytes");
   if (const auto stages = line.find("stages"); stages != line.end() && stages->is_object()) {
     for (const auto& [name, seconds] : stages->items()) {
       if (seconds.is_number()) p.stages.emplace_back(name, seconds.get<double>());

@@ -31,7 +31,7 @@ TEST(RunReader, AllFieldsOfATrainLine) {
       R"({"event":"train","step":120,"wall_s":3.5,"samples":7680,"loss":0.6,"loss_window":0.5,"auc":0.7,"auc_window":0.75,)"
       R"("lr":1e-3,"sparse_lr":2e-3,"grad_norm":null,"loss_z":-1,"grad_norm_z":2,"skipped_steps":1,"samples_window":100,)"
       R"("length_bin":64,"lengths":[1,2,3],"samples_per_s":50,"tokens_per_s":900,"mfu_jagged":0.4,"mfu_padded":0.5,)"
-      R"("stages":{"load":0.5,"attention":0.25},"loader_wait_s":0.5,"memory_peak_bytes":1024,"new key":[{}]})"
+      R"("stages":{"load":0.5,"attention":0.25},"loader_wait_s":0.5,"memory_peak_bytes":1024,"table_bytes":2048,"new key":[{}]})"
       "\n"));
   ASSERT_EQ(run.train.size(), 1u);
   const TrainPoint& p = run.train[0];

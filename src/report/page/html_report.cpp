@@ -1,3 +1,4 @@
+#include "base/progress.h"
 #include "report/page/html_report.h"
 
 #include <algorithm>
@@ -47,7 +48,7 @@ struct Headline {
   double auc = kAbsent, best_auc = kAbsent, oracle = kAbsent;
   double loss = kAbsent, train_loss = kAbsent;
   RunPoint last;
-  double rate = kAbsent, mfu = kAbsent, skipped = kAbsent, memory = kAbsent;
+  double rate = kAbsent, mfu = kAbsent, skipped = kAbsent, memory = kAbsent, tables = kAbsent;
 };
 
 /// The last value that is there.
@@ -86,6 +87,7 @@ Headline headline(const Run& run) {
   h.mfu = median(run.train, &TrainPoint::mfu_jagged);
   h.skipped = last_value(run.train, &TrainPoint::skipped_steps);
   h.memory = last_value(run.train, &TrainPoint::memory_peak_bytes);
+  h.tables = last_value(run.train, &TrainPoint::table_bytes);
   return h;
 }
 
@@ -139,7 +141,8 @@ std::string run_card(const Run& run, size_t index, const Headline& h, const Best
               false);
   out += fact(
       "Time", duration(h.last.wall_s),
-      {note(h.memory, [](double v) { return fmt::format("{:.1f} GiB peak", v / 1073741824.0); })},
+      {note(h.memory, [](double v) { return fmt::format("{:.1f} GiB peak", v / 1073741824.0); }),
+       note(h.tables, [](double v) { return "tables " + base::format_bytes(v); })},
       false);
   out += fact("Samples/s", with_unit(h.rate),
               {note(h.mfu, [](double v) { return fmt::format("MFU {:.1f} %", 100 * v); })},

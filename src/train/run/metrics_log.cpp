@@ -76,6 +76,7 @@ void add_memory(const Trainer& trainer, Json& line) {
     }
   }
   line["memory_peak_bytes"] = peak_resident_bytes();
+  line["table_bytes"] = trainer.tables().bytes();
 }
 
 /// Of tables whose size changes: what this rank has of them.
