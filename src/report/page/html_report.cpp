@@ -1,4 +1,3 @@
-#include "base/progress.h"
 #include "report/page/html_report.h"
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/progress.h"
 #include "report/page/report_data.h"
 #include "report/page/report_page.h"
 
