@@ -67,10 +67,12 @@ void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::s
 }
 
 void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
-                     int64_t first_column) {
+                     int64_t first_column, [[maybe_unused]] const Stream* stream) {
   SEGUE_ASSERT(to.rank == 2 && row_numbers.elements() == to.size(0), "one number per row");
 #if SEGUE_HAS_CUDA
-  if (to.device.is_cuda()) return cuda::initialize_part(to, init, row_numbers, first_column);
+  if (to.device.is_cuda()) {
+    return cuda::initialize_part(to, init, row_numbers, first_column, stream);
+  }
 #endif
   const int64_t* numbers = row_numbers.span<int64_t>().data();
   dispatch_real(to.dtype, [&](auto zero_value) {
@@ -114,7 +116,8 @@ void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor
   const int64_t n = keys.elements();
   SEGUE_ASSERT(slots.elements() == n && to.size(0) == n, "one slot and one row per key");
 #if SEGUE_HAS_CUDA
-  if (exec.device.is_cuda()) return cuda::initialize_missing_rows(exec, init, keys, mixed, slots, to);
+  if (exec.device.is_cuda())
+    return cuda::initialize_missing_rows(exec, init, keys, mixed, slots, to);
 #endif
   require_cpu(exec, "initialize_missing_rows");
   dispatch_real(to.dtype, [&](auto zero_value) {

@@ -19,10 +19,10 @@ namespace segue::sparse {
 namespace {
 
 constexpr int64_t kIdGrain = 1 << 16;
-constexpr int64_t kStamps = 3;      // step, score, time
-constexpr int64_t kCandidate = 4;   // key and stamps
-constexpr int64_t kNoRow = -1;      // as a step: there is no row
-constexpr int64_t kTotals = 5;      // the counts of TableStats that only rise
+constexpr int64_t kStamps = 3;     // step, score, time
+constexpr int64_t kCandidate = 4;  // key and stamps
+constexpr int64_t kNoRow = -1;     // as a step: there is no row
+constexpr int64_t kTotals = 5;     // the counts of TableStats that only rise
 constexpr int64_t kLoadBytes = 16 << 20;
 
 /// The first key of a shard.
@@ -92,10 +92,10 @@ std::pair<int64_t, int64_t> DynamicTable::shards_of(int rank) const {
 Share DynamicTable::share_of(int rank) const {
   const auto [first, end] = shards_of(rank);
   if (first == end) return {};
-  return {first_key(first, num_shards_),
-          end == num_shards_ ? std::numeric_limits<int64_t>::max()
-                             : first_key(end, num_shards_) - 1,
-          {0, spec().dim}};
+  return {
+      first_key(first, num_shards_),
+      end == num_shards_ ? std::numeric_limits<int64_t>::max() : first_key(end, num_shards_) - 1,
+      {0, spec().dim}};
 }
 
 void DynamicTable::find_slots(std::span<int64_t> /*keys*/, Mode /*mode*/) {}
@@ -237,14 +237,17 @@ std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
     if (shape) saved.read(name, DType::kI64, 0, rows, values.data());
     return values;
   };
-  // A static table has no keys: its rows are the ids.
+  // A static table has no keys: its rows, all or those that were touched, are the ids.
   const int64_t rows = saved.shape("weight").value().front();
   const bool was_static = !saved.shape("key");
   std::vector<int64_t> keys = read("key", 1), stamps = read("stamp", kStamps);
   const std::vector<int64_t> candidates = read("candidate", kCandidate);
   if (was_static) {
-    std::vector<int64_t> ids(static_cast<size_t>(rows));
-    std::iota(ids.begin(), ids.end(), int64_t{0});
+    std::vector<int64_t> ids = read("row", 1);
+    if (!saved.shape("row")) {
+      ids.resize(static_cast<size_t>(rows));
+      std::iota(ids.begin(), ids.end(), int64_t{0});
+    }
     std::ranges::transform(ids, std::back_inserter(keys), key_of_id);
     stamps.assign(ids.size() * kStamps, 0);
   }
@@ -371,6 +374,7 @@ void DynamicTable::load_totals(const SavedArrays& saved) {
 
 std::optional<TableStats> DynamicTable::stats() const {
   TableStats s = before_;
+  s.dynamic = true;
   if (index_ == nullptr) return s;
   const HashIndex::Counts c = index_->counts();
   s.rows = c.rows;

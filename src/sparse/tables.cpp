@@ -77,7 +77,8 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
                             .rank = rank_,
                             .device = device,
                             .dtype = dtype,
-                            .seed = seed}));
+                            .seed = seed,
+                            .spill_folder = config_.spill_folder}));
   }
   out_of_range_.assign(tables_.size(), 0);
   work_.resize(tables_.size());
@@ -164,8 +165,8 @@ void Tables::resolve(const Exec& exec, Ticket& ticket, TableId id) {
   Ticket::Part& part = ticket.part(id);
   const Ticket::Requests& requests = part.requests;
   KeyBatch batch{.mode = ticket.mode, .time = ticket.time};
-  batch.keys = ticket.shared ? ticket.placed.tensor(requests.distinct_slots)
-                             : keys_for(exec, ticket, id);
+  batch.keys =
+      ticket.shared ? ticket.placed.tensor(requests.distinct_slots) : keys_for(exec, ticket, id);
   if (table(id).counts_uses()) {
     batch.uses = ticket.shared ? ticket.placed.tensor(requests.uses) : part.uses.tensor();
     if (batch.uses.device != exec.device) {
@@ -196,7 +197,7 @@ void Tables::release(Ticket& ticket, const Stream& stream) {
 void Tables::give_back(Ticket& ticket, const Stream* last_use) {
   ticket.held = false;
   for (size_t t = 0; t < ticket.parts.size(); ++t) {
-    tables_[t]->release(ticket.slots(static_cast<TableId>(t)), last_use);
+    tables_[t]->release(ticket.slots(static_cast<TableId>(t)), ticket.mode, last_use);
   }
 }
 
@@ -274,7 +275,8 @@ void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const TableId> ta
 
 void Tables::load(
     const std::function<std::unique_ptr<SavedArrays>(const std::string& table)>& saved) {
-  for (const std::unique_ptr<Table>& table : tables_) table->load(*saved(table->spec().config.name));
+  for (const std::unique_ptr<Table>& table : tables_)
+    table->load(*saved(table->spec().config.name));
 }
 
 int64_t Tables::bytes() const {
