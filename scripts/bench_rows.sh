@@ -30,6 +30,7 @@ rows + stack bench stack --layers 1 --repeat 9 --warm-up 3
 rows ops bench ops --repeat 9 --warm-up 2
 rows gemm bench gemm --repeat 9 --warm-up 2
 rows embedding bench embedding --repeat 9 --warm-up 2
+rows index bench index --repeat 9 --warm-up 2
 rows step bench step --preset dlrmv4-1gpu --repeat 40 --warm-up 6
 
 step=(bench step --preset dlrmv4-1gpu --repeat 24 --warm-up 6 --set model.identities.last_layer_targets=true)

@@ -107,11 +107,18 @@ struct AttentionGrid {
   }
 };
 
+/// The hash index of the bench `index`. 0: by device.
+struct IndexShape {
+  int64_t slots = 0, batch = 0;
+  std::vector<double> loads = {0.5, 0.75, 1};
+};
+
 struct Settings {
   Repeats repeats;
   std::string device = "auto";  // auto, cpu or cuda:N
   LayerShape layer;
   AttentionGrid grid;
+  IndexShape index;
   int64_t ceiling = 0;     // rows and columns of the product that rates are shares of; 0: by device
   int64_t table_rows = 0;  // of the benches `embedding` and `cache`; 0: by device
   std::string config = "configs/random.toml";  // of the benches `step`, `prepare` and `balance`
@@ -140,6 +147,7 @@ void bench_attention(const Settings& settings, Report& report);
 void bench_ops(const Settings& settings, Report& report);
 void bench_embedding(const Settings& settings, Report& report);
 void bench_cache(const Settings& settings, Report& report);
+void bench_index(const Settings& settings, Report& report);
 void bench_stack(const Settings& settings, Report& report);
 void bench_step(const Settings& settings, Report& report);
 void bench_prepare(const Settings& settings, Report& report);

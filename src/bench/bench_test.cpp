@@ -15,6 +15,8 @@ Settings small() {
   s.layer = {32, 2, 16, 4, 8, Lengths::kSpread, 0.1};
   s.ceiling = 64;
   s.table_rows = 100;
+  s.index.slots = 4000;
+  s.index.batch = 200;
   s.store_users = 20;
   s.store_events = 600;
   return s;
@@ -112,6 +114,26 @@ TEST(BenchTest, CacheIsComparedWithACopy) {
   EXPECT_TRUE(base::contains(lines[1], "\"share_of_copy\": "));
 }
 
+TEST(BenchTest, IndexIsFilledStepByStep) {
+  Settings s = small();
+  s.index.loads = {1, 0.25};
+  const std::vector<std::string> lines = lines_of("index", true, s);
+  ASSERT_EQ(lines.size(), 1u + 2 * 4);
+  for (size_t i = 1; i < lines.size(); ++i) {
+    EXPECT_TRUE(base::contains(lines[i], i < 5 ? "\"load\": \"0.25\"" : "\"load\": \"1\""));
+    EXPECT_TRUE(base::contains(lines[i], "\"keys_per_s\": "));
+  }
+  // For people: how full it was, and that new keys take the place of others when it is.
+  const std::vector<std::string> text = lines_of("index", false, s);
+  ASSERT_EQ(text.size(), 2u + 2 * 5);
+  EXPECT_TRUE(base::contains(text[6], " 0.0 % of new keys took")) << text[6];
+  EXPECT_TRUE(base::contains(text[11], " 100.0 % were in use; 100.0 % of")) << text[11];
+  s.index.loads = {1.5};
+  const auto bad = base::error_of([&] { lines_of("index", true, s); });
+  ASSERT_TRUE(bad);
+  EXPECT_TRUE(base::contains(bad->what(), "not 1.5"));
+}
+
 TEST(BenchTest, Jagged40IsBuiltIn) {
   LayerShape s;
   s.lengths = Lengths::kJagged40;
@@ -131,7 +153,7 @@ TEST_F(GpuBenchTest, BenchesRunOnAGpu) {
   s.device = "cuda";
   s.layer = {64, 2, 64, 4, 40, Lengths::kSpread, 0.1};
   s.ceiling = 256;
-  for (const char* name : {"gemm", "layer", "ops", "embedding", "cache", "stack"}) {
+  for (const char* name : {"gemm", "layer", "ops", "embedding", "cache", "index", "stack"}) {
     for (const std::string& line : lines_of(name, true, s)) {
       EXPECT_TRUE(base::contains(line, "\"device\": \"cuda:0\"")) << name;
     }

@@ -101,7 +101,7 @@ class EmbeddingBench {
     r.timing = measure(w_.exec, repeats_, [&] {
       dedup_.find(input, range, /*skip_negative=*/false, *w_.exec.stream);
     });
-    r.shape = {{"ids", n}, {"distinct", dedup_.count()}};
+    r.shape = {{"table_rows", 0}, {"dim", 0}, {"tokens", n}, {"distinct", dedup_.count()}};
     report_.add(r);
   }
 

@@ -360,9 +360,11 @@ TEST(CliTest, BenchAttentionOverAGrid) {
 TEST(CliTest, BenchSaysWhatIsWrong) {
   expect_error(run({"bench", "attention", "--grid-masks", "causal,oblique"}), kExitUsage,
                {"no mask `oblique`", "contextN"});
+  expect_error(run({"bench", "index", "--load", "0.5,2"}), kExitUsage, {"(0, 1], not 2"});
   expect_error(run({"bench", "ops", "--device", "tpu"}), kExitUsage, {"tpu"});
-  for (const char* option : {"--dim", "--heads", "--head-dim", "--sequences", "--length",
-                             "--layers", "--table-rows", "--repeat", "--warm-up"}) {
+  for (const char* option :
+       {"--dim", "--heads", "--head-dim", "--sequences", "--length", "--layers", "--table-rows",
+        "--slots", "--batch", "--repeat", "--warm-up"}) {
     for (const char* value : {"-1", "9223372036854775807"}) {
       const Outcome o = run({"bench", "gemm", std::string(option) + "=" + value});
       EXPECT_EQ(o.code, kExitUsage) << option << " " << value;

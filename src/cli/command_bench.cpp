@@ -73,6 +73,21 @@ void add_grid(CLI::App& command, bench::AttentionGrid& grid) {
   command.add_flag("--parts", grid.parts, "the kernels of backward one by one, too")->group(group);
 }
 
+/// Options of the bench `index`.
+void add_index(CLI::App& command, bench::IndexShape& index) {
+  const char* group = "Bench index";
+  command.add_option("--slots", index.slots, "of the index; 0: 128 Mi on a GPU, 1 Mi on the CPU")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->group(group);
+  command.add_option("--batch", index.batch, "keys of a call; 0: 1 Mi on a GPU, 8 ki on the CPU")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 26))
+      ->group(group);
+  command.add_option("--load", index.loads, "shares of slots in use, e.g. 0.5,1")
+      ->delimiter(',')
+      ->capture_default_str()
+      ->group(group);
+}
+
 struct TableArguments {
   std::string rows = "docs/rows";
   std::vector<std::string> files = {"docs/performance.md", "docs/planning.md"};
@@ -159,6 +174,7 @@ void add_bench(CLI::App& app) {
                    "of the benches `embedding` and `cache`; 0: by device")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   add_grid(*command, s.grid);
+  add_index(*command, s.index);
   command->add_option("--preset", s.preset,
                       "of the benches `step` and `prepare`: dlrmv4-1gpu, the reference's model "
                       "beside 70 GB of tables");

@@ -91,13 +91,11 @@ void inspect(const InspectArguments& arguments) {
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("inspect",
-                         "Check an event store, a run's tables or a file and tell what is in it.");
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Check an event store, a run's tables or a file and tell what is in it.");
   const auto arguments = std::make_shared<InspectArguments>();
   data::InspectConfig& config = arguments->config;
-  command
-      ->add_option("path", arguments->path, "event store, run, checkpoint, .npy or .safetensors")
+  command->add_option("path", arguments->path, "event store, run, checkpoint, .npy or .safetensors")
       ->required();
   command->add_flag("--json", arguments->json, "folders: the same numbers as one JSON object");
   command->add_option("--table", arguments->table, "run or checkpoint: this table alone");

@@ -45,8 +45,8 @@ class TableArrays {
   std::vector<int64_t> longs(const std::string& name) const {
     const train::Checkpoint::Array& a = *arrays_.at(name);
     const train::WholeReader reader(a.parts, a.shape, a.element_bytes);
-    std::vector<int64_t> values(
-        static_cast<size_t>(reader.rows() * reader.row_bytes()) / sizeof(int64_t));
+    std::vector<int64_t> values(static_cast<size_t>(reader.rows() * reader.row_bytes()) /
+                                sizeof(int64_t));
     reader.read(0, reader.rows(), reinterpret_cast<std::byte*>(values.data()));
     return values;
   }
@@ -82,7 +82,7 @@ class TableArrays {
   std::map<std::string, const train::Checkpoint::Array*> arrays_;
 };
 
-Fact mean_of(const std::vector<Entry>& entries, int64_t Entry::* field) {
+Fact mean_of(const std::vector<Entry>& entries, int64_t Entry::*field) {
   double sum = 0;
   for (const Entry& e : entries) sum += static_cast<double>(e.*field);
   return Fact::real(entries.empty() ? 0 : sum / static_cast<double>(entries.size()), 1);
@@ -105,7 +105,6 @@ std::vector<Entry> rows_of(const TableArrays& arrays, bool dynamic) {
   const std::vector<int64_t> keys = arrays.longs("key"), stamps = arrays.longs("stamp");
   for (size_t r = 0; r < keys.size(); ++r) {
     const int64_t* of = &stamps[kStamps * r];
-    if (of[0] < 0) continue;
     rows.push_back({sparse::id_of_key(keys[r]), of[0], of[1], of[2], heat_of(r)});
   }
   return rows;
@@ -126,11 +125,8 @@ void add_buckets(const TableArrays& arrays, const sparse::HashIndexConfig& confi
     const auto bucket = rules.bucket_of(key, static_cast<uint32_t>(sizes[shard]));
     ++taken[static_cast<size_t>(first[shard] + bucket)];
   };
-  const std::vector<int64_t> keys = arrays.longs("key"), stamps = arrays.longs("stamp"),
-                             candidates = arrays.longs("candidate");
-  for (size_t r = 0; r < keys.size(); ++r) {
-    if (stamps[3 * r] >= 0) add(keys[r]);
-  }
+  const std::vector<int64_t> keys = arrays.longs("key"), candidates = arrays.longs("candidate");
+  for (const int64_t key : keys) add(key);
   for (size_t c = 0; c < candidates.size(); c += 4) add(candidates[c]);
   const auto most = std::ranges::max_element(taken);
   double sum = 0;
@@ -139,7 +135,8 @@ void add_buckets(const TableArrays& arrays, const sparse::HashIndexConfig& confi
   facts.rows.push_back({"buckets", {std::ssize(taken)}});
   facts.rows.push_back({"slots of a bucket", {int64_t{sparse::detail::kBucketSlots}}});
   facts.rows.push_back(
-      {"taken, mean", {Fact::real(taken.empty() ? 0 : sum / static_cast<double>(taken.size()), 1)}});
+      {"taken, mean",
+       {Fact::real(taken.empty() ? 0 : sum / static_cast<double>(taken.size()), 1)}});
   facts.rows.push_back({"taken, most", {most == taken.end() ? 0 : *most}});
 }
 
@@ -160,7 +157,8 @@ void add_table(const train::Checkpoint& checkpoint, const train::RunConfig& conf
     const int64_t most = rules.shards() * rules.max_buckets * rules.rows_per_bucket;
     facts.rows.push_back({"rows at most", {most}});
     facts.rows.push_back(
-        {"load factor", {Fact::share(static_cast<double>(rows.size()) / static_cast<double>(most))}});
+        {"load factor",
+         {Fact::share(static_cast<double>(rows.size()) / static_cast<double>(most))}});
     facts.rows.push_back({"candidates", {arrays.rows("candidate")}});
     const std::vector<int64_t> totals = arrays.longs("totals");
     const char* const names[] = {"inserted", "evicted", "expired", "refused", "growths"};

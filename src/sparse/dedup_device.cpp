@@ -82,6 +82,7 @@ DeviceDedup::Found DeviceDedup::find(const Tensor& ids, IdRange range, bool skip
   const DedupArrays a = divide(memory_, n);
   int order = 0;
   if (n == 0) {
+    counted_.synchronize();  // the last count may be on its way
     count_[0] = 0;
     detail::cuda_zero(device.index, a.starts, 4, 4, 1, &stream);
   } else if constexpr (ops::kHasCuda) {

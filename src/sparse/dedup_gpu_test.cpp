@@ -96,10 +96,16 @@ TEST_F(GpuDistinctTest, SmallCases) {
     expect_equal({7, 7, 7}, skip_negative);
     expect_equal({3, 1, 2, 3, 1}, skip_negative);
     expect_equal({-5, 4, -1, 4, 0}, skip_negative);
-    expect_equal({-1, 4, -1, 4, 0}, skip_negative, {.smallest = 0, .largest = 100});
     expect_equal({kLargest, 0, kLargest - 1, kLargest, 1}, skip_negative);
     expect_equal({kLargest, kSmallest, 0, -1, kSmallest, 1}, skip_negative);
   }
+}
+
+TEST_F(GpuDistinctTest, TheRangeMayBeWiderThanTheIds) {
+  expect_equal({-1, 4, -1, 4, 0}, true, {.smallest = -3, .largest = 100});
+  expect_equal({7, 4, 7, 0}, false, {.smallest = -3, .largest = 100});
+  expect_equal({7, 4, 7, 0}, false, {.smallest = kSmallest, .largest = kLargest});
+  expect_equal({-1, -1}, true, {.smallest = 0, .largest = kLargest});
 }
 
 TEST_F(GpuDistinctTest, AllEqualAndAllDistinct) {

@@ -21,9 +21,8 @@ namespace {
 constexpr int64_t kIdGrain = 1 << 16;
 constexpr int64_t kStamps = 3;     // step, score, time
 constexpr int64_t kCandidate = 4;  // key and stamps
-constexpr int64_t kNoRow = -1;     // as a step: there is no row
 constexpr int64_t kTotals = 5;     // the counts of TableStats that only rise
-constexpr int64_t kLoadBytes = 16 << 20;
+constexpr int64_t kLoadBytes = 16 << 20, kSaveBytes = 64 << 20;
 
 /// The first key of a shard.
 int64_t first_key(int64_t shard, int64_t shards) {
@@ -145,6 +144,8 @@ DynamicTable::Sorted DynamicTable::sorted(const Exec& exec, const KeyBatch& batc
 }
 
 void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) {
+  saved_weights_ = {};
+  saved_state_ = {};
   if (batch.mode == Mode::kTraining) ++clock_;
   const int64_t n = batch.keys.elements();
   if (n == 0) return;
@@ -167,6 +168,11 @@ void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor
   if (batch_sorted.place) ops::take(exec, rows, batch_sorted.place, slots);
 }
 
+void DynamicTable::release(std::span<const int64_t> /*slots*/, Mode /*mode*/,
+                           const Stream* last_use) {
+  if (last_use != nullptr) updated_.record(*last_use);
+}
+
 void DynamicTable::fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
                                 const Tensor& rows) const {
   ops::initialize_missing_rows(exec, spec().init(), keys, mixes_early(), slots, rows);
@@ -179,34 +185,73 @@ Resident DynamicTable::resident() const {
           Tensor(state_memory_.data(), spec().dtype, spec().device, {rows, columns})};
 }
 
+/// Rows of `from` in another order, in host memory.
+Buffer DynamicTable::gather_saved(const Tensor& from, std::span<const int64_t> order) const {
+  const int64_t columns = from.size(1), row_bytes = columns * size_of(from.dtype);
+  const int64_t count = std::ssize(order);
+  Buffer to(Device::cpu(), count * row_bytes, Purpose::kScratch);
+  if (to.bytes() == 0) return to;
+  const int64_t chunk = std::min(count, std::max<int64_t>(1, kSaveBytes / row_bytes));
+  const int64_t index_bytes = chunk * size_of(DType::kI64);
+  Arena arena(from.device, chunk * row_bytes + index_bytes + (1 << 16));
+  const Stream stream(from.device);
+  Exec exec;
+  exec.arena = &arena;
+  exec.device = from.device;
+  exec.stream = &stream;
+  for (int64_t first = 0; first < count; first += chunk) {
+    const Arena::Mark mark(arena);
+    const int64_t n = std::min(chunk, count - first);
+    const Tensor some =
+        host_view(order.subspan(static_cast<size_t>(first), static_cast<size_t>(n)));
+    const Tensor here(static_cast<char*>(to.data()) + first * row_bytes, from.dtype, Device::cpu(),
+                      {n, columns});
+    if (from.device.is_cpu()) {
+      ops::gather_rows(exec, from, some, here);
+      continue;
+    }
+    const Tensor index = arena.tensor(DType::kI64, {n});
+    const Tensor rows = arena.tensor(from.dtype, {n, columns});
+    copy(index, some, &stream);
+    ops::gather_rows(exec, from, index, rows);
+    copy(here, rows, &stream);
+    stream.synchronize();
+  }
+  return to;
+}
+
+/// In the order of keys: the same on any number of ranks, whatever the numbers of rows.
 std::vector<TableArray> DynamicTable::snapshot() {
+  updated_.synchronize();
   const HashIndex::Entries entries = index_ ? index_->entries() : HashIndex::Entries();
-  int64_t rows = 0;
-  for (const int64_t row : entries.rows) rows = std::max(rows, row + 1);
-  keys_.assign(static_cast<size_t>(rows), 0);
-  stamps_.assign(static_cast<size_t>(rows * kStamps), kNoRow);
+  keys_.clear();
+  stamps_.clear();
   candidates_.clear();
+  std::vector<int64_t> order;
   const auto at = [](const std::vector<int64_t>& v, size_t i) { return v.empty() ? 0 : v[i]; };
   for (size_t i = 0; i < entries.keys.size(); ++i) {
     const int64_t stamps[kStamps] = {entries.steps[i], at(entries.scores, i), at(entries.times, i)};
-    if (entries.rows[i] < 0) {
-      candidates_.push_back(entries.keys[i]);
-      candidates_.insert(candidates_.end(), stamps, stamps + kStamps);
-      continue;
-    }
-    keys_[static_cast<size_t>(entries.rows[i])] = entries.keys[i];
-    std::copy_n(stamps, kStamps, stamps_.begin() + entries.rows[i] * kStamps);
+    const bool has_row = entries.rows[i] >= 0;
+    (has_row ? keys_ : candidates_).push_back(entries.keys[i]);
+    std::vector<int64_t>& to = has_row ? stamps_ : candidates_;
+    to.insert(to.end(), stamps, stamps + kStamps);
+    if (has_row) order.push_back(entries.rows[i]);
   }
   buckets_ = entries.buckets;
   clock_saved_ = {clock_};
   const TableStats now = *stats();
   totals_ = {now.inserted, now.evicted, now.expired, now.refused, now.growths};
+  const auto& [weights, state] = resident();
+  saved_weights_ = gather_saved(weights, order);
+  saved_state_ = gather_saved(state, order);
 
   const auto matrix = [](std::vector<int64_t>& values, int64_t columns) {
     return Tensor(values.data(), DType::kI64, Device::cpu(),
                   {std::ssize(values) / columns, columns});
   };
-  const auto& [weights, state] = resident();
+  const auto rows_in = [&](const Buffer& memory, int64_t columns) {
+    return Tensor(memory.data(), spec().dtype, Device::cpu(), {std::ssize(order), columns});
+  };
   std::vector<TableArray> arrays;
   const auto add = [&](const char* name, const Tensor& value) {
     TableArray array{.name = name, .value = value, .any_rows = true};
@@ -216,8 +261,8 @@ std::vector<TableArray> DynamicTable::snapshot() {
     }
     arrays.push_back(std::move(array));
   };
-  add("weight", weights.rows(0, rows));
-  add("state", state.rows(0, rows));
+  add("weight", rows_in(saved_weights_, spec().dim));
+  add("state", rows_in(saved_state_, state_columns()));
   add("key", host_view(std::span<int64_t>(keys_)));
   add("stamp", matrix(stamps_, kStamps));
   add("candidate", matrix(candidates_, kCandidate));
@@ -261,9 +306,7 @@ std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
   };
   std::vector<Saved> mine;
   const auto add = [&](int64_t key, int64_t place, const int64_t* of) {
-    if (of[0] != kNoRow && key >= share.first_key && key <= share.last_key) {
-      mine.push_back({key, place, of});
-    }
+    if (key >= share.first_key && key <= share.last_key) mine.push_back({key, place, of});
   };
   for (int64_t r = 0; r < rows; ++r) {
     add(keys[static_cast<size_t>(r)], r, &stamps[static_cast<size_t>(r * kStamps)]);

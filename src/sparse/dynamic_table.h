@@ -8,13 +8,15 @@
 #include "sparse/hash_index.h"
 #include "sparse/table.h"
 #include "tensor/buffer.h"
+#include "tensor/event.h"
 #include "tensor/growing_buffer.h"
 
 namespace segue::sparse {
 
 /// A row for every id that training has met, of any 64 bits, up to a limit; then some are forgotten
-/// for others. Ranks share mixed ids by the index's shards, which do not depend on ranks. Rows are found when a batch is used. Evaluation, and training where an id is not admitted
-/// (yet), read the id's initial row and leave the table as it is.
+/// for others. Ranks share mixed ids by the index's shards, which do not depend on ranks. Rows are
+/// found when a batch is used. Evaluation, and training where an id is not admitted (yet), read the
+/// id's initial row and leave the table as it is.
 class DynamicTable final : public Table {
  public:
   explicit DynamicTable(TableSpec spec);
@@ -30,9 +32,10 @@ class DynamicTable final : public Table {
   void fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
                     const Tensor& rows) const override;
   Resident resident() const override;
-  /// "weight" and "state": the memory itself, by row; "key" and "stamp" of the same rows (a stamp
-  /// of -1: no row); "candidate": keys that wait; "buckets" of the index's shards; "clock" and "totals": what was counted. A static
-  /// table's checkpoint can be loaded, too.
+  void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use) override;
+  /// "weight", "state", "key" and "stamp" of the rows in the order of keys; "candidate": keys that
+  /// wait; "buckets" of the index's shards; "clock" and "totals": what was counted. What a static
+  /// table has saved can be loaded, too.
   std::vector<TableArray> snapshot() override;
   void load(const SavedArrays& saved) override;
   std::optional<TableStats> stats() const override;
@@ -53,6 +56,7 @@ class DynamicTable final : public Table {
   /// Room for rows 0 ... rows - 1.
   void make_room(int64_t rows);
   int64_t state_columns() const;
+  Buffer gather_saved(const Tensor& from, std::span<const int64_t> order) const;
   /// Keys of this rank among `keys` become entries; where each was, by its place among them.
   std::vector<int64_t> load_entries(const SavedArrays& saved, HashIndex::Entries& entries) const;
   void load_totals(const SavedArrays& saved);
@@ -70,6 +74,8 @@ class DynamicTable final : public Table {
   int64_t clock_ = 0;  // batches trained
   TableStats before_;  // what was counted before the checkpoint that was loaded
   // What snapshot() shows.
+  Event updated_;  // behind the last use that was released
+  Buffer saved_weights_, saved_state_;
   std::vector<int64_t> keys_, stamps_, candidates_, buckets_, totals_, clock_saved_;
 };
 

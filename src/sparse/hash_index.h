@@ -38,8 +38,9 @@ int64_t num_shards(const HashIndexConfig& config);
 int64_t shard_of_key(int64_t key, int64_t shards);
 
 /// Keys to rows, where rows are numbers 0, 1, ... that stay with a key until it is forgotten. What
-/// it holds after any sequence of calls is a function of those calls alone, the same on CPU and
-/// GPU and however shards are shared out; only the numbers of rows are its own affair.
+/// it holds after any sequence of calls (hash_index_rules.h says what) is a function of those calls
+/// alone, the same on CPU and GPU and however shards are shared out; only the numbers of rows are
+/// its own affair.
 class HashIndex {
  public:
   /// One batch of training: keys ascending, each once. On the index's device; ordered on `stream`.
@@ -58,14 +59,17 @@ class HashIndex {
   struct Counts {
     int64_t rows = 0, capacity = 0, slots = 0;  // now; capacity and slots at this size
     int64_t candidates = 0;                     // keys that wait for admission, now
-    int64_t inserted = 0, evicted = 0, expired = 0, refused = 0, growths = 0;  // so far
+    // Since it was made or loaded. Rows given, evicted, expired; keys that got none for want of
+    // room; how often a shard grew.
+    int64_t inserted = 0, evicted = 0, expired = 0, refused = 0, growths = 0;
   };
   /// Everything that is saved, ascending by key; on the host.
   struct Entries {
     std::vector<int64_t> keys, rows;  // row -1: a candidate
-    std::vector<int64_t> steps, scores,
-        times;                     // scores: uses, time of adding, or score; times: ttl
-    std::vector<int64_t> buckets;  // [shards kept here] their sizes
+    std::vector<int64_t> steps;       // of the last use
+    std::vector<int64_t> scores;      // uses (kLfu, candidates), time of adding, or score
+    std::vector<int64_t> times;       // of the last use; empty without ttl
+    std::vector<int64_t> buckets;     // [shards kept here] their sizes
   };
 
   virtual ~HashIndex() = default;
@@ -79,7 +83,9 @@ class HashIndex {
   virtual Entries entries() const = 0;
   /// Takes the place of everything in it; rows are numbered anew, in the order of keys, and
   /// `entries.rows` is read only for -1 or not. `buckets` is used where it fits this config,
-  /// otherwise shards grow as needed; Error(kConfig) where the entries do not fit.
+  /// otherwise shards grow as needed. Without admission candidates are left out. Error(kConfig)
+  /// where the entries do not fit or lack what this config needs, Error(kCorrupt) where they are
+  /// not ascending or of other shards.
   virtual void load(const Entries& entries) = 0;
   virtual int64_t bytes() const = 0;
 };

@@ -10,7 +10,30 @@
 #include <cuda_runtime.h>
 #endif
 
-/// What the CPU form and the CUDA form of HashIndex must agree on, bit for bit.
+/// What the CPU form and the CUDA form of HashIndex agree on, bit for bit.
+///
+/// A shard is an array of buckets of 128 slots; keys lie in them in ascending order of buckets, and
+/// in any order within one. A slot holds a row's key or a candidate, a key that waits for
+/// admission. A bucket has at most `rows_per_bucket` rows: all slots, or half of them where there
+/// are candidates. A batch is done in this order:
+///
+///   0. With a time to live, in each bucket that a key of the batch belongs to: rows and candidates
+///      whose last use is too long ago are forgotten, the batch's own keys included, unless they
+///      are pinned (used in this step or the one before).
+///   1. Keys that are present are stamped: step, time, uses or score. Now each key of the batch is
+///      known to need nothing, a slot, a row (a candidate that is admitted now), or both.
+///   -. A shard grows, unless it has its largest size, if in one of its buckets rows and keys that
+///      need one are more than rows_per_bucket: to the first larger size at which this is so
+///      nowhere and what it holds fits; if there is none, to the largest at which what it holds
+///      fits, if any.
+///   2. In ascending order of keys. One that needs a row in a bucket that has all its rows takes
+///   the
+///      row (and, unless it is a candidate, the slot) of the lowest rank that is not pinned. Else
+///      one that needs a slot takes a free one, or that of the candidate of lowest rank that this
+///      step has not used, or that of a row as above. Where there is none it is refused: a new key
+///      is not stored, a candidate stays one.
+///
+/// A row's number is the evicted one's, or that of a row that was forgotten, or the next.
 namespace segue::sparse::detail {
 
 inline constexpr int kBucketSlots = 128;

@@ -241,7 +241,8 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
   for (size_t t = 0; t < tables; ++t) {
     if (!table(t).replicated() || !to[t]) continue;
     ops::gather_rows(exec, table(t).resident().weights,
-                     request_slots(t).narrow(0, served_before(t, tables_.rank()), to[t].size(0)), to[t]);
+                     request_slots(t).narrow(0, served_before(t, tables_.rank()), to[t].size(0)),
+                     to[t]);
     ops::round_rows_to_wire(exec, wire_type(wire), to[t]);
   }
 }
@@ -375,10 +376,8 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
   for (size_t t = 0; t < tables; ++t) {
     if (!sums[t]) continue;
     const auto& [weights, state] = table(t).resident();
-    ops::rowwise_update(
-        exec, tables_.config().update_params(spec(t).optimizer, lr, step),
-        {distinct_slots(t), sums[t], weights, state, squares[t]},
-        finite);
+    ops::rowwise_update(exec, tables_.config().update_params(spec(t).optimizer, lr, step),
+                        {distinct_slots(t), sums[t], weights, state, squares[t]}, finite);
   }
 }
 

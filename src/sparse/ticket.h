@@ -35,8 +35,8 @@ struct Ticket {
       int64_t first = 0, count = 0;
       ColumnBlock columns;
     };
-    std::vector<Segment> from;                  // [ranks] what each has of what this rank needs
-    std::vector<int64_t> served;                // [ranks] rows that each gets from this rank
+    std::vector<Segment> from;    // [ranks] what each has of what this rank needs
+    std::vector<int64_t> served;  // [ranks] rows that each gets from this rank
     // Of tables that resolve late, keys instead of slots.
     UploadBlock::Part<int64_t> slots;           // [sum of served], by asking rank
     UploadBlock::Part<int64_t> distinct_slots;  // the same, each once

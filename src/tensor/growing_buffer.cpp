@@ -1,11 +1,10 @@
 #include "tensor/growing_buffer.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 

@@ -28,8 +28,8 @@ struct CrossConfig {
   std::string name;
   std::vector<std::string> keys;  // uid, item_id, hour_of_day, is_organic, or an attribute's name
   int64_t rows = 0;
-  bool whole_hash = false;  // not cut to rows: the table that is looked up takes any id
   int64_t salt = 0;
+  bool whole_hash = false;  // not cut to rows: the table that is looked up takes any id
 };
 void describe(base::ConfigVisitor& v, CrossConfig& c);
 

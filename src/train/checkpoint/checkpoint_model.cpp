@@ -128,6 +128,12 @@ Exported export_weights(const Checkpoint& checkpoint, const std::string& path, b
   std::vector<const Checkpoint::Array*> arrays;
   Exported exported;
   for (const Checkpoint::Array& array : checkpoint.arrays()) {
+    if (tables && array.file == kTables && array.name.starts_with("key/")) {
+      fail(ErrorCode::kUnsupported,
+           fmt::format("{}: table `{}` is dynamic: its rows belong to ids, which this file has no "
+                       "place for; export without --tables",
+                       checkpoint.path(), array.name.substr(array.name.find('/') + 1)));
+    }
     std::string name = exported_name(array, tables);
     if (name.empty()) continue;
     items.push_back({std::move(name), array.dtype, array.shape, nullptr});

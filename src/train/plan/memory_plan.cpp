@@ -51,6 +51,8 @@ void add_activations(const RunConfig& c, const model::Model& model, Device devic
   constexpr double kProducts = 64 * kMib;
   plan.parts.push_back({Purpose::kBatch, "2 to train on, 2 to evaluate",
                         kBatchesInFlight * static_cast<double>(model.batch_memory(bounds))});
+  plan.parts.push_back(
+      {Purpose::kBatch, "to find distinct ids", static_cast<double>(model.prepare_memory(bounds))});
   plan.parts.push_back({Purpose::kScratch, "of matrix products", kProducts});
 }
 

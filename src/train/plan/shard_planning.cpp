@@ -160,6 +160,7 @@ RunPlan plan_share(const RunConfig& share, int ranks, Device device) {
   plan.memory = memory_plan(share, device, ranks);
   plan.arena_bytes = static_cast<int64_t>(plan.memory.of(Purpose::kActivation));
   plan.batch_bytes = model->batch_memory(step_bounds(share, *model));
+  plan.prepare_bytes = model->prepare_memory(step_bounds(share, *model));
   return plan;
 }
 

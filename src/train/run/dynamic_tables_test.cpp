@@ -48,7 +48,11 @@ RunConfig forgetful_config() {
 TEST_F(DynamicTablesTest, TheSameBitsAsStaticTables) {
   for (const bool every_item : {false, true}) {
     RunConfig c = tiny_config();
-    if (every_item) c.model.labels = model::LabelKind::kEveryItem;
+    if (every_item) {
+      c.model.labels = model::LabelKind::kEveryItem;
+      c.model.tokens = model::TokenKind::kInterleaved;
+      c.model.max_seq_len = 48;
+    }
     EXPECT_EQ(losses_of(with_bounds(c)), losses_of(dynamic_config(c)));
     c.train.precision = Precision::kBf16;
     EXPECT_EQ(losses_of(with_bounds(c)), losses_of(dynamic_config(c)));
@@ -59,11 +63,12 @@ TEST_F(DynamicTablesTest, TheSameBitsWithAndWithoutAPipelineAndAcrossAResume) {
   RunConfig c = forgetful_config();
   c.train.steps = 12;
   c.eval.every_steps = 5;
+  c.eval.at_end = false;  // one more evaluation would show in the lifetime metrics
   c.checkpoint.every_steps = 4;
   train_loop(c, folder + "/whole");
   c.parallel.pipeline = Pipeline::kOn;
   train_loop(c, folder + "/ahead");
-  EXPECT_EQ(checkpoint_bytes(folder + "/whole", 12), checkpoint_bytes(folder + "/ahead", 12));
+  EXPECT_TRUE(checkpoint_bytes(folder + "/whole", 12) == checkpoint_bytes(folder + "/ahead", 12));
   EXPECT_EQ(lasting(metrics_of(folder + "/whole")), lasting(metrics_of(folder + "/ahead")));
 
   LoopOptions allow;
@@ -72,7 +77,7 @@ TEST_F(DynamicTablesTest, TheSameBitsWithAndWithoutAPipelineAndAcrossAResume) {
   half.train.steps = 7;
   train_loop(half, folder + "/parts");
   EXPECT_TRUE(train_loop(c, folder + "/parts", allow).resumed);
-  EXPECT_EQ(checkpoint_bytes(folder + "/parts", 12), checkpoint_bytes(folder + "/whole", 12));
+  EXPECT_TRUE(checkpoint_bytes(folder + "/parts", 12) == checkpoint_bytes(folder + "/whole", 12));
 }
 
 TEST_F(DynamicTablesTest, MetricsTellHowFullTablesAre) {
