@@ -213,6 +213,7 @@ const std::vector<Bench>& benches() {
        bench_attention},
       {"ops", "every op that moves memory, against a plain copy", bench_ops},
       {"embedding", "distinct ids, gather of rows, sum of gradients, update", bench_embedding},
+      {"cache", "rows that come from host memory and go back, at several hit rates", bench_cache},
       {"index", "keys of a batch found in a hash index of rows, and inserted", bench_index},
       {"stack", "STU layers without the identities", bench_stack},
       {"step", "whole training steps of a config, with and without the identities", bench_step},

@@ -120,7 +120,7 @@ struct Settings {
   AttentionGrid grid;
   IndexShape index;
   int64_t ceiling = 0;     // rows and columns of the product that rates are shares of; 0: by device
-  int64_t table_rows = 0;  // of the bench `embedding`; 0: by device
+  int64_t table_rows = 0;  // of the benches `embedding` and `cache`; 0: by device
   std::string config = "configs/random.toml";  // of the benches `step`, `prepare` and `balance`
   std::vector<std::string> sets;
   std::string preset;                              // of `step` and `prepare`, in place of a config
@@ -146,6 +146,7 @@ void bench_layer(const Settings& settings, Report& report);
 void bench_attention(const Settings& settings, Report& report);
 void bench_ops(const Settings& settings, Report& report);
 void bench_embedding(const Settings& settings, Report& report);
+void bench_cache(const Settings& settings, Report& report);
 void bench_index(const Settings& settings, Report& report);
 void bench_stack(const Settings& settings, Report& report);
 void bench_step(const Settings& settings, Report& report);

@@ -102,6 +102,18 @@ TEST(BenchTest, EmbeddingCountsRowsAndBytes) {
   }
 }
 
+TEST(BenchTest, CacheIsComparedWithACopy) {
+  Settings s = small();
+  s.table_rows = 3200;
+  const std::vector<std::string> lines = lines_of("cache", true, s);
+  ASSERT_EQ(lines.size(), 8u);  // copy, two at each of three hit rates, hits alone
+  for (size_t i = 1; i < 7; ++i) {
+    EXPECT_TRUE(base::contains(lines[i], "\"hit_rate\": "));
+    EXPECT_TRUE(base::contains(lines[i], "\"rows_per_s\": "));
+  }
+  EXPECT_TRUE(base::contains(lines[1], "\"share_of_copy\": "));
+}
+
 TEST(BenchTest, IndexIsFilledStepByStep) {
   Settings s = small();
   s.index.loads = {1, 0.25};
@@ -141,7 +153,7 @@ TEST_F(GpuBenchTest, BenchesRunOnAGpu) {
   s.device = "cuda";
   s.layer = {64, 2, 64, 4, 40, Lengths::kSpread, 0.1};
   s.ceiling = 256;
-  for (const char* name : {"gemm", "layer", "ops", "embedding", "index", "stack"}) {
+  for (const char* name : {"gemm", "layer", "ops", "embedding", "cache", "index", "stack"}) {
     for (const std::string& line : lines_of(name, true, s)) {
       EXPECT_TRUE(base::contains(line, "\"device\": \"cuda:0\"")) << name;
     }

@@ -171,7 +171,7 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--table-rows", s.table_rows,
-                   "of the bench `embedding`; 0: 8 M on a GPU, 128 k on the CPU")
+                   "of the benches `embedding` and `cache`; 0: by device")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   add_grid(*command, s.grid);
   add_index(*command, s.index);

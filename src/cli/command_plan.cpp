@@ -8,6 +8,7 @@
 #include "cli/output.h"
 #include "cli/plan_ranks.h"
 #include "train/plan/memory_plan.h"
+#include "train/plan/shard_planning.h"
 #include "train/run_config.h"
 
 namespace segue::cli {
@@ -36,7 +37,7 @@ void add_plan(CLI::App& app) {
     }
     const train::RunConfig config = train::load_run_config(arguments->sources);
     const Device device = train::planned_device(config);
-    const train::MemoryPlan plan = train::memory_plan(config, device);
+    const train::MemoryPlan plan = train::plan_run(config, device, {}).memory;
     if (!arguments->json) {
       const auto model = train::make_model(config);
       const model::StepBounds bounds = train::step_bounds(config, *model);

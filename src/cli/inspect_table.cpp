@@ -93,8 +93,11 @@ std::vector<Entry> rows_of(const TableArrays& arrays, bool dynamic) {
   const std::vector<double> heat = arrays.row_sums("state");
   const auto heat_of = [&](size_t r) { return r < heat.size() ? heat[r] : 0; };
   if (!dynamic) {
+    const std::vector<int64_t> numbers =
+        arrays.has("row") ? arrays.longs("row") : std::vector<int64_t>();
     for (int64_t r = 0; r < arrays.rows("weight"); ++r) {
-      rows.push_back({.id = r, .heat = heat_of(static_cast<size_t>(r))});
+      const int64_t id = numbers.empty() ? r : numbers[static_cast<size_t>(r)];
+      rows.push_back({.id = id, .heat = heat_of(static_cast<size_t>(r))});
     }
     return rows;
   }

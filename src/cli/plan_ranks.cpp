@@ -56,7 +56,7 @@ std::vector<int> parse_ranks(const std::string& text) {
 train::Cluster cluster_of(const train::RunConfig& config, const PlanRanks& a, int ranks) {
   train::Cluster c = train::cluster_of(config, ranks, a.ranks_per_machine);
   if (a.hbm > 0) c.device_bytes = static_cast<double>(a.hbm);
-  c.host_bytes = static_cast<double>(a.host);
+  if (a.host > 0) c.host_bytes = static_cast<double>(a.host);
   return c;
 }
 
@@ -105,8 +105,7 @@ void add_tables(FactSheet& sheet, const sparse::PlannerInput& in,
         {d.name,
          {gib(planned.tables[t].bytes), Fact(int64_t{std::llround(d.lookups)}),
           Fact(int64_t{std::llround(d.distinct)}), Fact::real(planned.tables[t].sent / kMega, 1),
-          std::string(sparse::to_string(p.sharding)),
-          p.tier == sparse::Tier::kHost ? "host" : "device"}});
+          std::string(sparse::to_string(p.sharding)), std::string(sparse::to_string(p.tier))}});
   }
   FactTable& reasons = sheet.table("why");
   for (size_t t = 0; t < in.tables.size(); ++t) {
@@ -195,7 +194,9 @@ void add_plan_ranks(CLI::App& command, PlanRanks& a) {
       .add_option("--hbm", a.hbm,
                   "device memory of a rank, such as 80GiB; default: parallel.device_gib")
       ->transform(CLI::AsSizeValue(false));
-  command.add_option("--host", a.host, "host memory of a rank that tables may take; default: none")
+  command
+      .add_option("--host", a.host,
+                  "host memory of a rank that tables may take; default: parallel.host_gib")
       ->transform(CLI::AsSizeValue(false));
   command.add_flag("--simulate", a.simulate,
                    "predict step time and efficiency; --set simulate.network_gb_s=50 and so on");

@@ -60,6 +60,7 @@ void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
 void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+void scatter_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
 void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
 void mix(const Exec& exec, const Tensor& from, const Tensor& to);
 void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire);

@@ -67,10 +67,12 @@ void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::s
 }
 
 void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
-                     int64_t first_column) {
+                     int64_t first_column, [[maybe_unused]] const Stream* stream) {
   SEGUE_ASSERT(to.rank == 2 && row_numbers.elements() == to.size(0), "one number per row");
 #if SEGUE_HAS_CUDA
-  if (to.device.is_cuda()) return cuda::initialize_part(to, init, row_numbers, first_column);
+  if (to.device.is_cuda()) {
+    return cuda::initialize_part(to, init, row_numbers, first_column, stream);
+  }
 #endif
   const int64_t* numbers = row_numbers.span<int64_t>().data();
   dispatch_real(to.dtype, [&](auto zero_value) {

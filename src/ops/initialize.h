@@ -25,9 +25,9 @@ struct RowInit {
 
 /// The same for some rows and columns of a larger whole: row i is row row_numbers[i] (i64, where
 /// the tensor is), columns count from `first_column`. Normal numbers of a GPU may differ from the
-/// CPU's in their last bit.
+/// CPU's in their last bit. Without a stream it is finished on return.
 void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
-                     int64_t first_column);
+                     int64_t first_column, const Stream* stream = nullptr);
 
 /// Rows of a table whose keys are mixed ids (base::splitmix64), which are their row numbers. Where
 /// is_new[i] (u8), row slots[i] (i64) of `weights` gets its initial values and of `state` zeros.

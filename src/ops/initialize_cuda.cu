@@ -140,8 +140,11 @@ const int64_t* numbers_of(const Tensor& t) {
 void initialize(const Tensor& matrix, const RowInit& init) { run(matrix, init, nullptr, 0); }
 
 void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
-                     int64_t first_column) {
-  run(to, init, static_cast<const int64_t*>(row_numbers.data), first_column);
+                     int64_t first_column, const Stream* stream) {
+  const auto* numbers = static_cast<const int64_t*>(row_numbers.data);
+  if (stream == nullptr) return run(to, init, numbers, first_column);
+  launch(to, init, {.count = to.size(0), .numbers = numbers}, first_column,
+         static_cast<cudaStream_t>(stream->handle()));
 }
 
 void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,

@@ -9,7 +9,7 @@ namespace segue::ops::cuda {
 /// Finished on return.
 void initialize(const Tensor& matrix, const RowInit& init);
 void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
-                     int64_t first_column);
+                     int64_t first_column, const Stream* stream);
 void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
                          const Tensor& slots, const Tensor& is_new, const Tensor& weights,
                          const Tensor& state);

@@ -10,6 +10,9 @@ namespace segue::ops {
 /// between float and double. Any rank-2 strides with unit columns.
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
 
+/// to[index[i]] = from[i] for i64 `index` [n] without duplicates or -1. Types are the same.
+void scatter_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+
 /// to[i] = from[index[i]]: i32 or i64 by i32 `index`, which has no -1.
 void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
 /// to[i] = base::splitmix64(from[i]): i64.

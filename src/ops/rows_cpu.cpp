@@ -78,6 +78,27 @@ void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, cons
   });
 }
 
+void scatter_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
+  SEGUE_ASSERT(from.rank == 2 && to.rank == 2 && from.dtype == to.dtype,
+               "scatter_rows: rows are matrices of one type");
+  SEGUE_ASSERT(from.size(0) == index.size(0) && to.size(1) == from.size(1),
+               "scatter_rows: shapes differ");
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::scatter_rows(exec, from, index, to);
+  }
+  require_cpu(exec, "scatter_rows");
+  dispatch_real(from.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    const int64_t* rows = index.ptr<int64_t>();
+    for_rows(from.size(0), from.size(1), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        check_row("scatter_rows", i, rows[i], to.size(0));
+        std::copy_n(from.row<T>(i), from.size(1), to.row<T>(rows[i]));
+      }
+    });
+  });
+}
+
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
                  double scale, [[maybe_unused]] const SortedIndex& sorted) {
   if constexpr (kHasCuda) {

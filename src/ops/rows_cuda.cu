@@ -186,11 +186,51 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// Rows of `words` words each; a warp per row.
+template <class Word>
+__global__ void __launch_bounds__(kThreads)
+    scatter_kernel(const Word* from, int64_t from_stride, const int64_t* index, int64_t rows,
+                   int words, Word* to, int64_t to_stride, int64_t to_rows) {
+  const int64_t warps = static_cast<int64_t>(gridDim.x) * kWarpsPerBlock;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
+       i < rows; i += warps) {
+    const int64_t row = index[i];
+    require_row(row, to_rows);
+    for (int c = static_cast<int>(threadIdx.x % kWarp); c < words; c += kWarp) {
+      to[row * to_stride + c] = from[i * from_stride + c];
+    }
+  }
+}
+
 unsigned element_blocks(int64_t n) {
   return static_cast<unsigned>(std::min(divide_up(n, kThreads), kMaxBlocks));
 }
 
 }  // namespace
+
+void scatter_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
+  const int64_t rows = from.size(0), columns = from.size(1);
+  if (rows == 0 || columns == 0) return;
+  const auto launch = [&](auto word) {
+    using Word = decltype(word);
+    const auto words = [&](int64_t values) {
+      return values * size_of(from.dtype) / static_cast<int64_t>(sizeof(Word));
+    };
+    scatter_kernel<Word><<<row_blocks(rows, 4 * kMaxBlocks), kThreads, 0, stream_of(exec)>>>(
+        static_cast<const Word*>(from.data), words(from.stride(0)), device_ptr<int64_t>(index),
+        rows, static_cast<int>(words(columns)), static_cast<Word*>(to.data), words(to.stride(0)),
+        to.size(0));
+    check_launch();
+  };
+  const auto whole = [&](const Tensor& t, int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(t.data) % static_cast<uintptr_t>(bytes) == 0 &&
+           t.stride(0) * size_of(t.dtype) % bytes == 0;
+  };
+  const bool vectors = whole(from, sizeof(float4)) && whole(to, sizeof(float4)) &&
+                       columns * size_of(from.dtype) % static_cast<int64_t>(sizeof(float4)) == 0;
+  if (vectors) return launch(float4{});
+  launch(uint32_t{});
+}
 
 void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
   const int64_t n = to.elements();

@@ -45,6 +45,24 @@ TEST_F(GpuRowsTest, GatherCopiesRows) {
   }
 }
 
+TEST_F(GpuRowsTest, ScatterCopiesRows) {
+  for (const int64_t columns : {512, 24, 7, 1}) {
+    expect_equal_to_cpu(
+        [&](ModeBed& bed) -> Outputs {
+          std::vector<int64_t> index;
+          for (int64_t i = 0; i < 300; ++i) index.push_back(i * 7 % 400);
+          const Tensor from = bed.parameter(1, {300, columns});
+          const Tensor to = bed.parameter(2, {400, columns});
+          scatter_rows(bed.exec, from, bed.longs(index), to);
+          const Tensor wide = bed.parameter(3, {400, 2 * columns});
+          scatter_rows(bed.exec, from, bed.longs(index), wide.columns(columns, columns));
+          scatter_rows(bed.exec, from.rows(0, 0), bed.longs({}), to);
+          return {{"whole", false, bed.values(to)}, {"columns", false, bed.values(wide)}};
+        },
+        Precision::kF32);
+  }
+}
+
 /// Few and many destinations, all items on one, lengths around those of the chunks.
 TEST_F(GpuRowsTest, SegmentSum) {
   struct Sum {

@@ -47,6 +47,22 @@ TEST(RowsTest, GatherTakesWideIndicesAndStridedViews) {
   EXPECT_EQ(to.row<float>(0)[5], 0.f);
 }
 
+TEST(RowsTest, ScatterPutsRowsInTheirPlaces) {
+  TestBed bed;
+  const Tensor from = bed.random(1, {3, 4});
+  const Tensor to = bed.zeros(DType::kF32, {5, 6});
+  const Tensor index = bed.zeros(DType::kI64, {3});
+  for (int64_t i = 0; i < 3; ++i) index.ptr<int64_t>()[i] = 4 - 2 * i;
+  scatter_rows(bed.exec, from, index, to.columns(1, 4));
+  for (int64_t c = 0; c < 4; ++c) {
+    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(to.row<float>(4 - 2 * i)[1 + c], from.row<float>(i)[c]);
+    EXPECT_EQ(to.row<float>(1)[1 + c], 0.f);
+  }
+  EXPECT_EQ(to.row<float>(4)[0], 0.f);
+  index.ptr<int64_t>()[0] = 5;
+  EXPECT_THROW(scatter_rows(bed.exec, from, index, to.columns(1, 4)), Error);
+}
+
 TEST(RowsTest, ConvertChangesTheTypeAlone) {
   TestBed bed;
   const Tensor from = bed.random(1, {4, 6});

@@ -168,7 +168,8 @@ void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor
   if (batch_sorted.place) ops::take(exec, rows, batch_sorted.place, slots);
 }
 
-void DynamicTable::release(std::span<const int64_t> /*slots*/, const Stream* last_use) {
+void DynamicTable::release(std::span<const int64_t> /*slots*/, Mode /*mode*/,
+                           const Stream* last_use) {
   if (last_use != nullptr) updated_.record(*last_use);
 }
 
@@ -281,14 +282,17 @@ std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
     if (shape) saved.read(name, DType::kI64, 0, rows, values.data());
     return values;
   };
-  // A static table has no keys: its rows are the ids.
+  // A static table has no keys: its rows, all or those that were touched, are the ids.
   const int64_t rows = saved.shape("weight").value().front();
   const bool was_static = !saved.shape("key");
   std::vector<int64_t> keys = read("key", 1), stamps = read("stamp", kStamps);
   const std::vector<int64_t> candidates = read("candidate", kCandidate);
   if (was_static) {
-    std::vector<int64_t> ids(static_cast<size_t>(rows));
-    std::iota(ids.begin(), ids.end(), int64_t{0});
+    std::vector<int64_t> ids = read("row", 1);
+    if (!saved.shape("row")) {
+      ids.resize(static_cast<size_t>(rows));
+      std::iota(ids.begin(), ids.end(), int64_t{0});
+    }
     std::ranges::transform(ids, std::back_inserter(keys), key_of_id);
     stamps.assign(ids.size() * kStamps, 0);
   }
@@ -413,6 +417,7 @@ void DynamicTable::load_totals(const SavedArrays& saved) {
 
 std::optional<TableStats> DynamicTable::stats() const {
   TableStats s = before_;
+  s.dynamic = true;
   if (index_ == nullptr) return s;
   const HashIndex::Counts c = index_->counts();
   s.rows = c.rows;

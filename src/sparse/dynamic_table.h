@@ -32,7 +32,7 @@ class DynamicTable final : public Table {
   void fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
                     const Tensor& rows) const override;
   Resident resident() const override;
-  void release(std::span<const int64_t> slots, const Stream* last_use) override;
+  void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use) override;
   /// "weight", "state", "key" and "stamp" of the rows in the order of keys; "candidate": keys that
   /// wait; "buckets" of the index's shards; "clock" and "totals": what was counted. What a static
   /// table has saved can be loaded, too.

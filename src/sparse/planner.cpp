@@ -35,13 +35,14 @@ class Planner {
     for (const PlannerInput::Fixed& f : in_.fixed) fixed_ += f.bytes;
     choices_.resize(in_.tables.size());
     for (size_t t = 0; t < choices_.size(); ++t) {
-      choices_[t].tier = in_.tables[t].placement == TierChoice::kHost ? Tier::kHost : Tier::kDevice;
+      choices_[t].tier = tier_of(in_.tables[t].placement);
     }
   }
 
   PlannedTables run() {
     settle();
     while (!out_.fits() && spill()) settle();
+    share_caches();
     out_.plan.ranks = in_.ranks;
     for (size_t t = 0; t < choices_.size(); ++t) out_.plan.tables[t].reason = reason(t);
     if (!out_.fits()) advise();
@@ -54,9 +55,23 @@ class Planner {
   struct Choice {
     Sharding sharding = Sharding::kRow;
     Tier tier = Tier::kDevice;
-    bool spilled = false;  // to the host, for want of device memory
+    bool spilled = false;    // for want of device memory
+    int64_t cache_rows = 0;  // of each owner; 0: as few as possible
     Cause cause = Cause::kTraffic;
   };
+
+  static Tier tier_of(TierChoice choice) {
+    switch (choice) {
+      case TierChoice::kHost:
+        return Tier::kHost;
+      case TierChoice::kCached:
+        return Tier::kCached;
+      case TierChoice::kFile:
+        return Tier::kFile;
+      default:
+        return Tier::kDevice;
+    }
+  }
 
   // ---- what a table takes ----
 
@@ -138,6 +153,7 @@ class Planner {
       p.sharding = choices_[t].sharding;
       p.tier = choices_[t].tier;
       p.ranks = owners(t, p.sharding);
+      p.cache_rows = cache_rows(t, p);
       add_memory(in_, t, p, out_);
       add_exchange(in_, t, p, out_);
     }
@@ -146,8 +162,59 @@ class Planner {
       if (in_.device_bytes > 0) {
         out_.missing_device = std::max(out_.missing_device, r.device() - in_.device_bytes);
       }
-      out_.missing_host = std::max(out_.missing_host, r.host - in_.host_bytes);
+      if (in_.host_bytes > 0) {
+        out_.missing_host = std::max(out_.missing_host, r.host - in_.host_bytes);
+      }
     }
+  }
+
+  // ---- caches ----
+
+  int64_t least_rows(size_t t, const TablePlacement& p) const {
+    return least_cache_rows(in_, t, p.sharding, std::ssize(p.ranks));
+  }
+  /// Of each owner.
+  int64_t cache_rows(size_t t, const TablePlacement& p) const {
+    if (p.tier == Tier::kDevice) return 0;
+    const int64_t least = least_rows(t, p);
+    if (in_.tables[t].cache_share == 0) return std::max(least, choices_[t].cache_rows);
+    const LocalShard shard = local_shard(p, in_.tables[t].rows, in_.tables[t].dim, p.ranks.front());
+    return std::max<int64_t>(
+        1, std::llround(in_.tables[t].cache_share * static_cast<double>(shard.rows())));
+  }
+
+  /// The memory that is left goes to the caches that may grow, to each what its traffic is of
+  /// theirs. Where nobody knows how much there is, they hold a tenth of their tables.
+  void share_caches() {
+    constexpr double kShareOfLeft = 0.8, kShareOfRows = 0.1;
+    std::vector<size_t> caches;
+    double traffic = 0;
+    for (size_t t = 0; t < choices_.size(); ++t) {
+      const bool grows = choices_[t].tier == Tier::kCached || choices_[t].tier == Tier::kFile;
+      if (!grows || in_.tables[t].cache_share > 0) continue;
+      caches.push_back(t);
+      traffic += traffic_of(t);
+    }
+    if (caches.empty()) return;
+    double left = 0;
+    if (in_.device_bytes > 0) {
+      left = kShareOfLeft *
+             (in_.device_bytes - out_.ranks[static_cast<size_t>(out_.fullest())].device());
+    }
+    for (const size_t t : caches) {
+      const TablePlacement& p = out_.plan.tables[t];
+      const LocalShard shard =
+          local_shard(p, in_.tables[t].rows, in_.tables[t].dim, p.ranks.front());
+      const double owners = static_cast<double>(p.ranks.size());
+      const auto rows = static_cast<double>(shard.rows());
+      const double row_bytes = bytes_of(t) / owners / std::max(1.0, rows);
+      const double more = in_.device_bytes > 0
+                              ? left * (traffic > 0 ? traffic_of(t) / traffic : 1) / row_bytes
+                              : kShareOfRows * rows;
+      choices_[t].cache_rows = std::llround(
+          std::min(rows, static_cast<double>(least_rows(t, p)) + std::max(0.0, std::floor(more))));
+    }
+    place();
   }
 
   // ---- how it is shared ----
@@ -173,7 +240,7 @@ class Planner {
         c.sharding = Sharding::kTable;
       } else if (tiny && c.tier == Tier::kDevice && !in_.tables[t].dynamic) {
         c.sharding = Sharding::kReplicated;
-      } else if (c.tier == Tier::kHost || bytes_of(t) > room * in_.ranks_per_machine) {
+      } else if (c.tier != Tier::kDevice || bytes_of(t) > room * in_.ranks_per_machine) {
         c.sharding = Sharding::kRow;
       } else {
         const bool whole = light && c.cause != Cause::kSize;
@@ -250,21 +317,28 @@ class Planner {
     return false;
   }
 
-  /// Sends the table whose rows are needed least per byte to host memory, if it has room.
+  /// Sends the table whose rows are needed least per byte to host memory, if it has room, or into
+  /// a file.
   bool spill() {
-    if (in_.host_bytes <= 0 || out_.missing_device <= 0) return false;
+    if (out_.missing_device <= 0) return false;
+    double host = 0;
+    for (const RankLoad& r : out_.ranks) host = std::max(host, r.host);
+    const auto fits_host = [&](size_t t) {
+      return host + bytes_of(t) / in_.ranks <= in_.host_bytes;
+    };
     size_t coldest = in_.tables.size();
     const auto heat = [this](size_t t) { return traffic_of(t) / bytes_of(t); };
     for (size_t t = 0; t < in_.tables.size(); ++t) {
-      if (in_.tables[t].placement != TierChoice::kAuto || choices_[t].tier == Tier::kHost) continue;
-      if (in_.tables[t].sharding == Sharding::kReplicated) continue;
-      double host = 0;
-      for (const RankLoad& r : out_.ranks) host = std::max(host, r.host);
-      if (host + bytes_of(t) / in_.ranks > in_.host_bytes) continue;
+      const TableDemand& d = in_.tables[t];
+      if (d.placement != TierChoice::kAuto || choices_[t].tier != Tier::kDevice) continue;
+      if (d.sharding == Sharding::kReplicated || d.dynamic) continue;
+      if (!fits_host(t) && !in_.files) continue;
+      // Of a table that batches use all the time nothing would be saved.
+      if (least_cache_rows(in_, t, Sharding::kRow, in_.ranks) >= d.rows / in_.ranks) continue;
       if (coldest == in_.tables.size() || heat(t) < heat(coldest)) coldest = t;
     }
     if (coldest == in_.tables.size()) return false;
-    choices_[coldest].tier = Tier::kHost;
+    choices_[coldest].tier = fits_host(coldest) ? Tier::kCached : Tier::kFile;
     choices_[coldest].spilled = true;
     return true;
   }
@@ -319,12 +393,16 @@ class Planner {
 
   std::string reason(size_t t) const {
     std::string text = how(t) + ": " + why(t);
-    if (choices_[t].spilled) {
-      text +=
-          "; in host memory, because device memory does not hold all tables and this one's rows "
-          "are needed least";
-    } else if (choices_[t].tier == Tier::kHost) {
-      text += "; in host memory as the config asks";
+    const TablePlacement& p = out_.plan.tables[t];
+    if (p.tier != Tier::kDevice) {
+      const bool file = p.tier == Tier::kFile;
+      text += fmt::format("; in {} behind a cache of {} rows per owner, {}",
+                          file ? "a file" : "host memory", p.cache_rows,
+                          !choices_[t].spilled
+                              ? "as the config asks"
+                              : fmt::format("because {} memory does not hold all tables and this "
+                                            "one's rows are needed least",
+                                            file ? "device and host" : "device"));
     }
     if (in_.tables[t].dynamic) {
       text += fmt::format("; grows to {} rows at most, which is what is planned for",
@@ -420,17 +498,12 @@ class Planner {
                        in_.ranks, in_.ranks_per_machine));
     }
     for (const TableDemand& d : in_.tables) {
-      if (d.placement == TierChoice::kHost && in_.host_bytes <= 0) {
+      const bool elsewhere = tier_of(d.placement) != Tier::kDevice;
+      if (elsewhere && (d.sharding == Sharding::kReplicated || d.dynamic)) {
         fail(ErrorCode::kConfig,
-             fmt::format("table `{}` asks for host memory, but none is given: say how much a rank "
-                         "has (--host), or set its placement to \"device\" or \"auto\"",
-                         d.name));
-      }
-      if (d.placement == TierChoice::kHost && d.sharding == Sharding::kReplicated) {
-        fail(ErrorCode::kConfig,
-             fmt::format("table `{}` asks for copies in host memory; replicated tables lie on the "
-                         "device",
-                         d.name));
+             fmt::format("table `{}` asks for a place outside of device memory, where {} tables "
+                         "cannot lie",
+                         d.name, d.dynamic ? "dynamic" : "replicated"));
       }
     }
   }
@@ -476,11 +549,17 @@ std::string_view to_string(Sharding sharding) {
   return kNames[static_cast<size_t>(sharding)];
 }
 
+std::string_view to_string(Tier tier) {
+  constexpr std::string_view kNames[] = {"device", "host", "cached", "file"};
+  return kNames[static_cast<size_t>(tier)];
+}
+
 std::string to_text(const ShardPlan& plan) {
   std::string text = fmt::format("{} ranks", plan.ranks);
   for (const TablePlacement& p : plan.tables) {
-    text += fmt::format("; {}{} {}", to_string(p.sharding), p.tier == Tier::kHost ? " host" : "",
-                        fmt::join(p.ranks, ","));
+    text += fmt::format("; {} ", to_string(p.sharding));
+    if (p.tier != Tier::kDevice) text += fmt::format("{} {} ", to_string(p.tier), p.cache_rows);
+    text += fmt::format("{}", fmt::join(p.ranks, ","));
   }
   return text;
 }

@@ -19,9 +19,10 @@ struct TableDemand {
   ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;
   Sharding sharding = Sharding::kAuto;
   TierChoice placement = TierChoice::kAuto;
-  bool dynamic = false;  // `rows` are the most that it will have
-  double lookups = 0;    // ids of one rank's batch
-  double distinct = 0;   // different ones among them: these travel
+  double cache_share = 0;  // of its rows, where it does not lie on the device; 0: as planned
+  bool dynamic = false;    // `rows` are the most that it will have
+  double lookups = 0;      // ids of one rank's batch
+  double distinct = 0;     // different ones among them: these travel
 };
 
 struct PlannerInput {
@@ -32,7 +33,8 @@ struct PlannerInput {
   int ranks = 1;
   int ranks_per_machine = 8;  // ranks 0 ... m - 1 share a machine, and so on
   double device_bytes = 0;    // of one rank; 0: not known, everything fits
-  double host_bytes = 0;      // of one rank; 0: tables may not lie in host memory
+  double host_bytes = 0;      // of one rank; 0: only tables that ask for it lie in host memory
+  bool files = false;         // what fits neither may lie in files
 
   /// What every rank's device holds beside tables.
   struct Fixed {
@@ -45,11 +47,12 @@ struct PlannerInput {
 
 /// One rank's memory and traffic.
 struct RankLoad {
-  double tables = 0, optimizer = 0;  // on the device
+  double tables = 0, optimizer = 0;  // on the device, caches included
   double exchange = 0;               // room for rows and gradients on their way, on the device
   double requests = 0;               // which rows they are, on the device
   double fixed = 0;
-  double host = 0;                // tables and their optimizer state in host memory
+  double host = 0;                // tables and their optimizer state in host memory, once touched
+  double file = 0;                // the same in files
   double sent = 0, received = 0;  // bytes of one step
 
   double device() const { return tables + optimizer + exchange + requests + fixed; }
@@ -78,13 +81,15 @@ struct PlannedTables {
 /// Copies of tiny tables everywhere; the rest whole on one rank each as long as that loads no rank
 /// more than others, in bytes or traffic; rows split over a machine or all ranks otherwise.
 /// What the tables ask for is obeyed. Every auto table is split over all ranks before a plan is
-/// called too big. Error(kConfig): contradictions such as host memory that there is none of.
+/// called too big; then those whose rows are needed least per byte go to host memory, or to files,
+/// and caches share the device memory that is left. Error(kConfig): contradictions.
 PlannedTables plan_tables(const PlannerInput& input);
 
 /// Different ids among `lookups` draws by Zipf's law over `rows` ids (exponent 0: all alike).
 double expected_distinct(double lookups, int64_t rows, double exponent);
 
 std::string_view to_string(Sharding sharding);
+std::string_view to_string(Tier tier);
 
 /// Where every table lies as one line without reasons, for ranks to compare: equal plans have equal
 /// texts.

@@ -1,5 +1,8 @@
 #include "sparse/planner_loads.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace segue::sparse {
 namespace {
 
@@ -8,6 +11,8 @@ constexpr double kIdBytes = 8;
 constexpr double kRequestBytes = 8 + 8 + 4;
 // Who asks whom for how many rows is known on average only.
 constexpr double kExchangeMargin = 2;
+// One that is computed, the next, and one of an evaluation between them.
+constexpr double kBatchesInCache = 3;
 
 double index_bytes(const TableDemand& d, int64_t rows) {
   return d.dynamic ? static_cast<double>(rows * kIndexBytesPerRow) : 0;
@@ -32,6 +37,16 @@ double table_traffic(const PlannerInput& input, size_t table) {
                        row_bytes(d, input.backward_wire_bytes));
 }
 
+int64_t least_cache_rows(const PlannerInput& input, size_t table, Sharding sharding,
+                         int64_t owners) {
+  const TableDemand& d = input.tables[table];
+  const bool by_rows = sharding == Sharding::kRow || sharding == Sharding::kTableRow;
+  const double parts = by_rows ? static_cast<double>(owners) : 1;
+  const double asked = kBatchesInCache * d.distinct * input.ranks / parts;
+  const double rows = std::ceil(static_cast<double>(d.rows) / parts);
+  return std::max<int64_t>(1, std::llround(std::min(std::ceil(asked), rows)));
+}
+
 void add_memory(const PlannerInput& input, size_t table, const TablePlacement& placement,
                 PlannedTables& loads) {
   const TableDemand& d = input.tables[table];
@@ -44,11 +59,14 @@ void add_memory(const PlannerInput& input, size_t table, const TablePlacement& p
     const double state =
         column_bytes * static_cast<double>(ops::row_state_size(d.optimizer, columns));
     RankLoad& load = loads.ranks[static_cast<size_t>(r)];
-    if (placement.tier == Tier::kHost) {
+    const double cached = static_cast<double>(std::min(placement.cache_rows, shard.rows())) /
+                          static_cast<double>(std::max<int64_t>(1, shard.rows()));
+    const double on_device = placement.tier == Tier::kDevice ? 1 : cached;
+    load.tables += on_device * weights;
+    load.optimizer += on_device * state;
+    if (placement.tier == Tier::kFile) load.file += weights + state;
+    if (placement.tier == Tier::kHost || placement.tier == Tier::kCached) {
       load.host += weights + state;
-    } else {
-      load.tables += weights;
-      load.optimizer += state;
     }
     loads.tables[table].bytes += weights + state;
   }

@@ -12,6 +12,10 @@ double table_bytes(const PlannerInput& input, size_t table);
 /// Ids, rows and gradients of one rank's batch when all of them travel.
 double table_traffic(const PlannerInput& input, size_t table);
 
+/// Rows in an owner's cache that batches in flight may need at once.
+int64_t least_cache_rows(const PlannerInput& input, size_t table, Sharding sharding,
+                         int64_t owners);
+
 /// Adds a table that lies as `placement` says to the loads of its owners.
 void add_memory(const PlannerInput& input, size_t table, const TablePlacement& placement,
                 PlannedTables& loads);

@@ -84,7 +84,7 @@ void expect_sums(const PlannerInput& in, const PlannedTables& planned) {
   for (const PlannerInput::Fixed& f : in.fixed) fixed += f.bytes;
   for (int r = 0; r < in.ranks; ++r) {
     const RankLoad& load = planned.ranks[static_cast<size_t>(r)];
-    double tables = 0, optimizer = 0, host = 0;
+    double tables = 0, optimizer = 0, host = 0, file = 0;
     for (size_t t = 0; t < in.tables.size(); ++t) {
       const TablePlacement& p = planned.plan.tables[t];
       const LocalShard s = local_shard(p, in.tables[t].rows, in.tables[t].dim, r);
@@ -93,24 +93,27 @@ void expect_sums(const PlannerInput& in, const PlannedTables& planned) {
       const auto weights = static_cast<double>(s.rows() * width * in.value_bytes);
       const auto state = static_cast<double>(
           s.rows() * ops::row_state_size(in.tables[t].optimizer, width) * in.value_bytes);
-      if (p.tier == Tier::kHost) {
-        host += weights + state;
-      } else {
-        tables += weights;
-        optimizer += state;
-      }
+      const double share = p.tier == Tier::kDevice
+                               ? 1
+                               : static_cast<double>(p.cache_rows) / static_cast<double>(s.rows());
+      tables += share * weights;
+      optimizer += share * state;
+      (p.tier == Tier::kFile ? file : host) += p.tier == Tier::kDevice ? 0 : weights + state;
+      by_rank += weights + state;
     }
-    EXPECT_EQ(load.tables, tables);
-    EXPECT_EQ(load.optimizer, optimizer);
+    EXPECT_NEAR(load.tables, tables, 1e-9 * tables);
+    EXPECT_NEAR(load.optimizer, optimizer, 1e-9 * optimizer);
     EXPECT_EQ(load.host, host);
+    EXPECT_EQ(load.file, file);
     EXPECT_EQ(load.fixed, fixed);
     EXPECT_GE(load.sent, -1e-6);
-    by_rank += tables + optimizer + host;
     sent += load.sent;
     received += load.received;
     if (planned.fits() && in.device_bytes > 0) {
       EXPECT_LE(load.device(), in.device_bytes);
-      EXPECT_LE(load.host, in.host_bytes);
+      if (in.host_bytes > 0) {
+        EXPECT_LE(load.host, in.host_bytes);
+      }
     }
   }
   for (const TableLoad& t : planned.tables) {
@@ -151,6 +154,7 @@ PlannerInput random_input(std::mt19937_64& random) {
   in.fixed = {{Purpose::kActivation, static_cast<double>(random() % 100'000'000), "use less"}};
   in.device_bytes = static_cast<double>(random() % 4 == 0 ? 0 : 1 + random() % 2'000'000'000);
   if (random() % 3 == 0) in.host_bytes = static_cast<double>(random() % 1'000'000'000);
+  in.files = random() % 5 == 0;
   return in;
 }
 
@@ -181,6 +185,7 @@ TEST(PlannerTest, FitsWhenRowsEverywhereFit) {
   for (int trial = 0; trial < 300; ++trial) {
     PlannerInput in = random_input(random);
     in.host_bytes = 0;
+    in.files = false;
     for (TableDemand& d : in.tables) d.sharding = Sharding::kRow;
     if (!plan_tables(in).fits()) continue;
     ++fitting;
@@ -277,26 +282,64 @@ TEST(PlannerTest, ColdTablesGoToTheHost) {
   in.host_bytes = 200 * kGib;
   const PlannedTables planned = plan_tables(in);
   ASSERT_TRUE(planned.fits());
-  EXPECT_EQ(planned.plan.tables[4].tier, Tier::kHost) << "largest, and one id a sample";
+  EXPECT_EQ(planned.plan.tables[4].tier, Tier::kCached) << "largest, and one id a sample";
   EXPECT_EQ(planned.plan.tables[0].tier, Tier::kDevice) << "every event looks it up";
-  EXPECT_TRUE(contains(planned.plan.tables[4].reason, "in host memory, because"));
+  EXPECT_TRUE(contains(planned.plan.tables[4].reason, "in host memory behind a cache of"));
+  EXPECT_TRUE(contains(planned.plan.tables[4].reason, "because device memory does not hold"));
+  EXPECT_GE(planned.plan.tables[4].cache_rows, 3 * 1024) << "room for the batches in flight";
+  EXPECT_EQ(planned.plan.tables[0].cache_rows, 0);
   expect_sums(in, planned);
 
   in.tables[4].placement = TierChoice::kDevice;
   EXPECT_EQ(plan_tables(in).plan.tables[4].tier, Tier::kDevice);
   in.tables[0].placement = TierChoice::kHost;
-  EXPECT_EQ(plan_tables(in).plan.tables[0].tier, Tier::kHost);
-  in.host_bytes = 0;
-  EXPECT_TRUE(
-      contains(base::error_of([&] { plan_tables(in); })->what(), "`item_id` asks for host"));
+  const PlannedTables asked = plan_tables(in);
+  EXPECT_EQ(asked.plan.tables[0].tier, Tier::kHost);
+  EXPECT_EQ(asked.plan.tables[0].cache_rows, 3 * 300'000);
+  EXPECT_TRUE(contains(asked.plan.tables[0].reason, "as the config asks"));
+  in.tables[0].sharding = Sharding::kReplicated;
+  EXPECT_EQ(base::error_of([&] { plan_tables(in); })->code(), ErrorCode::kConfig);
+}
+
+TEST(PlannerTest, WhatFitsNeitherMemoryGoesToFiles) {
+  PlannerInput in = benchmark(1, 80);
+  in.host_bytes = 100 * kGib;
+  EXPECT_FALSE(plan_tables(in).fits());
+  in.files = true;
+  const PlannedTables planned = plan_tables(in);
+  ASSERT_TRUE(planned.fits());
+  EXPECT_EQ(planned.plan.tables[4].tier, Tier::kFile) << "191 GiB";
+  EXPECT_TRUE(contains(planned.plan.tables[4].reason, "device and host memory"));
+  EXPECT_EQ(planned.plan.tables[0].tier, Tier::kDevice);
+  EXPECT_TRUE(std::ranges::any_of(planned.plan.tables,
+                                  [](const TablePlacement& p) { return p.tier == Tier::kCached; }));
+  EXPECT_LE(planned.ranks[0].host, in.host_bytes);
+  expect_sums(in, planned);
+}
+
+TEST(PlannerTest, CachesShareWhatMemoryIsLeft) {
+  PlannerInput in = benchmark(1, 80);
+  in.host_bytes = 600 * kGib;
+  const PlannedTables planned = plan_tables(in);
+  ASSERT_TRUE(planned.fits());
+  EXPECT_GT(planned.ranks[0].device(), 0.75 * in.device_bytes);
+  EXPECT_LE(planned.ranks[0].device(), in.device_bytes);
+  // A share that was asked for is obeyed.
+  in.tables[4].placement = TierChoice::kCached;
+  in.tables[4].cache_share = 0.01;
+  EXPECT_EQ(plan_tables(in).plan.tables[4].cache_rows, 1'000'000);
+  // Nobody knows how much there is: a tenth.
+  in = benchmark(1, 0);
+  in.tables[4].placement = TierChoice::kCached;
+  EXPECT_EQ(plan_tables(in).plan.tables[4].cache_rows, 10'000'000 + 3 * 1024);
 }
 
 TEST(PlannerTest, EqualPlansHaveEqualTexts) {
   ShardPlan plan;
   plan.ranks = 4;
   plan.tables.resize(2);
-  plan.tables[1] = {Sharding::kRow, Tier::kHost, {0, 1, 2, 3}, "because"};
-  EXPECT_EQ(to_text(plan), "4 ranks; table 0; row host 0,1,2,3");
+  plan.tables[1] = {Sharding::kRow, Tier::kHost, {0, 1, 2, 3}, "because", 5};
+  EXPECT_EQ(to_text(plan), "4 ranks; table 0; row host 5 0,1,2,3");
   EXPECT_EQ(to_text(plan_tables(benchmark(8, 139)).plan),
             to_text(plan_tables(benchmark(8, 139)).plan));
 }

@@ -13,8 +13,9 @@ namespace segue::sparse {
 /// machine), kRow over all; kReplicated keeps a copy everywhere.
 enum class Sharding { kAuto, kTable, kRow, kColumn, kTableRow, kReplicated };
 
-/// Where the rows lie. Only planned so far: tables in host memory cannot be trained yet.
-enum class Tier { kDevice, kHost };
+/// Where the rows lie: in device memory; in host memory or in a file behind a cache in device
+/// memory. kHost has the smallest such cache, room for the batches in flight.
+enum class Tier { kDevice, kHost, kCached, kFile };
 
 /// Rows in `parts` parts: every `parts` consecutive rows go to different parts, rotated by a hash
 /// of the group. So neither popular ids that lie together nor ids with a common stride load one
@@ -50,7 +51,8 @@ struct TablePlacement {
   Sharding sharding = Sharding::kTable;
   Tier tier = Tier::kDevice;
   std::vector<int> ranks{0};
-  std::string reason;  // one sentence, for people
+  std::string reason;      // one sentence, for people
+  int64_t cache_rows = 0;  // of each owner, where it is not on the device; 0: as the config says
 
   /// Of a rank among the owners; their number if it is none of them.
   int64_t place_of(int rank) const { return std::ranges::find(ranks, rank) - ranks.begin(); }

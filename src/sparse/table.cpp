@@ -9,6 +9,7 @@
 #include "base/config_checks.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "sparse/cached_table.h"
 #include "sparse/dynamic_table.h"
 #include "sparse/static_table.h"
 
@@ -37,7 +38,15 @@ void describe(base::ConfigVisitor& v, TableConfig& c) {
   v.choice("sharding", c.sharding, {"auto", "table", "row", "column", "table_row", "replicated"},
            "how ranks share it: as planned, whole on one, rows or columns split over all, rows "
            "within one machine, a copy each");
-  v.choice("placement", c.placement, {"auto", "device", "host"}, "which memory its rows lie in");
+  v.choice(
+      "placement", c.placement, {"auto", "device", "host", "cached", "file"},
+      "where its rows lie: as planned, in device memory, in host memory with room on the device "
+      "for batches in flight, the same behind a larger cache, or in a file behind a cache");
+  v.field("cache_share", c.cache_share,
+          "not on the device: share of its rows that the cache holds; 0: as planned");
+  v.choice(
+      "cache_policy", c.cache_policy, {"lru", "lfu"},
+      "not on the device: the cache forgets what was used longest ago, or least often of late");
   v.field("dim", c.dim, "width of its rows; 0: sparse.dim");
   v.choice("optimizer", c.optimizer, {"default", "rowwise_adagrad", "adagrad", "sgd", "adam"},
            "how its rows are updated; default: sparse.optimizer");
@@ -75,6 +84,9 @@ void check_dynamic(const TableConfig& c) {
   }
   if (c.ttl_seconds < 0) {
     refuse(fmt::format("`ttl_seconds` must be 0 (for none) or more, not {}", c.ttl_seconds));
+  }
+  if (c.placement != TierChoice::kAuto && c.placement != TierChoice::kDevice) {
+    refuse("is dynamic, and dynamic tables lie on the device; set `placement` to \"device\"");
   }
   if (c.sharding == Sharding::kColumn || c.sharding == Sharding::kReplicated) {
     refuse(
@@ -117,6 +129,19 @@ void TableConfig::validate(int64_t default_dim) const {
                               most_rows, rows));
     }
   }
+  if (!(cache_share >= 0 && cache_share <= 1)) {
+    fail_config(
+        fmt::format("table `{}`: `cache_share` must be between 0 (for as planned) and 1, "
+                    "not {}",
+                    name, cache_share));
+  }
+  if (sharding == Sharding::kReplicated && placement != TierChoice::kAuto &&
+      placement != TierChoice::kDevice) {
+    fail_config(
+        fmt::format("table `{}` asks for copies outside of device memory; replicated "
+                    "tables lie on the device",
+                    name));
+  }
   if (!(init_bound >= 0) || !std::isfinite(init_bound)) {
     fail_config(
         fmt::format("table `{}`: `init_bound` must be 0 (for 1 / sqrt(rows)) or more, not {}", name,
@@ -143,16 +168,16 @@ void Table::resolve(const Exec& /*exec*/, const KeyBatch& /*batch*/, const Tenso
 void Table::fill_missing(const Exec& /*exec*/, const Tensor& /*keys*/, const Tensor& /*slots*/,
                          const Tensor& /*rows*/) const {}
 
-void Table::release(std::span<const int64_t> /*slots*/, const Stream* /*last_use*/) {}
+void Table::release(std::span<const int64_t> /*slots*/, Mode /*mode*/, const Stream* /*last_use*/) {
+}
 
 std::unique_ptr<Table> make_table(TableSpec spec) {
-  if (spec.placement.tier == Tier::kHost) {
-    fail(ErrorCode::kUnsupported,
-         fmt::format("table `{}` is planned into host memory, which training cannot use yet. Use "
-                     "more ranks, fewer rows, a smaller dim, or more device memory per rank",
-                     spec.config.name));
+  const bool on_device = spec.placement.tier == Tier::kDevice;
+  if (spec.config.dynamic()) {
+    SEGUE_ASSERT(on_device, "dynamic tables lie on the device");
+    return std::make_unique<DynamicTable>(std::move(spec));
   }
-  if (spec.config.dynamic()) return std::make_unique<DynamicTable>(std::move(spec));
+  if (!on_device) return std::make_unique<CachedTable>(std::move(spec));
   return std::make_unique<StaticTable>(std::move(spec));
 }
 

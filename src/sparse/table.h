@@ -24,7 +24,10 @@ namespace segue::sparse {
 enum class TableId : int32_t {};
 
 /// What a config asks for; the planner decides what is left to it.
-enum class TierChoice { kAuto, kDevice, kHost };
+enum class TierChoice { kAuto, kDevice, kHost, kCached, kFile };
+
+/// Which rows leave a cache first: those not used for longest, or least often of late.
+enum class CachePolicy { kLru, kLfu };
 
 /// kDefault: that of all tables.
 enum class OptimizerChoice { kDefault, kRowwiseAdagrad, kAdagrad, kSgd, kAdam };
@@ -45,6 +48,8 @@ struct TableConfig {
   double init_bound = 0;  // 0: 1 / sqrt(rows)
   Sharding sharding = Sharding::kAuto;
   TierChoice placement = TierChoice::kAuto;
+  double cache_share = 0;  // of its rows; 0: as planned
+  CachePolicy cache_policy = CachePolicy::kLru;
   int64_t dim = 0;  // 0: that of all tables
   OptimizerChoice optimizer = OptimizerChoice::kDefault;
   InitChoice init = InitChoice::kUniform;
@@ -92,6 +97,7 @@ struct TableSpec {
   Device device;
   DType dtype = DType::kF32;
   uint64_t seed = 0;
+  std::string spill_folder;  // of tables that lie in files
 
   ops::RowInit init() const;
 };
@@ -116,11 +122,23 @@ struct KeyBatch {
   int64_t time = 0;  // latest event time of the batch, seconds
 };
 
-/// What tables of changing size tell about themselves.
+/// What a cache tells about itself; counts and seconds are so far.
+struct CacheStats {
+  int64_t rows = 0, capacity = 0;  // now; without growing
+  int64_t stored = 0;              // rows that have a place in the memory behind it
+  int64_t hits = 0, misses = 0, evicted = 0;
+  int64_t bytes_in = 0, bytes_out = 0;
+  double stage_seconds = 0;  // host time that bringing rows took
+  double stall_seconds = 0;  // part of it: waiting for the device
+};
+
+/// What tables of changing size tell about themselves, and those behind a cache.
 struct TableStats {
+  bool dynamic = false;            // it has the following
   int64_t rows = 0, capacity = 0;  // now; at most
   int64_t candidates = 0;
   int64_t inserted = 0, evicted = 0, expired = 0, refused = 0, growths = 0;  // so far
+  std::optional<CacheStats> cache;
 };
 
 /// One embedding table, or this rank's part of it. It decides who owns a row (ids become keys, keys
@@ -173,14 +191,14 @@ class Table {
   virtual bool stage(std::span<const int64_t> slots, const Stream& copy_stream);
   virtual Resident resident() const = 0;
   /// Nobody reads or updates `slots` for this batch any more once `last_use` has done what it was
-  /// given so far (null: now).
-  virtual void release(std::span<const int64_t> slots, const Stream* last_use);
+  /// given so far; a batch of training may have updated them. Null: it was never used.
+  virtual void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use);
 
   /// The arrays that make up the table, to be saved; or to be filled from a checkpoint, but for
   /// those of no fixed size, after which load() makes what was saved the table.
   virtual std::vector<TableArray> snapshot() = 0;
   virtual void load(const SavedArrays& saved) = 0;
-  /// Absent for tables of fixed size. May wait for the device.
+  /// Absent for tables of fixed size on the device. May wait for the device.
   virtual std::optional<TableStats> stats() const { return std::nullopt; }
 
   virtual int64_t bytes() const = 0;
@@ -191,8 +209,7 @@ class Table {
 
 using MakeTable = std::function<std::unique_ptr<Table>(TableSpec spec)>;
 
-/// The kind that config and placement ask for; Error(kUnsupported) for a tier that cannot be
-/// trained.
+/// The kind that config and placement ask for.
 std::unique_ptr<Table> make_table(TableSpec spec);
 
 }  // namespace segue::sparse

@@ -83,7 +83,7 @@ class GrowingTable final : public Table {
     const int64_t rows = spec().config.rows;
     return {host(resident_, spec().dim), Tensor(nullptr, DType::kF32, Device::cpu(), {rows, 0})};
   }
-  void release(std::span<const int64_t> slots, const Stream* last_use) override {
+  void release(std::span<const int64_t> slots, Mode, const Stream* last_use) override {
     releases += last_use != nullptr ? 1 : 0;
     for (const int64_t slot : slots) {
       if (pinned.erase(slot) > 0) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,10 @@ struct TableArray {
   bool saved_here = true;         // false where another rank saves the same part
   std::string hint;               // what may be behind it when a checkpoint has another shape
   bool any_rows = false;          // of no fixed size: Table::load() reads it
+  std::string unless;             // likewise where the checkpoint has this array of the table
+  /// Row i lies at order[i] in the memory of `value`, whose sizes are those of the array; absent:
+  /// at i. Host memory only.
+  std::span<const int64_t> order = {};
 };
 
 }  // namespace segue::sparse

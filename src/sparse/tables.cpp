@@ -77,7 +77,8 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
                             .rank = rank_,
                             .device = device,
                             .dtype = dtype,
-                            .seed = seed}));
+                            .seed = seed,
+                            .spill_folder = config_.spill_folder}));
   }
   out_of_range_.assign(tables_.size(), 0);
   work_.resize(tables_.size());
@@ -196,7 +197,7 @@ void Tables::release(Ticket& ticket, const Stream& stream) {
 void Tables::give_back(Ticket& ticket, const Stream* last_use) {
   ticket.held = false;
   for (size_t t = 0; t < ticket.parts.size(); ++t) {
-    tables_[t]->release(ticket.slots(static_cast<TableId>(t)), last_use);
+    tables_[t]->release(ticket.slots(static_cast<TableId>(t)), ticket.mode, last_use);
   }
 }
 

@@ -63,6 +63,8 @@ void describe(base::ConfigVisitor& v, TablesConfig& c) {
            "row gradients are rounded as if they had travelled in this type");
   v.field("per_block_state", c.per_block_state,
           "row-wise Adagrad of tables cut by columns: one accumulator per block, as the reference");
+  v.field("spill_folder", c.spill_folder,
+          "local disk for tables of placement = \"file\"; empty: TMPDIR, or /tmp");
 }
 
 TableId TablesConfig::id(std::string_view name, std::string_view looked_up_by) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct TablesConfig {
   /// Row-wise Adagrad of a table cut by columns: every block of columns keeps its own accumulator,
   /// over its own columns, as the reference does; otherwise the result is that of the whole row.
   bool per_block_state = false;
+  std::string spill_folder;  // of tables in files; empty: TMPDIR, or /tmp
 
   int64_t dim_of(const TableConfig& table) const { return table.dim > 0 ? table.dim : dim; }
   ops::RowOptimizer optimizer_of(const TableConfig& table) const;

@@ -352,14 +352,5 @@ TEST(TablesRanksTest, AHotIdDoesNotAddTraffic) {
             1.2 * static_cast<double>(*std::ranges::min_element(hot)));
 }
 
-TEST(TablesRanksTest, HostTablesAreRefused) {
-  ShardPlan plan = ShardPlan::single(2);
-  plan.tables[1].tier = Tier::kHost;
-  const std::string message = test::message_of(ErrorCode::kUnsupported, [&] {
-    const Tables tables(test::two_tables(), plan, {}, Device::cpu(), DType::kF32, 1);
-  });
-  EXPECT_NE(message.find("artist"), std::string::npos) << message;
-}
-
 }  // namespace
 }  // namespace segue::sparse

@@ -87,12 +87,16 @@ void describe(base::ConfigVisitor& v, ParallelConfig& c) {
       "pipeline", c.pipeline, {"auto", "on", "off"},
       "prepare the next batch (loading, balancing, ids) while one is trained; auto: with a GPU");
   v.field("device_gib", c.device_gib,
-          "memory of one rank that tables are planned into; 0: not limited");
+          "device memory of one rank that tables are planned into; 0: what a GPU has");
+  v.field("host_gib", c.host_gib,
+          "host memory of one rank that tables without room on its device may take; 0: what is "
+          "available");
 }
 
 void ParallelConfig::validate() const {
   require_at_least("parallel.tensor_parallel", tensor_parallel, 1);
   require_between("parallel.device_gib", device_gib, 0, kMostGib);
+  require_between("parallel.host_gib", host_gib, 0, kMostGib);
 }
 
 void describe(base::ConfigVisitor& v, MlperfConfig& c) {

@@ -86,7 +86,7 @@ enum class Pipeline { kAuto, kOn, kOff };
 struct ParallelConfig {
   int64_t tensor_parallel = 1;
   Pipeline pipeline = Pipeline::kAuto;
-  double device_gib = 0;
+  double device_gib = 0, host_gib = 0;
 
   void validate() const;  // Error(kConfig)
 };

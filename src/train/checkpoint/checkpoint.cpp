@@ -307,14 +307,20 @@ std::vector<const Checkpoint::Array*> Checkpoint::match(
   // What tables read themselves is theirs, whatever its size.
   const auto of_table = [](const std::string& name) { return name.substr(name.find('/') + 1); };
   std::set<std::pair<std::string, std::string>> pulled;
+  const auto reads_itself = [&](const CheckpointArray& here) {
+    return here.any_rows ||
+           (!here.unless.empty() && std::ranges::any_of(arrays_, [&](const Array& array) {
+             return array.file == here.file && array.name == here.unless;
+           }));
+  };
   for (const CheckpointArray& here : arrays) {
-    if (here.any_rows) pulled.insert({here.file, of_table(here.name)});
+    if (reads_itself(here)) pulled.insert({here.file, of_table(here.name)});
   }
   std::erase_if(unclaimed, [&](const auto& entry) {
     return pulled.contains({entry.first.first, of_table(entry.first.second)});
   });
   for (const CheckpointArray& here : arrays) {
-    if (here.any_rows) {
+    if (reads_itself(here)) {
       matched.push_back(nullptr);
       continue;
     }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kExportChunk = 16 << 20;
 constexpr std::string_view kDense = "dense", kTables = "tables";
-constexpr std::string_view kParameter = "param/", kWeight = "weight/";
+constexpr std::string_view kParameter = "param/", kWeight = "weight/", kRow = "row/";
 
 /// The reference's name of what is a weight; empty for all other arrays.
 std::string exported_name(const Checkpoint::Array& array, bool tables) {
@@ -27,6 +27,10 @@ std::string exported_name(const Checkpoint::Array& array, bool tables) {
   }
   if (tables && array.file == kTables && name.starts_with(kWeight)) {
     return fmt::format("_embedding_collection.embeddings.{}.weight", name.substr(kWeight.size()));
+  }
+  // Of tables that were saved as far as they were touched: which rows those are.
+  if (tables && array.file == kTables && name.starts_with(kRow)) {
+    return fmt::format("_embedding_collection.embeddings.{}.row", name.substr(kRow.size()));
   }
   return {};
 }
@@ -103,9 +107,17 @@ std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
   }
   for (const sparse::TableConfig& table : tables.config().tables) {
     for (sparse::TableArray& array : tables.table(tables.id(table.name)).snapshot()) {
-      arrays.push_back({std::string(kTables), fmt::format("{}/{}", array.name, table.name),
-                        array.value, std::move(array.part), array.saved_here, std::move(array.hint),
-                        array.any_rows});
+      arrays.push_back({.file = std::string(kTables),
+                        .name = fmt::format("{}/{}", array.name, table.name),
+                        .value = array.value,
+                        .part = std::move(array.part),
+                        .saved_here = array.saved_here,
+                        .hint = std::move(array.hint),
+                        .any_rows = array.any_rows,
+                        .unless = array.unless.empty()
+                                      ? std::string()
+                                      : fmt::format("{}/{}", array.unless, table.name),
+                        .order = array.order});
     }
   }
   return arrays;

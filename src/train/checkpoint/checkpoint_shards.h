@@ -31,6 +31,9 @@ struct CheckpointArray {
   bool saved_here = true;  // of those with a part: false where another rank saves the same one
   std::string hint;        // what may be behind it when a checkpoint has another shape
   bool any_rows = false;   // of no fixed size: Checkpoint::read() leaves it alone
+  std::string unless;      // likewise where the checkpoint has the array of this name
+  /// Row i lies at order[i] in the (host) memory of `value`; absent: at i.
+  std::span<const int64_t> order = {};
 
   ArrayPart layout() const;  // the part, or all of it
 };

@@ -32,6 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kCopyGrain = 16 << 20;
+constexpr int64_t kGatherBytes = 1 << 20;
 constexpr int64_t kAlignment = 64;
 constexpr double kGib = 1 << 30;
 
@@ -61,6 +62,23 @@ void remove_folder(const std::string& path) {
   fs::remove_all(path, error);
   if (error) {
     fail(ErrorCode::kIo, fmt::format("{}: cannot be removed: {}", path, error.message()));
+  }
+}
+
+int64_t row_bytes_of(const CheckpointArray& array) {
+  return array.order.empty() ? 0 : array.value.bytes() / std::ssize(array.order);
+}
+
+/// Bytes [first, last) of an array whose rows lie in another order.
+void gather_bytes(const std::byte* data, std::span<const int64_t> order, int64_t row_bytes,
+                  int64_t first, int64_t last, std::byte* to) {
+  while (first < last) {
+    const int64_t skip = first % row_bytes;
+    const int64_t bytes = std::min(row_bytes - skip, last - first);
+    const int64_t row = order[static_cast<size_t>(first / row_bytes)];
+    std::memcpy(to, data + row * row_bytes + skip, static_cast<size_t>(bytes));
+    to += bytes;
+    first += bytes;
   }
 }
 
@@ -116,7 +134,8 @@ void CheckpointWriter::save(int64_t step, std::span<const CheckpointArray> array
   const bool wide = bytes > copy_bytes_;
   if (wide) {
     for (const CheckpointArray& array : mine) {
-      job_.sources.push_back({static_cast<const std::byte*>(array.value.data), array.value.device});
+      job_.sources.push_back({static_cast<const std::byte*>(array.value.data), array.value.device,
+                              array.order, row_bytes_of(array)});
     }
   } else {
     copy_arrays(mine, bytes, stream);
@@ -173,8 +192,13 @@ void CheckpointWriter::copy_arrays(std::span<const CheckpointArray> arrays, int6
       const int64_t first = std::max(from, begins[i]);
       const int64_t last = std::min(to, begins[i] + value.bytes());
       if (value.device.is_cuda() || first >= last) continue;
-      std::memcpy(staging_.get() + first,
-                  static_cast<const std::byte*>(value.data) + (first - begins[i]),
+      const auto* const data = static_cast<const std::byte*>(value.data);
+      if (!arrays[i].order.empty()) {
+        gather_bytes(data, arrays[i].order, row_bytes_of(arrays[i]), first - begins[i],
+                     last - begins[i], staging_.get() + first);
+        continue;
+      }
+      std::memcpy(staging_.get() + first, data + (first - begins[i]),
                   static_cast<size_t>(last - first));
     }
   });
@@ -314,7 +338,17 @@ base::FileRecord CheckpointWriter::write_shard(const std::string& folder,
   for (const size_t i : layout.data_order) {
     const Shard::Piece& piece = shard.pieces[i];
     const Source& source = job_.sources[piece.array];
-    writer.write(source.data + piece.offset, source.device, piece.bytes, job_.stream);
+    if (source.row_bytes == 0) {
+      writer.write(source.data + piece.offset, source.device, piece.bytes, job_.stream);
+      continue;
+    }
+    std::vector<std::byte> some(static_cast<size_t>(std::min(piece.bytes, kGatherBytes)));
+    for (int64_t done = 0; done < piece.bytes; done += kGatherBytes) {
+      const int64_t bytes = std::min(kGatherBytes, piece.bytes - done);
+      gather_bytes(source.data, source.order, source.row_bytes, piece.offset + done,
+                   piece.offset + done + bytes, some.data());
+      writer.write(some.data(), Device::cpu(), bytes, nullptr);
+    }
   }
   base::FileRecord record = writer.finish();
   record.name = shard.file_name;

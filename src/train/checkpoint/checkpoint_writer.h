@@ -68,6 +68,8 @@ class CheckpointWriter {
   struct Source {
     const std::byte* data = nullptr;
     Device device;
+    std::span<const int64_t> order = {};  // of its rows, where they lie in another one
+    int64_t row_bytes = 0;
   };
   struct Job {
     int64_t step = 0;

@@ -1,9 +1,12 @@
 #include "train/plan/shard_planning.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <string>
 
+#include "base/memory.h"
+#include "sparse/cached_table.h"
 #include "train/plan/memory_plan.h"
 #include "train/step/random_schema.h"
 #include "train/step/trainer.h"
@@ -51,7 +54,32 @@ std::vector<sparse::PlannerInput::Fixed> fixed_parts(const RunConfig& config,
 
 Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine) {
   constexpr double kGib = 1 << 30;
-  return {ranks, ranks_per_machine, config.parallel.device_gib * kGib, 0};
+  return {ranks, ranks_per_machine, config.parallel.device_gib * kGib,
+          config.parallel.host_gib * kGib};
+}
+
+MachineMemory machine_memory(Device device, int ranks) {
+  // Drivers and libraries take some of a GPU; of the host, batches and others that run there.
+  constexpr double kDeviceShare = 0.95, kHostShare = 0.8;
+  MachineMemory memory;
+  if (device.is_cuda()) {
+    const int gpus = std::max(1, cuda_device_count());
+    const int sharing = (std::max(1, ranks) + gpus - 1) / gpus;
+    memory.device_bytes = kDeviceShare * available_bytes(device) / sharing;
+  }
+  const auto host = static_cast<double>(base::available_memory().value_or(0));
+  memory.host_bytes = std::floor(kHostShare * host / std::max(1, ranks));
+  if (device.is_cpu()) memory.device_bytes = memory.host_bytes;
+  return memory;
+}
+
+Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine,
+                   const MachineMemory& memory) {
+  Cluster cluster = cluster_of(config, ranks, ranks_per_machine);
+  cluster.device_limit = memory.device_bytes;
+  if (cluster.host_bytes == 0) cluster.host_bytes = memory.host_bytes;
+  cluster.files = true;
+  return cluster;
 }
 
 int64_t samples_per_rank(const RunConfig& config, int ranks) {
@@ -106,6 +134,7 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   in.ranks_per_machine = cluster.ranks_per_machine;
   in.device_bytes = cluster.device_bytes;
   in.host_bytes = cluster.host_bytes;
+  in.files = cluster.files;
   in.tickets = device_of(c, cluster).is_cuda() ? kBatchesInFlight : 0;
   in.fixed = fixed_parts(c, cluster);
   for (const sparse::TableConfig& t : c.sparse.tables) {
@@ -115,6 +144,7 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
                          .optimizer = c.sparse.optimizer_of(t),
                          .sharding = t.sharding,
                          .placement = t.placement,
+                         .cache_share = t.cache_share,
                          .dynamic = t.dynamic()});
   }
   set_demands(c, static_cast<double>(longest_history(c)), in);
@@ -137,8 +167,18 @@ RunPlan plan_share(const RunConfig& share, int ranks, Device device) {
 }  // namespace
 
 RunPlan plan_run(const RunConfig& config, Device device) {
-  RunPlan plan = plan_share(config, 1, device);
-  plan.tables.plan = sparse::ShardPlan::single(static_cast<int64_t>(config.sparse.tables.size()));
+  return plan_run(config, device, machine_memory(device, 1));
+}
+
+RunPlan plan_run(const RunConfig& config, Device device, const MachineMemory& memory) {
+  const Cluster cluster = cluster_of(config, 1, 1, memory);
+  RunPlan plan = plan_run(config, cluster, 0, device);
+  // There is nobody to share with, whatever the config asks for.
+  for (sparse::TablePlacement& p : plan.tables.plan.tables) p.sharding = sparse::Sharding::kTable;
+  const bool all_on_device = std::ranges::all_of(
+      plan.tables.plan.tables, [](const auto& p) { return p.tier == sparse::Tier::kDevice; });
+  // By table.
+  if (all_on_device) plan.memory = memory_plan(config, device);
   return plan;
 }
 
@@ -153,6 +193,13 @@ RunPlan plan_run(const RunConfig& config, const Cluster& cluster, int rank, Devi
   parts.insert(parts.begin(), {{Purpose::kTable, "of this rank", load.tables, true},
                                {Purpose::kOptimizer, "of these tables", load.optimizer, true}});
   if (load.requests > 0) parts.push_back({Purpose::kBatch, "rows asked for", load.requests});
+  const auto staged = std::ranges::count_if(
+      plan.tables.plan.tables, [](const auto& p) { return p.tier != sparse::Tier::kDevice; });
+  if (staged > 0 && device.is_cuda()) {
+    parts.push_back({Purpose::kScratch, "rows that come and go",
+                     static_cast<double>(staged * sparse::CachedTable::kStagingBytes)});
+  }
+  if (cluster.ranks == 1) return plan;
   if (config.train.arena_gib > 0) return plan;  // a given arena has to hold rows on their way, too
   parts.push_back({Purpose::kActivation, "rows on their way", load.exchange});
   // Address space on the CPU is free, so there the worst case is allowed for.
@@ -166,7 +213,18 @@ MemoryPlan rank_memory(const RunConfig& config, const Cluster& cluster, int rank
 }
 
 sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluster) {
-  return sparse::plan_tables(planner_input(config, cluster));
+  sparse::PlannerInput input = planner_input(config, cluster);
+  sparse::PlannedTables planned = sparse::plan_tables(input);
+  if (input.device_bytes > 0 || cluster.device_limit <= 0) return planned;
+  // Of the rest the CPU takes what steps touch, which nobody knows before.
+  const sparse::RankLoad& fullest = planned.ranks[static_cast<size_t>(planned.fullest())];
+  const bool cpu = device_of(config, cluster).is_cpu();
+  const double most = cpu ? fullest.tables + fullest.optimizer : fullest.device();
+  const bool all_on_device = std::ranges::all_of(
+      planned.plan.tables, [](const auto& p) { return p.tier == sparse::Tier::kDevice; });
+  if (all_on_device && most <= cluster.device_limit) return planned;
+  input.device_bytes = cluster.device_limit + fullest.device() - most;
+  return sparse::plan_tables(input);
 }
 
 }  // namespace segue::train

@@ -13,11 +13,25 @@ struct Cluster {
   int ranks = 1;
   int ranks_per_machine = 8;
   double device_bytes = 0;  // of one rank; 0: not known
-  double host_bytes = 0;    // of one rank that tables may take; 0: none
+  double host_bytes = 0;    // of one rank that tables may take; 0: none but those that ask for it
+  /// Where device_bytes is not known: what there is. A plan that needs no more does not depend on
+  /// it.
+  double device_limit = 0;
+  bool files = false;  // tables that fit nowhere else may lie in files
 };
 
-/// With the memory that parallel.device_gib gives to a rank.
+/// With the memory that parallel.device_gib and host_gib give to a rank.
 Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine);
+
+/// What this machine has for each of `ranks` ranks, for tables that the config leaves to the plan.
+struct MachineMemory {
+  double device_bytes = 0;
+  double host_bytes = 0;
+};
+MachineMemory machine_memory(Device device, int ranks);
+/// The same, where the config does not say.
+Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine,
+                   const MachineMemory& memory);
 
 /// How the tables of a run are shared by its ranks: what `segue plan --ranks` prints and what the
 /// trainer does. A function of its arguments alone; ranks that call it with the same ones agree.
@@ -32,8 +46,10 @@ struct RunPlan {
   int64_t request_bytes = 0;  // of its ticket
   int64_t prepare_bytes = 0;  // what it is prepared in
 };
-/// Of a rank that has no others, and of one of several.
+/// Of a rank that has no others (and the machine's memory, unless it is told otherwise), and of one
+/// of several.
 RunPlan plan_run(const RunConfig& config, Device device);
+RunPlan plan_run(const RunConfig& config, Device device, const MachineMemory& memory);
 RunPlan plan_run(const RunConfig& config, const Cluster& cluster, int rank, Device device);
 
 /// What one of the ranks takes on its device, by purpose: its shards, its share of the samples, and

@@ -98,12 +98,14 @@ constexpr std::array kFreeKeys = {"train.threads",
                                   "trace",
                                   "comm",
                                   "parallel",
-                                  "balance"};
+                                  "balance",
+                                  "sparse.spill_folder"};
 
 /// Where tables lie is free, too; they are a list in the config.
 bool is_placement(std::string_view key) {
   return key.starts_with("sparse.tables.") &&
-         (key.ends_with(".sharding") || key.ends_with(".placement"));
+         (key.ends_with(".sharding") || key.ends_with(".placement") ||
+          key.ends_with(".cache_share") || key.ends_with(".cache_policy"));
 }
 
 bool covers(std::string_view name, std::string_view key) {

@@ -33,7 +33,10 @@ void require_size(const Checkpoint& checkpoint, const RunConfig& config) {
   double values =
       static_cast<double>(1 + states) * static_cast<double>(model->parameters().count());
   for (const sparse::TableConfig& t : config.sparse.tables) {
-    if (t.dynamic()) continue;  // takes memory as it is filled
+    const bool touched = std::ranges::any_of(checkpoint.arrays(), [&](const auto& array) {
+      return array.file == "tables" && array.name == "row/" + t.name;
+    });
+    if (t.dynamic() || touched) continue;  // takes memory as it is filled
     values += static_cast<double>(t.rows) * static_cast<double>(config.sparse.dim_of(t));
   }
   values += 2 * static_cast<double>(model->tasks().size()) *

@@ -39,6 +39,11 @@ void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folde
       base::format_count(static_cast<double>(rows)),
       narrowest == widest ? fmt::format("{}", widest) : fmt::format("{} to {}", narrowest, widest),
       base::format_bytes(static_cast<double>(trainer.tables().bytes()))));
+  for (size_t t = 0; t < config.sparse.tables.size(); ++t) {
+    const sparse::TablePlacement& p = trainer.tables().plan().tables[t];
+    if (p.tier == sparse::Tier::kDevice) continue;
+    base::log_info(fmt::format("table {}: {}", config.sparse.tables[t].name, p.reason));
+  }
   const int ranks = trainer.ranks().size();
   const Device device = trainer.device();
   base::log_info(fmt::format("{}device {}, {} threads, gemm {}",

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <iterator>
 #include <optional>
+#include <sstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -54,10 +55,17 @@ void share_counts(comm::Communicator& group, model::PreparedBatch& prepared) {
 }  // namespace
 
 RunPlan plan_for(const RunConfig& config, const Ranks& ranks, Device device) {
-  if (ranks.alone()) return plan_run(config, device);
-  // The first rank's count: all ranks must make the same plan.
-  const int per_machine = std::stoi(ranks.from_first(std::to_string(ranks.local_size())));
-  return plan_run(config, cluster_of(config, ranks.size(), per_machine), ranks.rank(), device);
+  const MachineMemory mine = machine_memory(device, ranks.alone() ? 1 : ranks.local_size());
+  if (ranks.alone()) return plan_run(config, device, mine);
+  // What the first rank knows: all ranks must make the same plan.
+  const std::string words = ranks.from_first(
+      fmt::format("{} {} {}", ranks.local_size(), mine.device_bytes, mine.host_bytes));
+  std::istringstream in(words);
+  int per_machine = 1;
+  MachineMemory memory;
+  in >> per_machine >> memory.device_bytes >> memory.host_bytes;
+  return plan_run(config, cluster_of(config, ranks.size(), per_machine, memory), ranks.rank(),
+                  device);
 }
 
 DType parameter_dtype(Precision precision) {

@@ -1,0 +1,389 @@
+// Tables behind a cache against those that lie on the device: the same bits, whatever happens.
+
+#include "sparse/cached_table.h"
+
+#include <cstring>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "comm/world.h"
+#include "ops/rows.h"
+#include "sparse/tables_test_util.h"
+
+namespace segue::sparse {
+namespace {
+
+using ops::RowOptimizer;
+using test::Bench;
+using test::Ids;
+using test::view;
+
+constexpr double kTimeout = 60;
+constexpr TableId kItem{0}, kArtist{1};
+constexpr RowOptimizer kOptimizers[] = {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdagrad,
+                                        RowOptimizer::kSgd, RowOptimizer::kAdam};
+
+TablesConfig config_of(RowOptimizer optimizer = RowOptimizer::kRowwiseAdagrad) {
+  TablesConfig config;
+  config.tables = {{"item", 1500}, {"artist", 700}};
+  config.dim = 6;
+  config.optimizer = optimizer;
+  for (TableConfig& table : config.tables) table.cache_share = 0.1;
+  return config;
+}
+
+ShardPlan plan_of(Tier tier, int ranks = 1, Sharding sharding = Sharding::kTable) {
+  ShardPlan plan = ShardPlan::single(2);
+  plan.ranks = ranks;
+  for (TablePlacement& placement : plan.tables) {
+    placement.tier = tier;
+    placement.sharding = sharding;
+    if (sharding == Sharding::kTable) {
+      placement.ranks = {ranks / 2};
+      continue;
+    }
+    placement.ranks.clear();
+    for (int r = 0; r < ranks; ++r) placement.ranks.push_back(r);
+  }
+  return plan;
+}
+
+/// Of one rank, of all ranks together the same, whatever their number.
+Ids ids_of(int64_t step, int64_t rows, int rank, int ranks) {
+  std::mt19937_64 random(static_cast<uint64_t>(step) * 77 + static_cast<uint64_t>(rows));
+  Ids mine;
+  for (int i = 0; i < 160; ++i) {
+    const double u = static_cast<double>(random() >> 11) * 0x1p-53;
+    const auto id = static_cast<int64_t>(u * u * static_cast<double>(rows));
+    if (i % ranks == rank) mine.push_back(id);
+  }
+  return mine;
+}
+
+struct Script {
+  int64_t steps = 40, first = 1;
+  int ahead = 0;       // batches that are begun and staged before they are used
+  bool stages = true;  // false: rows() does it
+  bool evaluates = true, drops = true;
+};
+
+using Log = std::vector<std::vector<std::byte>>;
+
+/// Trains, evaluates now and then, begins batches that are never used; what was read on the way.
+Log play(Tables& tables, const Script& script, int ranks = 1) {
+  Log log;
+  const Stream main(Device::cpu()), copies(Device::cpu());
+  const TableId both[] = {kItem, kArtist};
+  const auto begin = [&](int64_t step, Mode mode, Ticket old = {}) {
+    Ids ids[2];
+    std::vector<Lookup> lookups;
+    for (size_t t = 0; t < 2; ++t) {
+      ids[t] = ids_of(step, tables.config().tables[t].rows, tables.rank(), ranks);
+      lookups.push_back({both[t], "feature", ids[t]});
+    }
+    Ticket ticket = tables.begin(lookups, mode, std::move(old));
+    if (script.stages) tables.stage(ticket, copies);
+    return ticket;
+  };
+  const auto read = [&](const Exec& exec, Ticket& ticket) {
+    for (const TableId id : both) log.push_back(test::bytes_of(tables.rows(exec, ticket, id)));
+  };
+  std::deque<Ticket> prepared;
+  const int64_t end = script.first + script.steps;
+  int64_t next = script.first;
+  for (int64_t step = script.first; step < end; ++step) {
+    for (; next < end && next <= step + script.ahead; ++next) {
+      Ticket dropped;
+      if (script.drops && next % 7 == 0) dropped = begin(next + 1000, Mode::kTraining);
+      prepared.push_back(begin(next, Mode::kTraining, std::move(dropped)));
+    }
+    if (script.evaluates && step % 5 == 0) {
+      Bench bench;
+      Ticket asked = begin(step + 5000, Mode::kEvaluation);
+      read(bench.exec, asked);
+      tables.release(asked, main);
+    }
+    Bench bench;
+    Ticket ticket = std::move(prepared.front());
+    prepared.pop_front();
+    read(bench.exec, ticket);
+    const int64_t count = ticket.distinct_rows(kItem) + ticket.distinct_rows(kArtist);
+    const Tensor gradients = bench.arena.tensor(DType::kF32, {count, 6});
+    for (int64_t i = 0; i < gradients.elements(); ++i) {
+      gradients.ptr<float>()[i] = 0.01f * static_cast<float>((i * 7 + step) % 11 - 4);
+    }
+    tables.apply(bench.exec, ticket, both, gradients, 0.1, step);
+    tables.release(ticket, main);
+  }
+  return log;
+}
+
+/// Contents of all arrays, rows in their order.
+std::map<std::string, std::vector<std::byte>> contents(Tables& tables) {
+  std::map<std::string, std::vector<std::byte>> all;
+  for (const TableId id : {kItem, kArtist}) {
+    for (const TableArray& array : tables.table(id).snapshot()) {
+      std::vector<std::byte>& to =
+          all[tables.config().tables[static_cast<size_t>(id)].name + "/" + array.name];
+      if (array.order.empty()) {
+        to = test::bytes_of(array.value);
+        continue;
+      }
+      const int64_t row_bytes = array.value.bytes() / array.value.size(0);
+      for (const int64_t place : array.order) {
+        const auto* at = static_cast<const std::byte*>(array.value.data) + place * row_bytes;
+        to.insert(to.end(), at, at + row_bytes);
+      }
+    }
+  }
+  return all;
+}
+
+class CachedTableTest : public ::testing::Test {
+ protected:
+  static const CachedTable& cached(const Tables& tables, TableId id = kItem) {
+    return dynamic_cast<const CachedTable&>(tables.table(id));
+  }
+  Tables make(Tier tier, const TablesConfig& config = config_of()) {
+    return {config, plan_of(tier), {}, Device::cpu(), DType::kF32, 9};
+  }
+};
+
+TEST_F(CachedTableTest, TheSameBitsAsOnTheDevice) {
+  for (const RowOptimizer optimizer : kOptimizers) {
+    TablesConfig config = config_of(optimizer);
+    Tables device(config, plan_of(Tier::kDevice), {}, Device::cpu(), DType::kF32, 9);
+    const Log log = play(device, {});
+    const auto expected = contents(device);
+    for (const Tier tier : {Tier::kCached, Tier::kHost, Tier::kFile}) {
+      for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
+        for (const Script& script :
+             {Script{}, Script{.ahead = 1}, Script{.ahead = 2}, Script{.ahead = 1, .stages = false},
+              Script{.stages = false}}) {
+          for (TableConfig& table : config.tables) table.cache_policy = policy;
+          config.spill_folder = base::temp_path("spill");
+          Tables tables = make(tier, config);
+          EXPECT_EQ(play(tables, script), log);
+          EXPECT_EQ(contents(tables), expected);
+          const CacheStats stats = *cached(tables).stats()->cache;
+          EXPECT_GT(stats.hits, 0);
+          EXPECT_GT(stats.misses, 0);
+          EXPECT_GT(stats.evicted, 0);
+          EXPECT_GT(stats.bytes_in, 0);
+          EXPECT_GT(stats.bytes_out, 0);
+          EXPECT_LT(stats.rows, 1500);
+          EXPECT_LE(stats.stored, 1500);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CachedTableTest, TheSameBitsForAllInitialValues) {
+  for (const InitChoice init :
+       {InitChoice::kNormal, InitChoice::kTruncatedNormal, InitChoice::kConstant}) {
+    TablesConfig config = config_of();
+    config.tables[0].init = init;
+    config.tables[0].init_bound = 0.5;
+    Tables device = make(Tier::kDevice, config), tables = make(Tier::kCached, config);
+    EXPECT_EQ(play(tables, {}), play(device, {}));
+    EXPECT_EQ(contents(tables), contents(device));
+  }
+}
+
+TEST_F(CachedTableTest, TheSameBitsOnSeveralRanks) {
+  for (const Sharding sharding : {Sharding::kTable, Sharding::kRow, Sharding::kColumn}) {
+    for (const int ranks : {2, 3}) {
+      for (const RowOptimizer optimizer : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdam}) {
+        using Result = std::pair<Log, std::map<std::string, std::vector<std::byte>>>;
+        const auto run = [&](Tier tier, const Script& script) {
+          std::vector<Result> results(static_cast<size_t>(ranks));
+          comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
+            const auto ids = world.open("ids"), rows = world.open("rows");
+            Tables tables(config_of(optimizer), plan_of(tier, ranks, sharding),
+                          {ids.get(), rows.get()}, Device::cpu(), DType::kF32, 9);
+            Result& result = results[static_cast<size_t>(world.rank())];
+            result.first = play(tables, script, ranks);
+            result.second = contents(tables);
+          });
+          return results;
+        };
+        const std::vector<Result> device = run(Tier::kDevice, {.steps = 20});
+        EXPECT_EQ(run(Tier::kCached, {.steps = 20}), device);
+        EXPECT_EQ(run(Tier::kHost, {.steps = 20, .ahead = 1}), device);
+      }
+    }
+  }
+}
+
+/// A checkpoint of one rank in memory.
+struct Saved final : SavedArrays {
+  struct Array {
+    DType dtype = DType::kF32;
+    std::vector<int64_t> shape;
+    std::vector<std::byte> bytes;
+  };
+  std::map<std::string, Array> arrays;
+
+  explicit Saved(const std::vector<TableArray>& snapshot) {
+    for (const TableArray& array : snapshot) {
+      const Tensor& value = array.value;
+      Array& to = arrays[array.name];
+      to.dtype = value.dtype;
+      to.shape = {value.sizes.begin(), value.sizes.begin() + value.rank};
+      to.bytes.resize(static_cast<size_t>(value.bytes()));
+      const int64_t rows = value.size(0), row_bytes = rows == 0 ? 0 : value.bytes() / rows;
+      for (int64_t r = 0; r < rows; ++r) {
+        const int64_t at = array.order.empty() ? r : array.order[static_cast<size_t>(r)];
+        std::memcpy(to.bytes.data() + r * row_bytes,
+                    static_cast<const std::byte*>(value.data) + at * row_bytes,
+                    static_cast<size_t>(row_bytes));
+      }
+    }
+  }
+  std::optional<std::vector<int64_t>> shape(const std::string& name) const override {
+    const auto found = arrays.find(name);
+    if (found == arrays.end()) return std::nullopt;
+    return found->second.shape;
+  }
+  void read(const std::string& name, DType dtype, int64_t first, int64_t count,
+            void* to) const override {
+    const Array& array = arrays.at(name);
+    ASSERT_EQ(array.dtype, dtype);
+    const auto row_bytes = array.bytes.size() / static_cast<size_t>(array.shape[0]);
+    std::memcpy(to, array.bytes.data() + static_cast<size_t>(first) * row_bytes,
+                static_cast<size_t>(count) * row_bytes);
+  }
+};
+
+void move_over(Tables& from, Tables& to) {
+  std::map<std::string, Saved> saved;
+  for (const TableId id : {kItem, kArtist}) {
+    const std::string& name = from.config().tables[static_cast<size_t>(id)].name;
+    const auto [at, is_new] = saved.emplace(name, Saved(from.table(id).snapshot()));
+    if (at->second.shape("row")) continue;
+    for (const TableArray& array : to.table(id).snapshot()) {
+      if (array.any_rows) continue;
+      std::memcpy(array.value.data, at->second.arrays[array.name].bytes.data(),
+                  static_cast<size_t>(array.value.bytes()));
+    }
+  }
+  to.load([&](const std::string& name) { return std::make_unique<Saved>(saved.at(name)); });
+}
+
+TEST_F(CachedTableTest, AnyTierGoesOnWithWhatAnotherSaved) {
+  constexpr Tier kTiers[] = {Tier::kDevice, Tier::kCached, Tier::kHost, Tier::kFile};
+  for (const RowOptimizer optimizer : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kSgd}) {
+    const TablesConfig config = config_of(optimizer);
+    Tables whole = make(Tier::kDevice, config);
+    play(whole, {.steps = 12});
+    const Log later = play(whole, {.steps = 8, .first = 13});
+    const auto expected = contents(whole);
+    for (const bool sparse : {false, true}) {
+      for (const Tier saves : kTiers) {
+        if (sparse && saves == Tier::kDevice) continue;
+        for (const Tier loads : kTiers) {
+          Tables first = make(saves, config), second = make(loads, config);
+          play(first, {.steps = 12});
+          if (sparse) {
+            for (const TableId id : {kItem, kArtist}) {
+              dynamic_cast<CachedTable&>(first.table(id)).set_dense_bytes(0);
+            }
+          }
+          play(second, {.steps = 3});  // what was there goes
+          move_over(first, second);
+          EXPECT_EQ(play(second, {.steps = 8, .first = 13}), later);
+          EXPECT_EQ(contents(second), expected);
+          EXPECT_EQ(play(first, {.steps = 8, .first = 13}), later) << "saving changes nothing";
+        }
+      }
+    }
+  }
+}
+
+TEST_F(CachedTableTest, OnlyTouchedRowsAreSaved) {
+  Tables tables = make(Tier::kCached);
+  auto& item = dynamic_cast<CachedTable&>(tables.table(kItem));
+  item.set_dense_bytes(0);
+  play(tables, {.steps = 3, .ahead = 2});
+  std::set<int64_t> touched;
+  for (int64_t step = 1; step <= 3; ++step) {
+    for (const int64_t id : ids_of(step, 1500, 0, 1)) touched.insert(id);
+  }
+  // A batch that was begun has touched nothing yet.
+  const Ids others = ids_of(77, 1500, 0, 1);
+  const Lookup lookup{kItem, "item", others};
+  Ticket ticket = tables.begin(std::span(&lookup, 1), Mode::kTraining);
+  const std::vector<TableArray> arrays = item.snapshot();
+  ASSERT_EQ(arrays.size(), 3u);
+  EXPECT_EQ(arrays[0].name, "row");
+  const std::span<const int64_t> rows = arrays[0].value.span<int64_t>();
+  EXPECT_TRUE(std::ranges::equal(rows, touched));
+  EXPECT_EQ(arrays[1].value.size(0), static_cast<int64_t>(touched.size()));
+  tables.release(ticket, Stream(Device::cpu()));
+}
+
+TEST_F(CachedTableTest, ATableFarLargerThanMemory) {
+  TablesConfig config = config_of();
+  config.tables[0].rows = int64_t{1} << 33;
+  config.tables[1].rows = int64_t{1} << 36;
+  config.dim = 8;
+  config.tables[0].dim = config.tables[1].dim = 6;
+  ShardPlan plan = plan_of(Tier::kCached);
+  for (TablePlacement& placement : plan.tables) placement.cache_rows = 200;
+  Tables tables(config, plan, {}, Device::cpu(), DType::kF32, 9);
+  Tables again(config, plan, {}, Device::cpu(), DType::kF32, 9);
+  const Log log = play(tables, {.steps = 20});
+  EXPECT_EQ(play(again, {.steps = 8, .ahead = 1}), Log(log.begin(), log.begin() + 18));
+  move_over(again, tables);
+  EXPECT_EQ(play(tables, {.steps = 12, .first = 9}), Log(log.begin() + 18, log.end()));
+  EXPECT_LT(cached(tables).bytes(), 1 << 20);
+}
+
+TEST_F(CachedTableTest, TheCacheGrowsWhenBatchesInFlightNeedIt) {
+  TablesConfig config = config_of();
+  for (TableConfig& table : config.tables) table.cache_share = 0.001;
+  Tables device = make(Tier::kDevice, config), tables = make(Tier::kCached, config);
+  EXPECT_EQ(play(tables, {.ahead = 3}), play(device, {}));
+  EXPECT_GT(cached(tables).stats()->cache->capacity, 100);
+}
+
+TEST_F(CachedTableTest, AnotherTableOfACheckpointIsAnError) {
+  Tables from = make(Tier::kCached);
+  play(from, {.steps = 2});
+  for (const auto change : {0, 1, 2}) {
+    TablesConfig config = config_of();
+    if (change == 0) config.tables[0].rows = 1400;
+    if (change == 1) config.dim = 8;
+    if (change == 2) config.optimizer = RowOptimizer::kAdam;
+    Tables to = make(Tier::kCached, config);
+    const std::string message = test::message_of(ErrorCode::kConfig, [&] { move_over(from, to); });
+    EXPECT_TRUE(test::contains(message, "item") && test::contains(message, "resume")) << message;
+  }
+}
+
+TEST_F(CachedTableTest, WhatCannotBeIsRefused) {
+  TableConfig table = config_of().tables[0];
+  table.placement = TierChoice::kCached;
+  EXPECT_NO_THROW(table.validate(6));
+  table.sharding = Sharding::kReplicated;
+  EXPECT_THROW(table.validate(6), Error);
+  table.sharding = Sharding::kAuto;
+  table.cache_share = 1.5;
+  EXPECT_THROW(table.validate(6), Error);
+  table.cache_share = 0;
+  table.kind = TableKind::kDynamic;
+  table.max_rows = 100;
+  EXPECT_THROW(table.validate(6), Error);
+}
+
+}  // namespace
+}  // namespace segue::sparse

@@ -1,0 +1,94 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+
+namespace segue::sparse {
+
+/// Memory of the host, or a file that is mapped there, which grows in place.
+class GrowingStore {
+ public:
+  /// `folder` empty: memory. The file has no name: nothing is left of it when the process ends.
+  GrowingStore(int64_t most_bytes, const std::string& folder, const std::string& table);
+  ~GrowingStore();
+  GrowingStore(const GrowingStore&) = delete;
+  GrowingStore& operator=(const GrowingStore&) = delete;
+
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+  /// At least `bytes` from now on. Error(kOutOfMemory, or kIo for a full disk) leaves it as it was:
+  /// blocks of a file are taken here, not when they are written to.
+  void grow(int64_t bytes);
+  /// For memory that is read here and there, and filled without gaps.
+  void use_large_pages();
+
+ private:
+  void take_blocks(int64_t from, int64_t to);
+
+  std::string table_, folder_;
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0, most_bytes_ = 0;
+  base::Descriptor file_;
+};
+
+struct RowStoreConfig {
+  std::string table;                          // for messages
+  int64_t rows = 0;                           // of this rank: the most there can be
+  int64_t weight_bytes = 0, state_bytes = 0;  // of a row
+  std::string folder;                         // empty: in memory
+  int64_t most_bytes = 0;                     // 0: as many as there are
+};
+
+/// The rows behind a cache that have a place there, close together in the order in which they came:
+/// a table takes what was touched of it, however many rows it has. Addresses stay as they are.
+/// One thread at a time; rows that have a place may be copied by several.
+class RowStore {
+ public:
+  explicit RowStore(RowStoreConfig config);
+
+  static constexpr int64_t kNone = -1;
+  /// kNone: the row has no place.
+  int64_t find(int64_t row) const;
+  /// Room for so many more rows. Error(kOutOfMemory) or Error(kIo) that says what to do; nothing
+  /// has changed then.
+  void reserve(int64_t more);
+  /// A place for a row that has none, within what was reserved.
+  int64_t add(int64_t row);
+  void clear();
+
+  int64_t size() const { return static_cast<int64_t>(rows_.size()); }
+  int64_t capacity() const { return capacity_; }
+  int64_t row_at(int64_t place) const { return rows_[static_cast<size_t>(place)]; }
+  std::byte* weights(int64_t place) const { return weights_.data() + place * config_.weight_bytes; }
+  std::byte* state(int64_t place) const { return states_.data() + place * config_.state_bytes; }
+  /// Whether there is anything at a place yet.
+  bool written(int64_t place) const { return written_[static_cast<size_t>(place)]; }
+  void set_written(int64_t place) { written_[static_cast<size_t>(place)] = true; }
+  int64_t bytes() const { return weights_.bytes() + states_.bytes(); }
+
+ private:
+  bool fits(int64_t capacity) const;
+  void grow(int64_t capacity);
+
+  /// Places of neighbouring rows; 0: none, otherwise one more than the place.
+  static constexpr int64_t kLeafRows = 64;
+  struct Leaf {
+    uint32_t places[kLeafRows] = {};
+  };
+
+  RowStoreConfig config_;
+  int64_t capacity_ = 0;
+  GrowingStore weights_, states_;
+  GrowingStore leaf_of_;  // u32 per kLeafRows rows, one more than the number of its leaf
+  std::deque<Leaf> leaves_;
+  std::vector<int64_t> rows_;  // by place
+  std::vector<bool> written_;
+};
+
+}  // namespace segue::sparse
