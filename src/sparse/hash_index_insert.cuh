@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sparse/hash_index_place.cuh"
 #include "sparse/hash_index_runs.cuh"
 
 // For hash_index_cuda.cu alone: phases 0 and 2, a warp per bucket.
@@ -211,18 +212,7 @@ class WarpBucket {
 
   __device__ void refuse(int64_t i) {
     ++refused;
-    if (lane_id() == 0) finish(i, kDone, 0);
-  }
-
-  /// number_kernel gives the key its row from the slot.
-  __device__ void finish(int64_t i, Outcome outcome, uint32_t slot) const {
-    b_.marks[i] = outcome;
-    if (outcome != kDone) {
-      b_.slot_of[i] = slot;
-    } else {
-      b_.rows[i] = -1;
-      b_.is_new[i] = 0;
-    }
+    if (lane_id() == 0) b_.finish(i, kDone, 0);
   }
 
   __device__ void fill(int64_t i, int64_t key, Place place, bool was_candidate, bool has_row,
@@ -258,11 +248,11 @@ class WarpBucket {
       if (takes_row) {
         b_.free_rows[add_to(b_.state + kFreeRows, 1)] = row;
       }
-      finish(i, kDone, 0);
+      b_.finish(i, kDone, 0);
       return;
     }
     if (takes_row && was_candidate) lane().rows[j] = row;
-    finish(i, takes_row ? kTaken : kFresh, first_ + static_cast<uint32_t>(j));
+    b_.finish(i, takes_row ? kTaken : kFresh, first_ + static_cast<uint32_t>(j));
   }
 
   const Slots& slots_;
@@ -275,10 +265,6 @@ class WarpBucket {
   uint32_t steps_[kLaneSlots];
   int64_t scores_[kLaneSlots];
 };
-
-__device__ void prefetch(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
 
 /// Phase 2. A warp has the buckets that begin in its window, one after the other, with the lines of
 /// the next few on their way.

@@ -71,6 +71,17 @@ struct BatchArgs {
 
   __device__ int64_t uses_of(int64_t i) const { return uses == nullptr ? 1 : uses[i]; }
   __device__ int64_t score_of(int64_t i) const { return scores == nullptr ? 0 : scores[i]; }
+
+  /// Phase 2 is through with a key; number_kernel gives it a row from its slot.
+  __device__ void finish(int64_t i, Outcome outcome, uint32_t slot) const {
+    marks[i] = outcome;
+    if (outcome != kDone) {
+      slot_of[i] = slot;
+    } else {
+      rows[i] = -1;
+      is_new[i] = 0;
+    }
+  }
 };
 
 struct alignas(16) Pair {
