@@ -45,6 +45,14 @@ SEGUE_HOST_DEVICE constexpr uint64_t splitmix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+/// splitmix64 is one to one: this is the way back.
+SEGUE_HOST_DEVICE constexpr uint64_t splitmix64_inverse(uint64_t x) {
+  x = (x ^ (x >> 31) ^ (x >> 62)) * 0x319642B2D24D8EC3ull;
+  x = (x ^ (x >> 27) ^ (x >> 54)) * 0x96DE1B173F119089ull;
+  x = x ^ (x >> 30) ^ (x >> 60);
+  return x - 0x9E3779B97F4A7C15ull;
+}
+
 /// Key of one training step (dropout) or of one purpose (initialisation: step = a purpose
 /// constant).
 SEGUE_HOST_DEVICE constexpr PhiloxKey philox_key(uint64_t seed, uint64_t step) {

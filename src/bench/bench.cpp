@@ -216,6 +216,7 @@ const std::vector<Bench>& benches() {
       {"index", "keys of a batch found in a hash index of rows, and inserted", bench_index},
       {"stack", "STU layers without the identities", bench_stack},
       {"step", "whole training steps of a config, with and without the identities", bench_step},
+      {"prepare", "host work of a batch of a config, with nothing beside it", bench_prepare},
       {"balance", "steps of a config by length: what a token and a pair cost on this device",
        bench_balance},
       {"loader", "samples gathered from an event store, and batches through the loader",

@@ -121,9 +121,9 @@ struct Settings {
   IndexShape index;
   int64_t ceiling = 0;     // rows and columns of the product that rates are shares of; 0: by device
   int64_t table_rows = 0;  // of the bench `embedding`; 0: by device
-  std::string config = "configs/random.toml";  // of the benches `step` and `balance`
+  std::string config = "configs/random.toml";  // of the benches `step`, `prepare` and `balance`
   std::vector<std::string> sets;
-  std::string preset;                              // of the bench `step`, in place of a config
+  std::string preset;                              // of `step` and `prepare`, in place of a config
   int64_t layers = 3;                              // of the bench `stack`
   int64_t store_users = 400, store_events = 6000;  // of the bench `loader`; events of each user
 };
@@ -149,6 +149,7 @@ void bench_embedding(const Settings& settings, Report& report);
 void bench_index(const Settings& settings, Report& report);
 void bench_stack(const Settings& settings, Report& report);
 void bench_step(const Settings& settings, Report& report);
+void bench_prepare(const Settings& settings, Report& report);
 void bench_loader(const Settings& settings, Report& report);
 void bench_balance(const Settings& settings, Report& report);
 

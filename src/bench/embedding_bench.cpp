@@ -1,3 +1,6 @@
+#include <limits>
+
+#include "base/rng.h"
 #include "bench/bench.h"
 #include "bench/workspace.h"
 #include "data/synth/distribution.h"
@@ -23,6 +26,15 @@ std::vector<int64_t> token_ids(int64_t tokens, int64_t rows) {
   return ids;
 }
 
+/// As a hash gives them: every id all over 64 bits, as often as Zipf's law says.
+std::vector<int64_t> hashed_ids(int64_t count) {
+  std::vector<int64_t> ids = token_ids(count, int64_t{1} << 30);
+  for (int64_t& id : ids) {
+    id = static_cast<int64_t>(base::splitmix64(static_cast<uint64_t>(id)));
+  }
+  return ids;
+}
+
 class EmbeddingBench {
  public:
   EmbeddingBench(const Settings& settings, Report& report)
@@ -36,6 +48,14 @@ class EmbeddingBench {
 
   void run() {
     dedup();
+    if (w_.exec.device.is_cuda()) {
+      dedup_on_device("dedup on the device", ids_, {0, rows_ - 1});
+      for (const int64_t n : {int64_t{1} << 20, int64_t{1} << 22}) {
+        const sparse::IdRange all{std::numeric_limits<int64_t>::min(),
+                                  std::numeric_limits<int64_t>::max()};
+        dedup_on_device("dedup on the device, ids of 64 bits", hashed_ids(n), all);
+      }
+    }
     const sparse::Distinct found = sparse::distinct(ids_);
     distinct_ = found.values.size();
     const Tensor table = w_.zero_parameter({rows_, dim_});
@@ -69,6 +89,22 @@ class EmbeddingBench {
     report_.add(r);
   }
 
+  void dedup_on_device(const char* name, std::span<const int64_t> ids,
+                       const sparse::IdRange& range) {
+    const auto n = std::ssize(ids);
+    const Tensor input = dedup_.input(n, w_.exec.device);
+    copy_bytes(input.data, input.device, ids.data(), Device::cpu(), ids.size_bytes(),
+               w_.exec.stream);
+    w_.exec.stream->synchronize();
+    Result r = result(name, n, n * (8 + 4));
+    r.item_name = "ids";
+    r.timing = measure(w_.exec, repeats_, [&] {
+      dedup_.find(input, range, /*skip_negative=*/false, *w_.exec.stream);
+    });
+    r.shape = {{"table_rows", 0}, {"dim", 0}, {"tokens", n}, {"distinct", dedup_.count()}};
+    report_.add(r);
+  }
+
   template <class Run>
   void add(const char* name, int64_t rows, int64_t bytes, Run run) {
     Result r = result(name, rows, bytes);
@@ -87,6 +123,7 @@ class EmbeddingBench {
   Repeats repeats_;
   Report& report_;
   Workspace w_;
+  sparse::DeviceDedup dedup_;
   int64_t dim_, tokens_, rows_, distinct_ = 0;
   std::vector<int64_t> ids_;
 };

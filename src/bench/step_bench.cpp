@@ -10,6 +10,7 @@
 #include "base/time.h"
 #include "bench/bench.h"
 #include "data/synth/random_batches.h"
+#include "tensor/device_memory.h"
 #include "train/run_config.h"
 #include "train/step/random_schema.h"
 #include "train/step/trainer.h"
@@ -60,18 +61,41 @@ train::RunConfig one_gpu_config() {
   return c;
 }
 
-/// Host work of the next batch goes on while one is trained, as in a run on a GPU.
-Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
-  train::Trainer trainer(config, train::choose_device(config.train.device));
+/// The preset, or the file that the settings name.
+train::RunConfig load_config(const Settings& settings) {
+  base::ConfigSources sources;
+  sources.sets = settings.sets;
+  if (settings.preset == kOneGpu) {
+    train::RunConfig config = one_gpu_config();
+    base::load_config(config, sources);
+    config.validate();
+    return config;
+  }
+  if (!settings.preset.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("preset `{}` is not known; there is: {}", settings.preset, kOneGpu));
+  }
+  sources.file = settings.config;
+  return train::load_run_config(sources);
+}
+
+/// Making random batches is no part of a step; a few are used in turn.
+std::vector<Batch> make_batches(const train::RunConfig& config, const Repeats& repeats) {
   const data::RandomBatches data(train::random_schema(*train::make_model(config), config.sparse),
                                  config.data.random_config(),
                                  static_cast<uint64_t>(config.train.seed));
-  // Making random batches is no part of a step; a few are used in turn.
   constexpr int64_t kBatches = 4;
   std::vector<Batch> batches(static_cast<size_t>(std::min(kBatches, repeats.timed)));
   for (size_t i = 0; i < batches.size(); ++i) {
     data.fill(static_cast<int64_t>(i) + 1, batches[i]);
   }
+  return batches;
+}
+
+/// Host work of the next batch goes on while one is trained, as in a run on a GPU.
+Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
+  train::Trainer trainer(config, train::choose_device(config.train.device));
+  const std::vector<Batch> batches = make_batches(config, repeats);
   const bool ahead = trainer.device().is_cuda();
   const std::unique_ptr<model::PreparedBatch> prepared[] = {trainer.model().new_batch(),
                                                             trainer.model().new_batch()};
@@ -122,24 +146,8 @@ Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
 }  // namespace
 
 void bench_step(const Settings& settings, Report& report) {
-  train::RunConfig config;
-  if (settings.preset == kOneGpu) {
-    config = one_gpu_config();
-    base::ConfigSources sources;
-    sources.sets = settings.sets;
-    base::load_config(config, sources);
-    config.validate();
-  } else if (!settings.preset.empty()) {
-    fail(ErrorCode::kInvalidArgument,
-         fmt::format("bench step: preset `{}` is not known; there is: {}", settings.preset,
-                     kOneGpu));
-  } else {
-    base::ConfigSources sources;
-    sources.file = settings.config;
-    sources.sets = settings.sets;
-    config = train::load_run_config(sources);
-    report.add(measure_gemm_rate(settings, report));
-  }
+  train::RunConfig config = load_config(settings);
+  if (settings.preset.empty()) report.add(measure_gemm_rate(settings, report));
   const auto run = [&](const std::string& name) {
     Result r = measure_steps(config, settings.repeats);
     if (!settings.sets.empty()) {
@@ -158,6 +166,29 @@ void bench_step(const Settings& settings, Report& report) {
     config.model.identities = {on, on, on};
     run(name);
   }
+}
+
+void bench_prepare(const Settings& settings, Report& report) {
+  const train::RunConfig config = load_config(settings);
+  report.add(measure_gemm_rate(settings, report));
+  const Device device = train::choose_device(config.train.device);
+  use_device(device);
+  train::Trainer trainer(config, device);
+  const std::vector<Batch> batches = make_batches(config, settings.repeats);
+  const std::unique_ptr<model::PreparedBatch> prepared = trainer.model().new_batch();
+  size_t next = 0;
+  int64_t tokens = 0, distinct = 0;
+  Result r;
+  r.name = "prepare";
+  r.timing = measure(settings.repeats, [&] {
+    trainer.prepare(batches[next++ % batches.size()], *prepared);
+    tokens = prepared->token_offsets.back();
+    distinct = prepared->table_rows;
+  });
+  r.shape = {{"samples", config.data.batch_size}, {"tokens", tokens}, {"table_rows", distinct}};
+  r.items = static_cast<double>(config.data.batch_size);
+  r.item_name = "samples";
+  report.add(r);
 }
 
 }  // namespace segue::bench

@@ -175,10 +175,10 @@ void add_bench(CLI::App& app) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   add_grid(*command, s.grid);
   add_index(*command, s.index);
-  command->add_option(
-      "--preset", s.preset,
-      "of the bench `step`: dlrmv4-1gpu, the reference's model beside 70 GB of tables");
-  command->add_option("--config", s.config, "config of the benches `step` and `balance`")
+  command->add_option("--preset", s.preset,
+                      "of the benches `step` and `prepare`: dlrmv4-1gpu, the reference's model "
+                      "beside 70 GB of tables");
+  command->add_option("--config", s.config, "config of the benches `step`, `prepare` and `balance`")
       ->capture_default_str();
   command->add_option("--set", s.sets, "override one value of that config; may be repeated")
       ->allow_extra_args(false);

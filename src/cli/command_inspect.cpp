@@ -13,6 +13,7 @@
 #include "base/safetensors.h"
 #include "cli/commands.h"
 #include "cli/inspect_store.h"
+#include "cli/inspect_table.h"
 #include "cli/output.h"
 
 namespace segue::cli {
@@ -66,27 +67,38 @@ void inspect_safetensors(const std::string& path) {
 void inspect(const InspectArguments& arguments) {
   const std::string& path = arguments.path;
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return inspect_store(arguments);
-  if (arguments.json || arguments.verify) {
+  if (std::filesystem::is_directory(path, error)) {
+    if (is_checkpoint_folder(path)) return inspect_tables(path, arguments.table, arguments.json);
+    if (!arguments.table.empty()) {
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format("{}: --table is for runs and checkpoints, and this is neither", path));
+    }
+    return inspect_store(arguments);
+  }
+  if (arguments.json || arguments.verify || !arguments.table.empty()) {
     fail(ErrorCode::kInvalidArgument,
-         fmt::format("{}: --json and --verify are for stores (folders)", path));
+         fmt::format("{}: --json, --verify and --table are for folders", path));
   }
   if (path.ends_with(".npy")) return inspect_npy(path);
   if (path.ends_with(".safetensors")) return inspect_safetensors(path);
   if (!base::exists(path)) fail(ErrorCode::kNotFound, path + ": no such file or folder");
   fail(ErrorCode::kInvalidArgument,
-       fmt::format("{}: inspect knows event stores (folders), .npy and .safetensors files", path));
+       fmt::format("{}: inspect knows event stores, runs and checkpoints (folders), .npy and "
+                   ".safetensors files",
+                   path));
 }
 
 }  // namespace
 
 void add_inspect(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("inspect", "Check an event store or a file and tell what is in it.");
+  CLI::App* command = app.add_subcommand(
+      "inspect", "Check an event store, a run's tables or a file and tell what is in it.");
   const auto arguments = std::make_shared<InspectArguments>();
   data::InspectConfig& config = arguments->config;
-  command->add_option("path", arguments->path, "event store, .npy or .safetensors")->required();
-  command->add_flag("--json", arguments->json, "store: the same numbers as one JSON object");
+  command->add_option("path", arguments->path, "event store, run, checkpoint, .npy or .safetensors")
+      ->required();
+  command->add_flag("--json", arguments->json, "folders: the same numbers as one JSON object");
+  command->add_option("--table", arguments->table, "run or checkpoint: this table alone");
   command->add_flag("--verify", arguments->verify,
                     "store: compare checksums and look at every event");
   command->add_flag("--baselines", arguments->baselines,

@@ -8,6 +8,7 @@ namespace segue::cli {
 
 struct InspectArguments {
   std::string path;
+  std::string table;  // of a run or checkpoint; empty: all
   bool json = false;
   bool verify = false;     // checksums and every event
   bool baselines = false;  // also without truth

@@ -222,7 +222,7 @@ TEST(InspectCliTest, DamageIsShownAndEndsInAnError) {
 TEST(InspectCliTest, OptionsOfStoresAreNotForFiles) {
   const Outcome o = run({"inspect", "a.npy", "--json"});
   EXPECT_EQ(o.code, kExitUsage);
-  EXPECT_TRUE(contains(o.err, "for stores"));
+  EXPECT_TRUE(contains(o.err, "for folders"));
   EXPECT_EQ(run({"inspect", base::temp_path("nowhere")}).code, kExitFile);
   const std::string empty = base::temp_path("empty");
   std::filesystem::create_directories(empty);

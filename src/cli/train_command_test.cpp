@@ -264,5 +264,39 @@ TEST_F(TrainCommand, BadStoresAndConfigsAreSaid) {
   EXPECT_EQ(run({"train"}).code, kExitUsage);
 }
 
+TEST_F(TrainCommand, DynamicTablesAreTrainedInspectedAndScored) {
+  std::vector<std::string> dynamic;
+  for (const char* table : {"0", "1", "2", "3"}) {
+    const std::string key = std::string("sparse.tables.") + table;
+    for (const std::string& set : {key + ".kind=dynamic", key + ".max_rows=512"}) {
+      dynamic.insert(dynamic.end(), {"--set", set});
+    }
+  }
+  dynamic.insert(dynamic.end(), {"--set", "sparse.tables.0.evict=lfu", "--steps", "20"});
+  ASSERT_EQ(run(arguments("run", dynamic)).code, kExitOk);
+  const std::string path = folder_ + "/run";
+  const Outcome all = run({"inspect", path});
+  EXPECT_EQ(all.code, kExitOk) << all.err;
+  for (const char* text : {"table item", "table cross", "load factor", "hottest rows", "evicted"}) {
+    EXPECT_TRUE(contains(all.out, text));
+  }
+  const Outcome one = run({"inspect", path + "/checkpoints", "--table", "item", "--json"});
+  EXPECT_TRUE(contains(one.out, R"("kind": "dynamic")"));
+  EXPECT_TRUE(contains(one.out, "uses,_mean"));
+  EXPECT_FALSE(contains(one.out, "table_cross"));
+  const Outcome unknown = run({"inspect", path, "--table", "itme"});
+  EXPECT_EQ(unknown.code, kExitUsage);
+  EXPECT_TRUE(contains(unknown.err, "did you mean `item`?"));
+  EXPECT_TRUE(contains(run({"inspect", store(), "--table", "item"}).err, "neither"));
+
+  EXPECT_EQ(run({"score", path, "--out", folder_ + "/scores.csv"}).code, kExitOk);
+  const Outcome whole =
+      run({"checkpoint", "export", path, "--tables", "--out", folder_ + "/w.safetensors"});
+  EXPECT_NE(whole.code, kExitOk);
+  EXPECT_TRUE(contains(whole.err, "dynamic"));
+  const Outcome plan = run({"plan", folder_ + "/run/config.toml", "--ranks", "2"});
+  EXPECT_TRUE(contains(plan.out, "grows to 512 rows"));
+}
+
 }  // namespace
 }  // namespace segue::cli

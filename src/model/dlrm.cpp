@@ -170,7 +170,7 @@ StepMemory Dlrm::step_memory(const StepBounds& bounds, Precision precision, Devi
     const auto share =
         static_cast<int64_t>(std::ceil(bounds.distinct_share * static_cast<double>(rows * each)));
     distinct +=
-        std::min(share, tables_config_.tables[static_cast<size_t>(feature_tables_[i])].rows);
+        std::min(share, tables_config_.tables[static_cast<size_t>(feature_tables_[i])].id_limit());
     largest_bag = std::max(largest_bag, rows * each);
   }
   ArenaPlan plan(precision, device);
@@ -241,7 +241,7 @@ void Dlrm::prepare(const Batch& batch, int64_t /*micro_batch_tokens*/, sparse::M
     const std::string& column = config_.features[i].column;
     lookups.push_back({feature_tables_[i], column, batch.values(column, out.attributes[i])});
   }
-  look_up(lookups, mode, out);
+  look_up(batch, lookups, mode, out);
   prepare_labels(batch, out);
   prepare_bags(batch, out);
   if (bottom_) prepare_dense(batch, out);

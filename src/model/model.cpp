@@ -28,7 +28,10 @@ std::vector<MemorySwitch> Model::memory_switches(const StepBounds&, Precision, D
 int64_t Model::check_demands(const sparse::TablesConfig& tables) const {
   std::set<std::string> names;
   const sparse::TableConfig* first = nullptr;
-  for (const ColumnDemand& d : demands()) {
+  const auto all = demands();
+  const bool has_times =
+      std::ranges::find(all, ColumnDemand::Role::kTimestamp, &ColumnDemand::role) != all.end();
+  for (const ColumnDemand& d : all) {
     if (d.column.empty()) base::fail_config(fmt::format("{} names no column", d.key));
     if (!names.insert(d.column).second) {
       base::fail_config(fmt::format(
@@ -38,6 +41,13 @@ int64_t Model::check_demands(const sparse::TablesConfig& tables) const {
     const sparse::TableId id = tables.id(d.table, fmt::format("{} `{}`", d.key, d.column));
     const sparse::TableConfig& table = tables.tables[static_cast<size_t>(id)];
     if (first == nullptr) first = &table;
+    const bool by_time = table.ttl_seconds > 0 || table.evict == sparse::Evict::kAge;
+    if (by_time && !has_times) {
+      base::fail_config(fmt::format(
+          "table `{}` forgets by event time, but the model reads no timestamps; set its `evict` to "
+          "\"lru\" or \"lfu\" and `ttl_seconds` to 0",
+          table.name));
+    }
     if (tables.dim_of(table) == tables.dim_of(*first)) continue;
     base::fail_config(fmt::format(
         "table `{}` has rows of width {}, table `{}` of width {}: the model needs one width in all "
@@ -49,6 +59,13 @@ int64_t Model::check_demands(const sparse::TablesConfig& tables) const {
 
 void Model::allocate(sparse::Tables& tables, Device device, DType parameter_dtype, uint64_t seed) {
   tables_ = &tables;
+  // Candidates are later than the events before them.
+  for (const ColumnDemand::Of of : {ColumnDemand::Of::kCandidate, ColumnDemand::Of::kEvent}) {
+    if (!time_columns_.empty()) break;
+    for (const ColumnDemand& d : demands()) {
+      if (d.role == ColumnDemand::Role::kTimestamp && d.of == of) time_columns_.push_back(d.column);
+    }
+  }
   parameters_.allocate(device, parameter_dtype, seed);
 }
 
@@ -71,9 +88,17 @@ std::vector<Tensor> Model::gradient_buckets() const {
   return pieces;
 }
 
-void Model::look_up(std::span<const sparse::Lookup> lookups, sparse::Mode mode,
+int64_t Model::latest_time(const Batch& batch) const {
+  int64_t latest = 0;
+  for (const std::string& column : time_columns_) {
+    for (const int64_t time : batch.column(column).values.span()) latest = std::max(latest, time);
+  }
+  return latest;
+}
+
+void Model::look_up(const Batch& batch, std::span<const sparse::Lookup> lookups, sparse::Mode mode,
                     PreparedBatch& out) const {
-  out.ticket = tables_->begin(lookups, mode, std::move(out.ticket));
+  out.ticket = tables_->begin(lookups, mode, std::move(out.ticket), latest_time(batch));
   out.looked_up.clear();
   out.slots.clear();
   out.first_row.assign(static_cast<size_t>(tables_->count()), 0);

@@ -53,8 +53,8 @@ struct MemorySwitch {
   int64_t bytes = 0;
 };
 
-/// What a batch alone decides: distinct rows and every index that an op will read. Made on the host
-/// by Model::prepare, without touching weights, so it may be made a step ahead on another thread.
+/// What a batch alone decides: distinct rows and every index that an op will read. Made by
+/// Model::prepare, without touching weights, so it may be made a step ahead on another thread.
 /// Keeps its memory when it is made again. Families add what is theirs.
 struct PreparedBatch {
   template <class T>
@@ -163,6 +163,8 @@ class Model {
                                  Device device) const = 0;
   /// Of a prepared batch on the device, at most.
   virtual int64_t batch_memory(const StepBounds& bounds) const = 0;
+  /// What prepare() works in on a GPU, at most; reserve_prepare() takes it.
+  virtual int64_t prepare_memory(const StepBounds& /*bounds*/) const { return 0; }
   virtual std::vector<MemorySwitch> memory_switches(const StepBounds& bounds, Precision precision,
                                                     Device device) const;
 
@@ -194,9 +196,11 @@ class Model {
   /// of them then prepare and run the same number of batches, also empty ones.
   virtual void set_head_group(HeadGroup* heads);
 
+  /// Memory of prepare() on a GPU, to be taken at once rather than when it is needed.
+  virtual void reserve_prepare(int64_t /*bytes*/) {}
   virtual std::unique_ptr<PreparedBatch> new_batch() const = 0;
-  /// Host work only, which may go on while another batch runs, on one thread at a time. `prepared`
-  /// is one of new_batch().
+  /// Work of the host, and of a GPU on a stream of its own: it may go on while another batch runs,
+  /// on one thread at a time. `prepared` is one of new_batch().
   virtual void prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mode mode,
                        PreparedBatch& prepared) = 0;
 
@@ -222,7 +226,7 @@ class Model {
   int64_t check_demands(const sparse::TablesConfig& tables) const;
 
   /// Begins the look-ups of a batch: ticket, looked_up, first_row, slots.
-  void look_up(std::span<const sparse::Lookup> lookups, sparse::Mode mode,
+  void look_up(const Batch& batch, std::span<const sparse::Lookup> lookups, sparse::Mode mode,
                PreparedBatch& prepared) const;
   /// Pass and results of a prepared batch whose parts have reached the device.
   Pass start_pass(const Exec& exec, PreparedBatch& prepared, const UploadBlock::Placed& placed,
@@ -238,8 +242,10 @@ class Model {
 
  private:
   PassResults make_results(const Exec& exec, int64_t labels) const;
+  int64_t latest_time(const Batch& batch) const;
 
   std::vector<TaskConfig> tasks_;
+  std::vector<std::string> time_columns_;    // that say when a batch was
   std::unique_ptr<PreparedBatch> prepared_;  // of run(batch): its memory is kept
   HostArray<uint8_t> host_results_;          // where results land when they come from a GPU
   Event results_arrived_;

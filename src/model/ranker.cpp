@@ -154,7 +154,7 @@ Pass Ranker::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOpti
     Arena::Mark scratch(*exec.arena);
     stage.reset();
     stage.emplace("tokens forward");
-    const Tokens tokens = place_tokens(batch, micro, placed, rows, scope.options);
+    const Tokens tokens = place_tokens(exec, batch, micro, placed, rows, scope.options);
     const UserSide user = user_forward(exec, tokens, scope.options);
     ItemSide item = item_forward(exec, rows, tokens, user.user, pass.results);
     if (options.probe) {

@@ -49,6 +49,8 @@ class Ranker final : public Model {
   std::vector<Bucket> buckets() const override;
   int64_t heads_to_share() const override { return config_.heads; }
 
+  int64_t prepare_memory(const StepBounds& bounds) const override;
+  void reserve_prepare(int64_t bytes) override;
   void set_head_group(HeadGroup* heads) override;
   std::unique_ptr<PreparedBatch> new_batch() const override;
   void prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mode mode,
@@ -65,23 +67,27 @@ class Ranker final : public Model {
   struct UserSide;  // assembled input, stack and postprocessor of one micro-batch
   struct ItemSide;  // item MLP, head
 
-  void read_feature(const Batch& batch, const SequenceFeature& feature, HostArray<int64_t>& to);
+  sparse::IdRange read_feature(const Batch& batch, const SequenceFeature& feature,
+                               HostArray<int64_t>& to);
   bool attribute_of_items(const Batch& batch, const SequenceFeature& feature,
-                          HostArray<int64_t>& of_item);
-  void find_items(const Batch& batch);
+                          std::span<const int32_t> item, HostArray<int64_t>& of_item);
+  void prepare_columns(const Batch& batch, RankerBatch& out);
+  void start_items(const Batch& batch, RankerBatch& out);
+  void finish_items(RankerBatch& out);
+  void find_items(const Batch& batch, RankerBatch& out);
   void prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out);
   void prepare_branches(RankerBatch& out);
   void prepare_context(const Batch& batch, RankerBatch& out) const;
   void sort_inputs(RankerBatch& out) const;
-  void prepare_actions(const Batch& batch, RankerBatch& out);
-  RankerBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro, RankerBatch& out);
-  void fill_tokens(const Batch& batch, const MicroBatch& micro, const RankerBatch::Tokens& t,
-                   int64_t* timestamps, RankerBatch& out) const;
+  void prepare_actions(const Batch& batch, RankerBatch& out) const;
+  RankerBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro,
+                                     RankerBatch& out) const;
+  void fill_labels(const Batch& batch, const RankerBatch::Tokens& t, RankerBatch& out) const;
 
   Rows rows_forward(const Exec& exec, RankerBatch& batch, const UploadBlock::Placed& placed,
                     bool training) const;
   void rows_backward(const Exec& exec, Rows& rows) const;
-  Tokens place_tokens(const RankerBatch& batch, const RankerBatch::Tokens& micro,
+  Tokens place_tokens(const Exec& exec, const RankerBatch& batch, const RankerBatch::Tokens& micro,
                       const UploadBlock::Placed& placed, const Rows& rows,
                       const PassOptions& options) const;
   UserSide user_forward(const Exec& exec, const Tokens& tokens, const PassOptions& options) const;

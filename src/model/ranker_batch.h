@@ -13,6 +13,7 @@ namespace segue::model {
 struct RankerBatch final : PreparedBatch {
   /// One micro-batch, token by token.
   struct Tokens {
+    int64_t first_sample = 0;
     std::vector<int64_t> offsets;  // tokens, from 0
     std::vector<int64_t> num_targets;
     int64_t count = 0;
@@ -22,17 +23,18 @@ struct RankerBatch final : PreparedBatch {
     GroupSequences group;      // likewise
 
     Part<int64_t> device_offsets, device_num_targets;
-    Part<int32_t> row, action, position, time;      // per token; see ops::AssembleParams
-    Part<int32_t> sample, token;                    // per token: its identity
-    Part<int32_t> label_row;                        // per label: its token
-    Part<int32_t> label_sample, label_token;        // per label: identity of its token
-    Part<int64_t> label_time;                       // per label
     Part<int32_t> label_features;                   // [labels, sequence features]: table row
     std::vector<Part<float>> label_values;          // per task
     std::vector<Part<double>> label_values_double;  // instead, for models in double
   };
 
   BatchLayout layout;
+  /// What tokens are made from when the batch runs: see ops::TokenColumns.
+  Part<int64_t> event_offsets, candidate_offsets, sample_number;
+  Part<int64_t> event_time, candidate_time, event_action;
+  Part<int32_t> item;         // of every event, then of every candidate
+  Part<int32_t> row_of_item;  // branch row
+  bool action_codes = false;  // action codes are patterns of bits, not events and candidates
   /// Branch rows: one per distinct tuple (or per event and candidate), and which table rows they
   /// are made of.
   int64_t branch_rows = 0;

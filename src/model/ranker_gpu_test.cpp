@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -159,6 +160,51 @@ TEST_F(GpuRankerTest, EmptyBatchAndEvaluation) {
 }
 
 // ---- preparing ----
+
+/// All that a batch becomes, as far as the host sees it.
+std::vector<std::vector<double>> prepared_arrays(Device device, const ModelConfig& config,
+                                                 const Batch& batch) {
+  sparse::Tables tables(tiny_tables(), device, DType::kF32, 3);
+  Ranker ranker(config, tables, device, DType::kF32, 5);
+  RankerBatch out;
+  std::vector<std::vector<double>> all;
+  const auto add = [&](const auto& values) { all.emplace_back(values.begin(), values.end()); };
+  for (const Batch& b :
+       {std::cref(batch), std::cref(batch)}) {  // in new memory, and in kept memory
+    ranker.prepare(b, 12, sparse::Mode::kTraining, out);
+    for (const auto& part : {out.event_offsets, out.candidate_offsets, out.sample_number,
+                             out.event_time, out.candidate_time, out.event_action}) {
+      add(out.block.span(part));
+    }
+    for (const auto& part : {out.item, out.row_of_item, out.input_index, out.action_code}) {
+      add(out.block.span(part));
+    }
+    for (const RankerBatch::Tokens& t : out.micro_batches) {
+      add(t.offsets);
+      add(out.block.span(t.label_features));
+      for (const auto& values : t.label_values) add(out.block.span(values));
+    }
+    add(out.labels);
+    for (const sparse::TableId table : out.looked_up) add(out.ticket.slots(table));
+  }
+  return all;
+}
+
+TEST_F(GpuRankerTest, PreparesWhatTheCpuPrepares) {
+  Batch decided = tiny_batch();  // an item has one artist, played or proposed
+  const std::span<const int64_t> items = decided.column("candidate").values.span();
+  for (size_t c = 0; c < items.size(); ++c) {
+    decided.column("candidate_artist").values[static_cast<int64_t>(c)] = items[c] % 4;
+  }
+  const Batch contradicted = tiny_batch(), empty = tiny_batch({}, {});
+  for (const auto& [name, config] : variants()) {
+    SCOPED_TRACE(name);
+    for (const Batch& batch : {std::cref(decided), std::cref(contradicted), std::cref(empty)}) {
+      EXPECT_EQ(prepared_arrays(Device::cuda(), config, batch),
+                prepared_arrays(Device::cpu(), config, batch));
+    }
+  }
+}
 
 TEST(PreparedBatchTest, APreparedBatchRunsAsTheBatchItself) {
   ModeBed bed(Device::cpu(), Precision::kF32);

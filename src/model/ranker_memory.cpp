@@ -9,6 +9,7 @@
 #include "model/arena_plan.h"
 #include "model/ranker.h"
 #include "model/ranker_parts.h"
+#include "ops/token_arrays.h"
 
 namespace segue::model {
 
@@ -45,7 +46,7 @@ Ranker::LargestBatch::LargestBatch(const Ranker& m, const StepBounds& bounds) {
         bounds.samples * c.contextual[f].max_length;
   }
   for (size_t t = 0; t < ids.size(); ++t) {
-    ids[t] = std::min(ids[t], m.tables_config_.tables[t].rows);
+    ids[t] = std::min(ids[t], m.tables_config_.tables[t].id_limit());
     table_rows += ids[t];
     most_table_rows = std::max(most_table_rows, ids[t]);
   }
@@ -72,6 +73,7 @@ Ranker::LargestBatch::LargestBatch(const Ranker& m, const StepBounds& bounds) {
 
 void Ranker::tokens_forward_memory(const Exec& exec, const LargestBatch& b) const {
   const int64_t tokens = b.sequences.tokens(), labels = b.micro_labels, dim = config_.dim;
+  ops::take_token_arrays(exec, tokens, labels, time_table_ != nullptr);
   exec.activation({tokens, dim});  // x0
   ops::AssembleParams assemble;
   assemble.dropout.p = static_cast<float>(config_.input_dropout);
@@ -171,15 +173,21 @@ std::vector<MemorySwitch> Ranker::memory_switches(const StepBounds& bounds, Prec
 }
 
 int64_t Ranker::batch_memory(const StepBounds& bounds) const {
-  const int64_t tokens = bounds.samples * config_.sample_tokens(bounds.events, bounds.candidates);
-  const int64_t places = bounds.samples * (bounds.events + bounds.candidates);
+  const int64_t events = bounds.samples * bounds.events;
+  const int64_t places = events + bounds.samples * bounds.candidates;
   const int64_t features = std::ssize(sequence_tables_), tasks = std::ssize(config_.tasks);
   const bool candidates = config_.labels == LabelKind::kCandidates;
-  const int64_t labels = bounds.samples * (candidates ? bounds.candidates : bounds.events);
+  const int64_t labels = candidates ? places - events : events;
   constexpr int64_t kSmall = int64_t{1} << 20;  // offsets, action codes, alignment
-  return tokens * 6 * 4 + places * features * (8 + 3 * 4) + places * 4 +
+  // Times, actions, items and their rows; table rows, once more sorted, and their slots.
+  return places * (2 * 8 + 2 * 4) + places * features * (8 + 3 * 4) + places * 4 +
          bounds.samples * config_.contextual_tokens() * (8 + 3 * 4) +
-         labels * (5 * 4 + features * 4 + tasks * 8) + kSmall;
+         labels * (features * 4 + tasks * 8) + kSmall;
+}
+
+int64_t Ranker::prepare_memory(const StepBounds& bounds) const {
+  if (!config_.identities.distinct_rows) return 0;
+  return sparse::DeviceDedup::memory_bytes(bounds.samples * (bounds.events + bounds.candidates));
 }
 
 }  // namespace segue::model

@@ -2,6 +2,7 @@
 
 // The private parts of a Ranker pass; included by the files that make one.
 
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,20 +15,27 @@
 
 namespace segue::model {
 
-/// Indices that only the layout of tokens reads; memory is kept from batch to batch, since new
-/// pages cost more than what is written to them.
+/// What prepare() works in; memory is kept from batch to batch, since new pages cost more than what
+/// is written to them.
 struct Ranker::Places {
-  std::vector<std::string> names;  // of the sequence features, for messages
-  HostArray<int64_t> ids;          // of every event, then of every candidate
-  HostArray<int64_t> attribute;    // of every event, where a batch leaves it to be made
-  sparse::Distinct items;          // inverse: the item of every event, then of every candidate
+  /// Distinct items by a GPU, beside the batch that it trains on: the host waits for them.
+  struct OnDevice {
+    explicit OnDevice(Device device) : stream(device, Priority::kAhead) {}
+    Stream stream;
+    sparse::DeviceDedup dedup;
+    sparse::DeviceDedup::Found found;
+  };
+
+  std::vector<std::string> names;       // of the sequence features, for messages
+  HostArray<int64_t> ids;               // of every event, then of every candidate
+  HostArray<int64_t> attribute;         // of every event, where a batch leaves it to be made
+  std::unique_ptr<OnDevice> on_device;  // absent: the host finds them
+  sparse::Distinct items;               // inverse: of the host alone; RankerBatch::item has it
+  HostArray<int32_t> example;           // [items]: an event or candidate that has it
   std::vector<HostArray<int64_t>> attributes;  // [additional features][items]
   /// Place of every item in the rows of each sequence feature's table.
   std::vector<std::span<const int32_t>> feature_index;
-  sparse::DistinctTuples branches;   // inverse: of every item
-  HostArray<int32_t> event_action;   // [events]: place among the action codes
-  HostArray<int32_t> target_action;  // [candidates]
-  HostArray<int64_t> timestamps;     // of a micro-batch
+  sparse::DistinctTuples branches;  // inverse: of every item
   sparse::DedupScratch scratch;
 };
 

@@ -1,4 +1,4 @@
-// The host part of a pass: from a batch to the indices that ops read.
+// What happens to a batch before it runs: from its columns to the indices that ops read.
 
 #include <algorithm>
 #include <atomic>
@@ -10,15 +10,14 @@
 #include "model/ranker.h"
 #include "model/ranker_batch.h"
 #include "model/ranker_parts.h"
-#include "ops/assemble.h"
 #include "ops/rows.h"
 
 namespace segue::model {
 
 namespace {
 
-constexpr int64_t kSamplesPerTask = 16;
-constexpr int64_t kEventsPerTask = 1 << 16;
+constexpr int64_t kEventsPerTask = 1 << 14;
+constexpr int64_t kLabelsPerTask = 1 << 12;
 
 int32_t action_code_of(int64_t bits, std::span<const int64_t> weights) {
   int32_t code = 0;
@@ -31,6 +30,24 @@ int32_t action_code_of(int64_t bits, std::span<const int64_t> weights) {
 /// A place among the rows of one table among those of all; -1 stays.
 int32_t table_row(int32_t place, int64_t first_row) {
   return place < 0 ? place : place + static_cast<int32_t>(first_row);
+}
+
+/// A column on its way into the block.
+struct ColumnCopy {
+  std::span<const int64_t> from;
+  std::span<int64_t> to;
+};
+
+/// All of them at once: every start of threads costs.
+void copy_columns(std::span<const ColumnCopy> copies) {
+  int64_t longest = 0;
+  for (const ColumnCopy& c : copies) longest = std::max(longest, std::ssize(c.from));
+  base::parallel_for(longest, kEventsPerTask, [&](int64_t begin, int64_t end) {
+    for (const ColumnCopy& c : copies) {
+      const int64_t last = std::min(end, std::ssize(c.from));
+      if (begin < last) std::copy(c.from.data() + begin, c.from.data() + last, c.to.data() + begin);
+    }
+  });
 }
 
 /// An element of an offsets array.
@@ -55,6 +72,7 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
     out.sample_labels[static_cast<size_t>(b)] = out.layout.labels_of(b);
   }
 
+  prepare_columns(batch, out);
   prepare_ids(batch, mode, out);
   prepare_branches(out);
   prepare_context(batch, out);
@@ -75,98 +93,183 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
 }
 
 /// A feature of every event, then of every candidate.
-void Ranker::read_feature(const Batch& batch, const SequenceFeature& feature,
-                          HostArray<int64_t>& to) {
+sparse::IdRange Ranker::read_feature(const Batch& batch, const SequenceFeature& feature,
+                                     HostArray<int64_t>& to) {
   to.resize(0);
+  sparse::IdRange range;
   const auto append = [&](const std::string& column) {
     const std::span<const int64_t> from = batch.values(column, places_->attribute);
     const int64_t begin = to.size();
     to.resize(begin + std::ssize(from));
-    base::parallel_for(std::ssize(from), kEventsPerTask, [&](int64_t first, int64_t end) {
-      std::copy_n(from.data() + first, end - first, to.data() + begin + first);
+    std::vector<sparse::IdRange> parts(
+        static_cast<size_t>(base::num_chunks(std::ssize(from), kEventsPerTask)));
+    int64_t* const copies = to.data() + begin;
+    base::parallel_for(std::ssize(from), kEventsPerTask, [&, copies](int64_t first, int64_t end) {
+      sparse::IdRange part;
+      for (int64_t i = first; i < end; ++i) {
+        const int64_t id = from[static_cast<size_t>(i)];
+        part.add(id);
+        copies[i] = id;
+      }
+      parts[static_cast<size_t>(first / kEventsPerTask)] = part;
     });
+    for (const sparse::IdRange& part : parts) {
+      range.add(part.smallest);
+      range.add(part.largest);
+    }
   };
   append(feature.history);
   if (config_.labels == LabelKind::kCandidates) append(feature.candidate);
+  return range;
+}
+
+/// What the token arrays are made from. A GPU finds the distinct items while columns are copied.
+void Ranker::prepare_columns(const Batch& batch, RankerBatch& out) {
+  const bool candidates = config_.labels == LabelKind::kCandidates;
+  const BatchLayout& layout = out.layout;
+  UploadBlock& block = out.block;
+  out.event_offsets = block.add(std::span<const int64_t>(layout.history_offsets));
+  out.candidate_offsets = block.add(std::span<const int64_t>(layout.candidate_offsets));
+  out.sample_number = block.add(batch.sample_index.span());
+  out.event_time = block.add<int64_t>(layout.events());
+  out.candidate_time = block.add<int64_t>(layout.candidates());
+  out.event_action = block.add<int64_t>(layout.events());
+  out.item = block.add<int32_t>(layout.events() + layout.candidates());
+  start_items(batch, out);
+  std::vector<ColumnCopy> copies = {
+      {batch.column(config_.history_timestamp).values.span(), block.span(out.event_time)},
+      {batch.column(config_.action.history).values.span(), block.span(out.event_action)}};
+  if (candidates) {
+    copies.push_back(
+        {batch.column(config_.candidate_timestamp).values.span(), block.span(out.candidate_time)});
+  }
+  copy_columns(copies);
+}
+
+/// Reads the ids, and sends them to the GPU if there is one.
+void Ranker::start_items(const Batch& batch, RankerBatch& out) {
+  Places& places = *places_;
+  const Device device = parameters_.values().device;
+  if (device.is_cuda() && config_.identities.distinct_rows) {
+    if (!places.on_device) places.on_device = std::make_unique<Places::OnDevice>(device);
+    places.ids.set_memory(HostMemory::kPinned);
+    places.items.values.set_memory(HostMemory::kPinned);
+    places.example.set_memory(HostMemory::kPinned);
+  }
+  const sparse::IdRange range = read_feature(batch, config_.item, places.ids);
+  if (!places.on_device) return;
+  auto& [stream, dedup, found] = *places.on_device;
+  const Tensor ids = dedup.input(places.ids.size(), device);
+  copy(ids, places.ids.tensor(), &stream);
+  found = dedup.find(ids, range, false, stream);
+  copy(host_view(out.block.span(out.item)), found.inverse, &stream);
+}
+
+/// Fills places.items, places.example and the item of every event and candidate.
+void Ranker::finish_items(RankerBatch& out) {
+  Places& places = *places_;
+  if (places.on_device) {
+    const auto& [stream, dedup, found] = *places.on_device;
+    const int64_t count = dedup.count();
+    places.items.values.resize(count);
+    places.example.resize(count);
+    copy(places.items.values.tensor(), found.values.narrow(0, 0, count), &stream);
+    copy(places.example.tensor(), found.first.narrow(0, 0, count), &stream);
+    stream.synchronize();
+    return;
+  }
+  sparse::distinct(places.ids.span(), false, places.scratch, places.items);
+  places.example.resize(places.items.values.size());
+  const std::span<int32_t> item = out.block.span(out.item);
+  base::parallel_for(std::ssize(item), kEventsPerTask, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int32_t of = places.items.inverse[i];
+      item[static_cast<size_t>(i)] = of;
+      std::atomic_ref(places.example[of]).store(static_cast<int32_t>(i), std::memory_order_relaxed);
+    }
+  });
 }
 
 /// False: an item has several values of the feature.
 bool Ranker::attribute_of_items(const Batch& batch, const SequenceFeature& feature,
-                                HostArray<int64_t>& of_item) {
+                                std::span<const int32_t> item, HostArray<int64_t>& of_item) {
   const std::span<const int64_t> items = std::as_const(places_->items.values).span();
-  const std::span<const int32_t> item = std::as_const(places_->items.inverse).span();
-  of_item.resize(static_cast<int64_t>(items.size()));
-  // f(item, value) for what the batch says of its candidates, and of its events unless a map does.
+  const std::span<const int32_t> example = std::as_const(places_->example).span();
+  of_item.resize(std::ssize(items));
+  // f(values, place of the first) for what the batch says of its candidates, and of its events
+  // unless a map does.
   const Batch::Attribute* const map = batch.find_attribute(feature.history);
   const bool mapped =
       map != nullptr && batch.columns[static_cast<size_t>(map->of)].name == config_.item.history;
-  const auto for_each = [&](const auto& f) {
-    const auto over = [&](std::span<const int64_t> values, std::span<const int32_t> of) {
-      base::parallel_for(std::ssize(values), kEventsPerTask, [&](int64_t begin, int64_t end) {
-        for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-          f(of_item[of[i]], values[i]);
-        }
-      });
-    };
-    if (!mapped) over(batch.values(feature.history, places_->attribute), item);
+  const auto for_columns = [&](const auto& f) {
+    if (!mapped) f(batch.values(feature.history, places_->attribute), size_t{0});
     if (config_.labels != LabelKind::kCandidates) return;
     const std::span<const int64_t> values = batch.values(feature.candidate, places_->attribute);
-    over(values, item.last(values.size()));
+    f(values, item.size() - values.size());
+  };
+  const auto for_items = [&](const auto& f) {
+    base::parallel_for(of_item.size(), kEventsPerTask, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) f(i);
+    });
   };
   if (mapped) {
-    base::parallel_for(of_item.size(), kEventsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) of_item[i] = map->of_id(items[static_cast<size_t>(i)]);
-    });
+    for_items([&](int64_t i) { of_item[i] = map->of_id(items[static_cast<size_t>(i)]); });
   } else {
-    for_each([](int64_t& of, int64_t value) {
-      const std::atomic_ref<int64_t> known(of);
-      // Popular items are there already: most threads only read.
-      if (known.load(std::memory_order_relaxed) == value) return;
-      known.store(value, std::memory_order_relaxed);
+    for_columns([&](std::span<const int64_t> values, size_t first) {
+      for_items([&](int64_t i) {
+        const size_t at = static_cast<size_t>(example[static_cast<size_t>(i)]) - first;
+        if (at < values.size()) of_item[i] = values[at];
+      });
     });
   }
   std::atomic<bool> decided = true;
-  for_each([&](const int64_t& of, int64_t value) {
-    if (of != value) decided.store(false, std::memory_order_relaxed);
+  for_columns([&](std::span<const int64_t> values, size_t first) {
+    const int64_t* const known = of_item.data();
+    const int32_t* const of = item.data() + first;
+    base::parallel_for(std::ssize(values), kEventsPerTask, [&](int64_t begin, int64_t end) {
+      int64_t difference = 0;  // no branches: most of the time there is none
+      for (int64_t i = begin; i < end; ++i) {
+        difference |= known[of[i]] ^ values[static_cast<size_t>(i)];
+      }
+      if (difference != 0) decided.store(false, std::memory_order_relaxed);
+    });
   });
   return decided;
 }
 
 /// Items of the batch, each once, with what they decide. Where one comes with different attributes,
 /// and without the identity of distinct rows, every event and candidate is an item of its own.
-void Ranker::find_items(const Batch& batch) {
+void Ranker::find_items(const Batch& batch, RankerBatch& out) {
   Places& places = *places_;
   places.attributes.resize(config_.additional.size());
-  read_feature(batch, config_.item, places.ids);
   bool decided = config_.identities.distinct_rows;
-  if (decided) sparse::distinct(places.ids.span(), false, places.scratch, places.items);
+  if (decided) finish_items(out);
+  const std::span<int32_t> item = out.block.span(out.item);
   for (size_t f = 0; f < config_.additional.size() && decided; ++f) {
-    decided = attribute_of_items(batch, config_.additional[f], places.attributes[f]);
+    decided = attribute_of_items(batch, config_.additional[f], item, places.attributes[f]);
   }
   if (decided) return;
   std::swap(places.items.values, places.ids);
-  const int64_t items = places.items.values.size();
-  places.items.inverse.resize(items);
-  std::iota(places.items.inverse.data(), places.items.inverse.data() + items, 0);
+  std::iota(item.begin(), item.end(), 0);
   for (size_t f = 0; f < config_.additional.size(); ++f) {
     read_feature(batch, config_.additional[f], places.attributes[f]);
   }
 }
 
 void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out) {
-  find_items(batch);
+  find_items(batch, out);
   Places& places = *places_;
   std::vector<sparse::Lookup> lookups;
   for (size_t f = 0; f < sequence_tables_.size(); ++f) {
     lookups.push_back({sequence_tables_[f], places.names[f],
                        (f == 0 ? places.items.values : places.attributes[f - 1]).span(),
-                       places.items.inverse.span()});
+                       out.block.span(out.item)});
   }
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
     const std::string& column = config_.contextual[c].name;
     lookups.push_back({contextual_tables_[c], column, batch.column(column).values.span()});
   }
-  look_up(lookups, mode, out);
+  look_up(batch, lookups, mode, out);
   places.feature_index.clear();
   for (size_t f = 0; f < sequence_tables_.size(); ++f) {
     places.feature_index.push_back(out.ticket.inverse(static_cast<int64_t>(f)));
@@ -217,6 +320,7 @@ void Ranker::prepare_branches(RankerBatch& out) {
     branches.inverse.resize(out.branch_rows);
     std::iota(branches.inverse.data(), branches.inverse.data() + out.branch_rows, 0);
   }
+  out.row_of_item = out.block.add(std::as_const(branches.inverse).span());
   const auto additional = static_cast<int64_t>(features.size()) - 1;
   out.input_index = out.block.add<int32_t>(out.branch_rows * (1 + additional) +
                                            config_.contextual_tokens() * out.layout.samples());
@@ -235,43 +339,31 @@ void Ranker::prepare_branches(RankerBatch& out) {
   }
 }
 
-void Ranker::prepare_actions(const Batch& batch, RankerBatch& out) {
-  Places& places = *places_;
-  const int64_t events = out.layout.events();
-  const int64_t targets = out.layout.candidates();
-  const std::span<const int64_t> actions = batch.column(config_.action.history).values.span();
-  const auto code_of_event = [&](int64_t e) {
-    return action_code_of(actions[static_cast<size_t>(e)], config_.action.weights);
-  };
+/// Every possible pattern once, or one code per event and candidate.
+void Ranker::prepare_actions(const Batch& batch, RankerBatch& out) const {
   const int32_t target_code = int32_t{1} << config_.action.weights.size();
-  places.event_action.resize(events);
-  places.target_action.resize(targets);
-  // Every possible pattern once, or one code per event and candidate.
-  if (config_.identities.action_codes && target_code + 1 <= kMaxActionCodes) {
+  out.action_codes = config_.identities.action_codes && target_code + 1 <= kMaxActionCodes;
+  if (out.action_codes) {
     out.action_code = out.block.add<int32_t>(target_code + 1);
     const std::span<int32_t> codes = out.block.span(out.action_code);
     std::iota(codes.begin(), codes.end(), 0);
-    base::parallel_for(events, kEventsPerTask, [&](int64_t begin, int64_t end) {
-      for (int64_t e = begin; e < end; ++e) places.event_action[e] = code_of_event(e);
-    });
-    std::ranges::fill(places.target_action.span(), target_code);
     return;
   }
   if (config_.identities.action_codes) {
     base::log_once(base::LogLevel::kInfo, "action_codes",
                    "identity action_codes does not apply: too many action bits; running per event");
   }
-  out.action_code = out.block.add<int32_t>(events + targets);
+  const std::span<const int64_t> actions = batch.column(config_.action.history).values.span();
+  out.action_code = out.block.add<int32_t>(out.layout.events() + out.layout.candidates());
   const std::span<int32_t> codes = out.block.span(out.action_code);
-  for (int64_t e = 0; e < events; ++e) codes[static_cast<size_t>(e)] = code_of_event(e);
-  std::fill(codes.begin() + events, codes.end(), target_code);
-  std::iota(places.event_action.data(), places.event_action.data() + events, 0);
-  std::iota(places.target_action.data(), places.target_action.data() + targets,
-            static_cast<int32_t>(events));
+  std::ranges::fill(codes, target_code);
+  std::ranges::transform(actions, codes.begin(), [&](int64_t bits) {
+    return action_code_of(bits, config_.action.weights);
+  });
 }
 
 RankerBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch& micro,
-                                           RankerBatch& out) {
+                                           RankerBatch& out) const {
   const bool candidates = config_.labels == LabelKind::kCandidates;
   const BatchLayout& layout = out.layout;
   const int64_t last = micro.first + micro.count;
@@ -280,6 +372,7 @@ RankerBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch&
       candidates ? layout.candidate_offsets : layout.history_offsets;
 
   RankerBatch::Tokens t;
+  t.first_sample = micro.first;
   t.count = at(layout.token_offsets, last) - begin;
   t.first_label = at(label_offsets, micro.first);
   t.labels = at(label_offsets, last) - t.first_label;
@@ -293,14 +386,6 @@ RankerBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch&
   UploadBlock& block = out.block;
   t.device_offsets = block.add(std::span<const int64_t>(t.offsets));
   t.device_num_targets = block.add(std::span<const int64_t>(t.num_targets));
-  for (auto* part : {&t.row, &t.action, &t.position, &t.sample, &t.token}) {
-    *part = block.add<int32_t>(t.count);
-  }
-  if (time_table_ != nullptr) t.time = block.add<int32_t>(t.count);
-  for (auto* part : {&t.label_row, &t.label_sample, &t.label_token}) {
-    *part = block.add<int32_t>(t.labels);
-  }
-  t.label_time = block.add<int64_t>(t.labels);
   t.label_features =
       block.add<int32_t>(t.labels * static_cast<int64_t>(places_->feature_index.size()));
   const bool in_double = parameters_.values().dtype == DType::kF64;
@@ -308,115 +393,55 @@ RankerBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch&
     if (in_double) t.label_values_double.push_back(block.add<double>(t.labels));
     if (!in_double) t.label_values.push_back(block.add<float>(t.labels));
   }
-
-  HostArray<int64_t>& timestamps = places_->timestamps;
-  timestamps.resize(t.count);
-  fill_tokens(batch, micro, t, timestamps.data(), out);
-
-  const ops::PositionParams position{.offsets = t.offsets,
-                                     .num_targets = candidates
-                                                        ? std::span<const int64_t>(t.num_targets)
-                                                        : std::span<const int64_t>(),
-                                     .contextual_len = config_.contextual_tokens(),
-                                     .position_buckets = config_.position_buckets,
-                                     .time_buckets = config_.time_buckets + 1,
-                                     .time_bucket_seconds = ModelConfig::kTimeBucketSeconds};
-  ops::position_indices(position, block.span(t.position));
-  if (time_table_ != nullptr) {
-    ops::time_indices(position, std::as_const(timestamps).span(), block.span(t.time));
-  }
+  fill_labels(batch, t, out);
   return t;
 }
 
-void Ranker::fill_tokens(const Batch& batch, const MicroBatch& micro, const RankerBatch::Tokens& t,
-                         int64_t* timestamps, RankerBatch& out) const {
-  const Places& places = *places_;
-  const int32_t* const item = places.items.inverse.data();
-  const auto branch = [&](int64_t i) { return places.branches.inverse[item[i]]; };
+/// Table rows and values of every label.
+void Ranker::fill_labels(const Batch& batch, const RankerBatch::Tokens& t, RankerBatch& out) const {
   const bool candidates = config_.labels == LabelKind::kCandidates;
-  const bool interleaved = config_.tokens == TokenKind::kInterleaved;
-  const int64_t contextual = config_.contextual_tokens();
-  const BatchLayout& layout = out.layout;
+  const std::vector<std::span<const int32_t>>& index = places_->feature_index;
+  const size_t features = index.size();
   UploadBlock& block = out.block;
-  const auto content_rows = static_cast<int32_t>(out.branch_rows);
-  int32_t* const row = block.span(t.row).data();
-  int32_t* const action = block.span(t.action).data();
-  int32_t* const sample = block.span(t.sample).data();
-  int32_t* const token = block.span(t.token).data();
-  int32_t* const label_row = block.span(t.label_row).data();
-  int32_t* const label_sample = block.span(t.label_sample).data();
-  int32_t* const label_token = block.span(t.label_token).data();
-  int64_t* const label_time = block.span(t.label_time).data();
-  int32_t* const label_features = block.span(t.label_features).data();
-  const size_t features = places.feature_index.size();
-  const std::span<const int64_t> label_column =
-      batch.column(candidates ? config_.candidate_label : config_.action.history).values.span();
-  const std::span<const int64_t> history_times =
-      batch.column(config_.history_timestamp).values.span();
-  const std::span<const int64_t> candidate_times =
-      candidates ? batch.column(config_.candidate_timestamp).values.span()
-                 : std::span<const int64_t>();
-
-  const auto fill_sample = [&](int64_t b) {
-    const auto sample_index = static_cast<int32_t>(batch.sample_index[b]);
-    const int64_t first = at(t.offsets, b - micro.first);
-    int64_t place = first;
-    const auto put = [&](int32_t row_id, int32_t action_id, int64_t time) {
-      row[place] = row_id;
-      action[place] = action_id;
-      sample[place] = sample_index;
-      token[place] = static_cast<int32_t>(place - first);
-      timestamps[place] = time;
-      ++place;
-    };
-    // Label i of the batch is what the next token to be put predicts; `source` is its event or
-    // candidate, counted over both.
-    const auto put_label = [&](int64_t i, int64_t source, int64_t time) {
-      const int64_t to = i - t.first_label;
-      label_row[to] = static_cast<int32_t>(place);
-      label_sample[to] = sample_index;
-      label_token[to] = static_cast<int32_t>(place - first);
-      label_time[to] = time;
+  const auto first = static_cast<size_t>(t.first_label);
+  const std::span<const int32_t> item = block.span(out.item).subspan(
+      first + static_cast<size_t>(candidates ? out.layout.events() : 0));
+  const std::span<const int64_t> bits =
+      batch.column(candidates ? config_.candidate_label : config_.action.history)
+          .values.span()
+          .subspan(first);
+  const std::span<int32_t> label_features = block.span(t.label_features);
+  base::parallel_for(t.labels, kLabelsPerTask, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       for (size_t f = 0; f < features; ++f) {
-        label_features[static_cast<size_t>(to) * features + f] =
-            table_row(places.feature_index[f][static_cast<size_t>(item[source])],
+        label_features[i * features + f] =
+            table_row(index[f][static_cast<size_t>(item[i])],
                       out.first_row[static_cast<size_t>(sequence_tables_[f])]);
       }
-      const int64_t bits = label_column[static_cast<size_t>(i)];
-      for (size_t k = 0; k < config_.tasks.size(); ++k) {
-        const TaskConfig& task = config_.tasks[k];
+    }
+    for (size_t k = 0; k < config_.tasks.size(); ++k) {
+      const TaskConfig& task = config_.tasks[k];
+      float* const labels = out.labels.data() + k * static_cast<size_t>(out.num_labels) + first;
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
         const bool binary = task.kind == ops::TaskKind::kBinary;
         const auto value =
-            binary ? static_cast<double>((bits & task.bit) > 0) : static_cast<double>(bits);
+            binary ? static_cast<double>((bits[i] & task.bit) > 0) : static_cast<double>(bits[i]);
+        labels[i] = static_cast<float>(value);
         if (t.label_values.empty()) {
-          block.span(t.label_values_double[k])[static_cast<size_t>(to)] = value;
+          block.span(t.label_values_double[k])[i] = value;
         } else {
-          block.span(t.label_values[k])[static_cast<size_t>(to)] = static_cast<float>(value);
+          block.span(t.label_values[k])[i] = static_cast<float>(value);
         }
-        out.labels[k * static_cast<size_t>(layout.labels) + static_cast<size_t>(i)] =
-            static_cast<float>(value);
       }
-    };
-
-    for (int64_t s = 0; s < contextual; ++s) {
-      put(content_rows + static_cast<int32_t>(b * contextual + s), -1, 0);
     }
-    for (int64_t e = at(layout.history_offsets, b); e < at(layout.history_offsets, b + 1); ++e) {
-      const int64_t time = history_times[static_cast<size_t>(e)];
-      if (!candidates) put_label(e, e, time);
-      put(branch(e), interleaved ? -1 : places.event_action[e], time);
-      if (interleaved) put(-1, places.event_action[e], time);
-    }
-    for (int64_t c = at(layout.candidate_offsets, b); c < at(layout.candidate_offsets, b + 1);
-         ++c) {
-      const int64_t time = candidate_times[static_cast<size_t>(c)];
-      put_label(c, layout.events() + c, time);
-      put(branch(layout.events() + c), interleaved ? -1 : places.target_action[c], time);
-    }
-  };
-  base::parallel_for(micro.count, kSamplesPerTask, [&](int64_t first, int64_t end) {
-    for (int64_t b = first; b < end; ++b) fill_sample(micro.first + b);
   });
+}
+
+void Ranker::reserve_prepare(int64_t bytes) {
+  const Device device = parameters_.values().device;
+  if (!device.is_cuda() || bytes == 0) return;
+  if (!places_->on_device) places_->on_device = std::make_unique<Places::OnDevice>(device);
+  places_->on_device->dedup.reserve(device, bytes);
 }
 
 }  // namespace segue::model

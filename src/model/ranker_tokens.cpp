@@ -6,10 +6,12 @@
 #include "model/ranker_parts.h"
 #include "ops/loss.h"
 #include "ops/rows.h"
+#include "ops/token_arrays.h"
 
 namespace segue::model {
 
-Ranker::Tokens Ranker::place_tokens(const RankerBatch& batch, const RankerBatch::Tokens& micro,
+Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
+                                    const RankerBatch::Tokens& micro,
                                     const UploadBlock::Placed& placed, const Rows& rows,
                                     const PassOptions& options) const {
   Tokens t;
@@ -17,13 +19,38 @@ Ranker::Tokens Ranker::place_tokens(const RankerBatch& batch, const RankerBatch:
   t.most_targets = micro.most_targets;
   t.first_label = micro.first_label;
 
+  const int64_t samples = std::ssize(micro.offsets) - 1, first = micro.first_sample;
+  const bool candidates = config_.labels == LabelKind::kCandidates;
+  ops::TokenColumns columns;
+  columns.token_offsets = placed.tensor(micro.device_offsets);
+  columns.event_offsets = placed.tensor(batch.event_offsets).narrow(0, first, samples + 1);
+  columns.candidate_offsets = placed.tensor(batch.candidate_offsets).narrow(0, first, samples + 1);
+  columns.sample = placed.tensor(batch.sample_number).narrow(0, first, samples);
+  columns.event_time = placed.tensor(batch.event_time);
+  columns.candidate_time = placed.tensor(batch.candidate_time);
+  columns.event_action = placed.tensor(batch.event_action);
+  columns.item = placed.tensor(batch.item);
+  columns.row_of_item = placed.tensor(batch.row_of_item);
+  columns.contextual = config_.contextual_tokens();
+  columns.first_context_row = batch.branch_rows + first * config_.contextual_tokens();
+  columns.interleaved = config_.tokens == TokenKind::kInterleaved;
+  columns.action_codes = batch.action_codes;
+  columns.action_weights = config_.action.weights;
+  columns.events_are_labels = !candidates;
+  columns.position_buckets = config_.position_buckets;
+  columns.time_buckets = config_.time_buckets + 1;
+  columns.time_bucket_seconds = ModelConfig::kTimeBucketSeconds;
+  const ops::TokenArrays arrays =
+      ops::take_token_arrays(exec, micro.count, micro.labels, time_table_ != nullptr);
+  ops::fill_token_arrays(exec, columns, arrays);
+
   t.sequences.offsets = micro.offsets;
   t.sequences.device_offsets = placed.tensor(micro.device_offsets);
-  if (config_.labels == LabelKind::kCandidates) {
+  if (candidates) {
     t.sequences.num_targets = micro.num_targets;
     t.sequences.device_num_targets = placed.tensor(micro.device_num_targets);
   }
-  t.sequences.rows = {placed.tensor(micro.sample), placed.tensor(micro.token)};
+  t.sequences.rows = {arrays.sample, arrays.token};
   t.sequences.training = options.training;
   if (heads_ != nullptr) {
     t.sequences.heads = heads_;
@@ -39,23 +66,22 @@ Ranker::Tokens Ranker::place_tokens(const RankerBatch& batch, const RankerBatch:
     t.assemble.context = rows.saved.context_rows.reshape(
         {batch.layout.samples() * config_.contextual_tokens(), config_.dim});
   }
-  t.assemble.row_index = placed.tensor(micro.row);
+  t.assemble.row_index = arrays.row;
   t.assemble.action_rows = rows.saved.action_rows;
-  t.assemble.action_index = placed.tensor(micro.action);
+  t.assemble.action_index = arrays.action;
   t.assemble.scale = std::sqrt(static_cast<double>(config_.dim));
   t.assemble.position_table = position_table_->value;
-  t.assemble.position_index = placed.tensor(micro.position);
+  t.assemble.position_index = arrays.position;
   if (time_table_ != nullptr) {
     t.assemble.time_table = time_table_->value;
-    t.assemble.time_index = placed.tensor(micro.time);
+    t.assemble.time_index = arrays.time;
   }
   t.assemble.dropout = {.p = options.training ? static_cast<float>(config_.input_dropout) : 0.f,
                         .site = kInputDropoutSite,
                         .rows = t.sequences.rows};
 
-  t.labelled = {placed.tensor(micro.label_row),
-                {placed.tensor(micro.label_sample), placed.tensor(micro.label_token)}};
-  t.label_timestamps = placed.tensor(micro.label_time);
+  t.labelled = {arrays.label_row, {arrays.label_sample, arrays.label_token}};
+  t.label_timestamps = arrays.label_time;
   t.label_features = placed.tensor(micro.label_features);
   for (const auto& part : micro.label_values) t.label_values.push_back(placed.tensor(part));
   for (const auto& part : micro.label_values_double) t.label_values.push_back(placed.tensor(part));

@@ -8,6 +8,7 @@
 #include "ops/dropout_row.h"
 #include "ops/row_loop.h"
 #include "ops/segments.h"
+#include "ops/token_rules.h"
 
 namespace segue::ops {
 namespace {
@@ -188,9 +189,7 @@ void position_indices(const PositionParams& p, std::span<int32_t> out) {
       const int64_t high = length - (p.num_targets.empty() ? 0 : p.num_targets[s]);
       int32_t* index = out.data() + (p.offsets[s] - origin);
       for (int64_t t = 0; t < length; ++t) {
-        const int64_t position =
-            t < p.contextual_len ? t : high - std::min(t, high) + p.contextual_len;
-        index[t] = static_cast<int32_t>(std::min(position, p.position_buckets - 1));
+        index[t] = position_of(t, high, p.contextual_len, p.position_buckets);
       }
     }
   });
@@ -215,11 +214,8 @@ void time_indices(const PositionParams& p, std::span<const int64_t> timestamps,
       const int64_t* time = timestamps.data() + first;
       int32_t* index = out.data() + first;
       const int64_t query = time[length - 1];
-      for (int64_t t = 0; t < length; ++t) {
-        const float age = std::max(static_cast<float>(query - time[t]), 1e-6f);
-        // Clamped before the conversion: no age overflows an int32.
-        index[t] = static_cast<int32_t>(std::min(std::sqrt(age / seconds), last));
-      }
+      for (int64_t t = 0; t < length; ++t)
+        index[t] = time_bucket_of(query - time[t], seconds, last);
     }
   });
 }

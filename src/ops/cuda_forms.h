@@ -18,6 +18,8 @@
 
 namespace segue::ops {
 
+struct TokenFill;  // token_rules.h
+
 /// An op opens with `if constexpr (kHasCuda) { if (exec.device.is_cuda()) return cuda::op(...); }`:
 /// a build without CUDA never names the functions below, so it needs no stubs for them.
 inline constexpr bool kHasCuda = SEGUE_HAS_CUDA != 0;
@@ -58,6 +60,8 @@ void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
 void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+void mix(const Exec& exec, const Tensor& from, const Tensor& to);
 void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire);
 void segment_sum(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to,
                  double scale, const SortedIndex& sorted);
@@ -82,6 +86,8 @@ void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x
                       const FollowingNorm& norm);
 void assemble_backward(const Exec& exec, const AssembleParams& p, const Tensor& dx,
                        const AssembleGradients& gradients);
+
+void fill_token_arrays(const Exec& exec, const TokenFill& fill);
 
 void contextual_linear_forward(const Exec& exec, const Tensor& e, const Tensor& weight,
                                const Tensor& bias, const Tensor& y);

@@ -1,13 +1,10 @@
 #include "ops/initialize.h"
 
 #include <algorithm>
-#include <array>
-#include <cmath>
 #include <cstdint>
-#include <numbers>
 
 #include "base/hash.h"
-#include "base/rng.h"
+#include "ops/initial_values.h"
 #include "ops/row_loop.h"
 #if SEGUE_HAS_CUDA
 #include "ops/initialize_cuda.h"
@@ -17,35 +14,25 @@
 namespace segue::ops {
 namespace {
 
-using Four = std::array<double, 4>;
-
-/// In [-1, 1), multiples of 2^-23: times a bound it stays below the bound in float, too.
-Four uniform_values(const base::PhiloxCounter& bits) {
-  const auto value = [](uint32_t word) {
-    return 2.0 * static_cast<double>(base::uniform_f32(word)) - 1.0;
-  };
-  return {value(bits.x), value(bits.y), value(bits.z), value(bits.w)};
-}
-
-/// Box-Muller: two words give two independent normal numbers. The first is taken from (0, 1], where
-/// the logarithm is finite.
-void box_muller(uint32_t a, uint32_t b, double* out) {
-  const double radius = std::sqrt(-2.0 * std::log((static_cast<double>(a) + 1.0) * 0x1p-32));
-  const double angle = 2.0 * std::numbers::pi * static_cast<double>(b) * 0x1p-32;
-  out[0] = radius * std::cos(angle);
-  out[1] = radius * std::sin(angle);
-}
-
-Four normal_values(const base::PhiloxCounter& bits) {
-  Four values;
-  box_muller(bits.x, bits.y, values.data());
-  box_muller(bits.z, bits.w, values.data() + 2);
-  return values;
+/// Columns [first_column, first_column + columns) of row `number`.
+template <class T>
+void initialize_row(const RowInit& init, uint64_t number, int64_t first_column, int64_t columns,
+                    T* row) {
+  const int64_t end_column = first_column + columns;
+  for (int64_t first = first_column / 4 * 4; first < end_column; first += 4) {
+    double values[4];
+    four_initial_values(init.kind, init.bound, init.seed, init.name_hash, number,
+                        static_cast<uint32_t>(first / 4), values);
+    const int64_t last = std::min(first + 4, end_column);
+    for (int64_t c = std::max(first, first_column); c < last; ++c) {
+      row[c - first_column] = static_cast<T>(values[c - first]);
+    }
+  }
 }
 
 #if SEGUE_HAS_CUDA
-/// The normal numbers go through log and cos, which round differently on a GPU: they are made here
-/// and copied. Only dense parameters have them.
+/// The normal numbers go through log and cos, which round differently on a GPU: those of dense
+/// parameters are made here and copied.
 void copy_from_host(const Tensor& matrix, Init kind, double bound, uint64_t seed,
                     std::string_view name) {
   SEGUE_ASSERT(matrix.is_contiguous(), "initialize: strided tensor on a GPU");
@@ -56,66 +43,89 @@ void copy_from_host(const Tensor& matrix, Init kind, double bound, uint64_t seed
 }
 #endif
 
+uint64_t id_of_key(int64_t key) { return base::splitmix64_inverse(static_cast<uint64_t>(key)); }
+
 }  // namespace
 
 void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::string_view name) {
   const Tensor matrix = as_matrix(to);
-  const int64_t columns = matrix.size(1);
-  const uint64_t name_hash = base::xxh64(name);
+  const RowInit init{kind, bound, seed, base::xxh64(name)};
 #if SEGUE_HAS_CUDA
   if (to.device.is_cuda()) {
     if (kind == Init::kNormal) return copy_from_host(matrix, kind, bound, seed, name);
-    return cuda::initialize(matrix, kind, bound, seed, name_hash);
+    return cuda::initialize(matrix, init);
   }
 #endif
   dispatch_real(matrix.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
-    for_rows(matrix.size(0), columns, [&](int64_t begin, int64_t end) {
+    for_rows(matrix.size(0), matrix.size(1), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        T* row = matrix.row<T>(r);
-        if (kind == Init::kZeros || kind == Init::kOnes) {
-          std::fill_n(row, columns, kind == Init::kOnes ? T{1} : T{0});
-          continue;
-        }
-        for (int64_t first = 0; first < columns; first += 4) {
-          const base::PhiloxCounter bits = base::init_bits(
-              seed, name_hash, static_cast<uint64_t>(r), static_cast<uint32_t>(first / 4));
-          const Four values = kind == Init::kUniform ? uniform_values(bits) : normal_values(bits);
-          const int64_t count = std::min<int64_t>(4, columns - first);
-          for (int64_t i = 0; i < count; ++i) {
-            row[first + i] = static_cast<T>(bound * values[static_cast<size_t>(i)]);
-          }
-        }
+        initialize_row(init, static_cast<uint64_t>(r), 0, matrix.size(1), matrix.row<T>(r));
       }
     });
   });
 }
 
-void initialize_part(const Tensor& to, double bound, uint64_t seed, std::string_view name,
-                     const Tensor& row_numbers, int64_t first_column) {
+void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
+                     int64_t first_column) {
   SEGUE_ASSERT(to.rank == 2 && row_numbers.elements() == to.size(0), "one number per row");
-  const uint64_t name_hash = base::xxh64(name);
 #if SEGUE_HAS_CUDA
-  if (to.device.is_cuda()) {
-    return cuda::initialize_part(to, bound, seed, name_hash, row_numbers, first_column);
-  }
+  if (to.device.is_cuda()) return cuda::initialize_part(to, init, row_numbers, first_column);
 #endif
   const int64_t* numbers = row_numbers.span<int64_t>().data();
-  const int64_t end_column = first_column + to.size(1);
   dispatch_real(to.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     for_rows(to.size(0), to.size(1), [&](int64_t begin, int64_t end) {
       for (int64_t r = begin; r < end; ++r) {
-        T* row = to.row<T>(r) - first_column;
-        for (int64_t first = first_column / 4 * 4; first < end_column; first += 4) {
-          const Four values =
-              uniform_values(base::init_bits(seed, name_hash, static_cast<uint64_t>(numbers[r]),
-                                             static_cast<uint32_t>(first / 4)));
-          const int64_t last = std::min(first + 4, end_column);
-          for (int64_t c = std::max(first, first_column); c < last; ++c) {
-            row[c] = static_cast<T>(bound * values[static_cast<size_t>(c - first)]);
-          }
-        }
+        initialize_row(init, static_cast<uint64_t>(numbers[r]), first_column, to.size(1),
+                       to.row<T>(r));
+      }
+    });
+  });
+}
+
+void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
+                         const Tensor& slots, const Tensor& is_new, const Tensor& weights,
+                         const Tensor& state) {
+  const int64_t n = keys.elements();
+  SEGUE_ASSERT(slots.elements() == n && is_new.elements() == n, "one slot and one flag per key");
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda()) {
+    return cuda::initialize_new_rows(exec, init, keys, slots, is_new, weights, state);
+  }
+#endif
+  require_cpu(exec, "initialize_new_rows");
+  const int64_t columns = weights.size(1), state_columns = state.size(1);
+  dispatch_real(weights.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    for_rows(n, columns, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (is_new.ptr<uint8_t>()[i] == 0) continue;
+        const int64_t slot = slots.ptr<int64_t>()[i];
+        initialize_row(init, id_of_key(keys.ptr<int64_t>()[i]), 0, columns, weights.row<T>(slot));
+        if (state_columns > 0) std::fill_n(state.row<T>(slot), state_columns, T{0});
+      }
+    });
+  });
+}
+
+void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
+                             const Tensor& slots, const Tensor& to) {
+  const int64_t n = keys.elements();
+  SEGUE_ASSERT(slots.elements() == n && to.size(0) == n, "one slot and one row per key");
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda())
+    return cuda::initialize_missing_rows(exec, init, keys, mixed, slots, to);
+#endif
+  require_cpu(exec, "initialize_missing_rows");
+  dispatch_real(to.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    for_rows(n, to.size(1), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (slots.ptr<int64_t>()[i] >= 0) continue;
+        const int64_t key = keys.ptr<int64_t>()[i];
+        const uint64_t id = mixed ? id_of_key(key) : static_cast<uint64_t>(key);
+        initialize_row(init, id, 0, to.size(1), to.row<T>(i));
       }
     });
   });

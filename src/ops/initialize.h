@@ -7,16 +7,36 @@
 
 namespace segue::ops {
 
-enum class Init { kZeros, kOnes, kUniform, kNormal };
+enum class Init { kZeros, kOnes, kUniform, kNormal, kTruncatedNormal, kConstant };
 
 /// Fills a tensor with values that depend on (seed, name, row, column) alone: uniform in
-/// [-bound, bound), or normal with standard deviation `bound`. Columns are the last dimension, rows
-/// all others (a flat [n] is one row).
+/// [-bound, bound), normal with standard deviation `bound`, the same but drawn again beyond two
+/// standard deviations, or `bound` itself. Columns are the last dimension, rows all others (a flat
+/// [n] is one row).
 void initialize(const Tensor& to, Init kind, double bound, uint64_t seed, std::string_view name);
 
+/// How the rows of a table begin; see initialize().
+struct RowInit {
+  Init kind = Init::kUniform;
+  double bound = 0;
+  uint64_t seed = 0;
+  uint64_t name_hash = 0;  // base::xxh64 of the table's name
+};
+
 /// The same for some rows and columns of a larger whole: row i is row row_numbers[i] (i64, where
-/// the tensor is), columns count from `first_column`. Uniform.
-void initialize_part(const Tensor& to, double bound, uint64_t seed, std::string_view name,
-                     const Tensor& row_numbers, int64_t first_column);
+/// the tensor is), columns count from `first_column`. Normal numbers of a GPU may differ from the
+/// CPU's in their last bit.
+void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
+                     int64_t first_column);
+
+/// Rows of a table whose keys are mixed ids (base::splitmix64), which are their row numbers. Where
+/// is_new[i] (u8), row slots[i] (i64) of `weights` gets its initial values and of `state` zeros.
+void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
+                         const Tensor& slots, const Tensor& is_new, const Tensor& weights,
+                         const Tensor& state);
+/// Where slots[i] is -1, to[i] gets the initial values of that key; keys that are not `mixed` are
+/// the ids.
+void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
+                             const Tensor& slots, const Tensor& to);
 
 }  // namespace segue::ops

@@ -6,9 +6,14 @@
 
 namespace segue::ops::cuda {
 
-/// All kinds but kNormal, with the bits of the CPU form; finished on return.
-void initialize(const Tensor& matrix, Init kind, double bound, uint64_t seed, uint64_t name_hash);
-void initialize_part(const Tensor& to, double bound, uint64_t seed, uint64_t name_hash,
-                     const Tensor& row_numbers, int64_t first_column);
+/// Finished on return.
+void initialize(const Tensor& matrix, const RowInit& init);
+void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
+                     int64_t first_column);
+void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
+                         const Tensor& slots, const Tensor& is_new, const Tensor& weights,
+                         const Tensor& state);
+void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
+                             const Tensor& slots, const Tensor& to);
 
 }  // namespace segue::ops::cuda

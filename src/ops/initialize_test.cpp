@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/hash.h"
 #include "ops/test_util.h"
 
 namespace segue::ops {
@@ -89,23 +90,28 @@ TEST(InitializeTest, DependsOnSeedAndNameAlone) {
 
 TEST(InitializeTest, AShardHoldsTheRowsOfTheWhole) {
   TestBed bed;
-  const Tensor whole = bed.zeros(DType::kF32, {100, 10});
-  initialize(whole, Init::kUniform, 0.5, 3, "item_id");
-  std::vector<int64_t> numbers = {99, 0, 37, 38};
-  for (const int64_t first : {0, 1, 3, 4, 7}) {
-    for (const int64_t width : {1, 2, 3}) {
-      const Tensor shard = bed.zeros(DType::kF32, {4, width});
-      initialize_part(shard, 0.5, 3, "item_id", host_view(std::span<int64_t>(numbers)), first);
-      for (int64_t r = 0; r < 4; ++r) {
-        const float* expected = whole.row<float>(numbers[static_cast<size_t>(r)]) + first;
-        for (int64_t c = 0; c < width; ++c) EXPECT_EQ(shard.row<float>(r)[c], expected[c]);
+  std::vector<int64_t> numbers;
+  for (const Init kind : {Init::kUniform, Init::kNormal, Init::kTruncatedNormal, Init::kConstant}) {
+    const Tensor whole = bed.zeros(DType::kF32, {100, 10});
+    initialize(whole, kind, 0.5, 3, "item_id");
+    const RowInit init{kind, 0.5, 3, base::xxh64("item_id")};
+    numbers = {99, 0, 37, 38};
+    for (const int64_t first : {0, 1, 3, 4, 7}) {
+      for (const int64_t width : {1, 2, 3}) {
+        const Tensor shard = bed.zeros(DType::kF32, {4, width});
+        initialize_part(shard, init, host_view(std::span<int64_t>(numbers)), first);
+        for (int64_t r = 0; r < 4; ++r) {
+          const float* expected = whole.row<float>(numbers[static_cast<size_t>(r)]) + first;
+          for (int64_t c = 0; c < width; ++c) EXPECT_EQ(shard.row<float>(r)[c], expected[c]);
+        }
       }
     }
   }
   // Rows are 64 bit: row 2^32 is not row 0.
   numbers = {0, int64_t{1} << 32};
   const Tensor rows = bed.zeros(DType::kF32, {2, 4});
-  initialize_part(rows, 1, 3, "x", host_view(std::span<int64_t>(numbers)), 0);
+  initialize_part(rows, {Init::kUniform, 1, 3, base::xxh64("x")},
+                  host_view(std::span<int64_t>(numbers)), 0);
   EXPECT_NE(bytes_of(rows.rows(0, 1)), bytes_of(rows.rows(1, 1)));
 }
 

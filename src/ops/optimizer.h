@@ -73,7 +73,8 @@ int64_t row_state_size(RowOptimizer kind, int64_t dim);
 /// The name that papers and logs use.
 std::string_view published_name(RowOptimizer kind);
 
-/// Updates rows `ids` (distinct) of `table` [rows, dim] with one summed gradient each [n, dim]:
+/// Updates rows `ids` (distinct; -1: none) of `table` [rows, dim] with one summed gradient each
+/// [n, dim]:
 ///   row-wise Adagrad: acc += mean(g^2); w -= lr / (sqrt(acc) + eps) * g    (eps outside the root)
 ///   Adagrad:          the same per element
 ///   SGD:              w -= lr * g

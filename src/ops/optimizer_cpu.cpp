@@ -226,7 +226,9 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const TableUpdat
   const double* means = mean_squares ? mean_squares.span<double>().data() : nullptr;
   // All ids are looked at before any row moves: an error leaves the table as it was.
   for_rows(n, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) check_row("rowwise_update", i, rows[i], table.size(0));
+    for (int64_t i = begin; i < end; ++i) {
+      if (rows[i] != -1) check_row("rowwise_update", i, rows[i], table.size(0));
+    }
   });
   dispatch_real(table.dtype, [&](auto table_zero) {
     dispatch_real(gradients.dtype, [&](auto gradient_zero) {
@@ -235,6 +237,7 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const TableUpdat
       const AdamStep<T> adam(p.lr, p.beta1, p.beta2, p.eps, p.t);
       for_rows(n, dim, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
+          if (rows[i] == -1) continue;
           T* state_row = state_size == 0 ? nullptr : state.row<T>(rows[i]);
           update_row<T, G>(p, adam, dim, gradients.row<G>(i),
                            means == nullptr ? nullptr : means + i, table.row<T>(rows[i]),

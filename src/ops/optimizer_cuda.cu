@@ -164,6 +164,7 @@ struct UpdateList {
       const Part& part = parts[which];
       const int64_t row = which == 0 ? i : i - parts[which - 1].end;
       const int64_t id = part.ids[row];
+      if (id == -1) continue;
       require_row(id, part.table_rows);
       f(part, row, id);
     }

@@ -298,7 +298,7 @@ TEST(OptimizerTest, StatesHaveNamesAndLieSideBySide) {
 
 TEST(OptimizerTest, BadRowsAreErrorsAndChangeNothing) {
   TestBed bed;
-  for (const int64_t bad : {int64_t{10}, int64_t{-1}, int64_t{1} << 40}) {
+  for (const int64_t bad : {int64_t{10}, int64_t{-2}, int64_t{1} << 40}) {
     const Table t(bed, RowOptimizer::kRowwiseAdagrad, {1, 2, bad});
     const std::vector<uint8_t> before = bytes_of(t.weights);
     try {
@@ -308,6 +308,19 @@ TEST(OptimizerTest, BadRowsAreErrorsAndChangeNothing) {
       EXPECT_EQ(error.code(), ErrorCode::kOutOfRange);
     }
     EXPECT_EQ(bytes_of(t.weights), before);
+  }
+}
+
+TEST(OptimizerTest, NoRowIsUpdatedWhereThereIsNone) {
+  TestBed bed;
+  const Table some(bed, RowOptimizer::kRowwiseAdagrad, {1, -1, 2});
+  const std::vector<uint8_t> before = bytes_of(some.weights);
+  some.update(bed.exec);
+  for (int64_t row = 0; row < some.weights.size(0); ++row) {
+    const size_t bytes = before.size() / static_cast<size_t>(some.weights.size(0));
+    const auto* was = before.data() + static_cast<size_t>(row) * bytes;
+    const std::vector<uint8_t> is = bytes_of(some.weights.rows(row, 1));
+    EXPECT_EQ(std::equal(is.begin(), is.end(), was), row != 1 && row != 2) << row;
   }
 }
 

@@ -10,6 +10,11 @@ namespace segue::ops {
 /// between float and double. Any rank-2 strides with unit columns.
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
 
+/// to[i] = from[index[i]]: i32 or i64 by i32 `index`, which has no -1.
+void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+/// to[i] = base::splitmix64(from[i]): i64.
+void mix(const Exec& exec, const Tensor& from, const Tensor& to);
+
 /// gather_rows from several tables at once, all of one width and type: on a GPU one launch. Values
 /// pass through `wire` (kF16 or kBf16; kF32: as they are) on the way.
 struct TableRows {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/rng.h"
 #include "ops/cuda_forms.h"
 #include "ops/row_loop.h"
 #include "ops/segments.h"
@@ -207,6 +208,43 @@ void round_rows_to_bf16(const Exec& exec, const Tensor& x) {
   require_cpu(exec, "round_rows_to_bf16");
   if (!exec.rounds_to_bf16()) return;
   map_in_place<float>(x, [](float value) { return round_to_bf16(value); });
+}
+
+void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
+  SEGUE_ASSERT(index.dtype == DType::kI32 && index.elements() == to.elements(),
+               "take: one i32 place per number");
+  SEGUE_ASSERT(from.dtype == to.dtype, "take: numbers keep their type");
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::take(exec, from, index, to);
+  }
+  require_cpu(exec, "take");
+  const int32_t* places = index.span<int32_t>().data();
+  dispatch_index(from, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    const std::span<const T> values = from.span<T>();
+    T* const out = to.span<T>().data();
+    for_rows(to.elements(), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        check_row("take", i, places[i], std::ssize(values));
+        out[i] = values[static_cast<size_t>(places[i])];
+      }
+    });
+  });
+}
+
+void mix(const Exec& exec, const Tensor& from, const Tensor& to) {
+  SEGUE_ASSERT(from.elements() == to.elements(), "mix: shapes differ");
+  if constexpr (kHasCuda) {
+    if (exec.device.is_cuda()) return cuda::mix(exec, from, to);
+  }
+  require_cpu(exec, "mix");
+  const int64_t* const in = from.span<int64_t>().data();
+  int64_t* const out = to.span<int64_t>().data();
+  for_rows(to.elements(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      out[i] = static_cast<int64_t>(base::splitmix64(static_cast<uint64_t>(in[i])));
+    }
+  });
 }
 
 void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire) {

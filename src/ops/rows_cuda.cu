@@ -1,3 +1,4 @@
+#include "base/rng.h"
 #include "ops/cuda_forms.h"
 #include "ops/kernel.cuh"
 
@@ -167,7 +168,50 @@ void gather(const Exec& exec, std::span<const TableRows> parts, F f) {
   check_launch();
 }
 
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    take_kernel(const T* from, int64_t from_count, const int32_t* index, int64_t n, T* to) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
+    require_row(index[i], from_count);
+    to[i] = from[index[i]];
+  }
+}
+
+__global__ void __launch_bounds__(kThreads)
+    mix_kernel(const int64_t* from, int64_t n, int64_t* to) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
+    to[i] = static_cast<int64_t>(base::splitmix64(static_cast<uint64_t>(from[i])));
+  }
+}
+
+unsigned element_blocks(int64_t n) {
+  return static_cast<unsigned>(std::min(divide_up(n, kThreads), kMaxBlocks));
+}
+
 }  // namespace
+
+void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
+  const int64_t n = to.elements();
+  if (n == 0) return;
+  const auto launch = [&](auto zero_value) {
+    using T = decltype(zero_value);
+    take_kernel<T><<<element_blocks(n), kThreads, 0, stream_of(exec)>>>(
+        device_ptr<T>(from), from.elements(), device_ptr<int32_t>(index), n, device_ptr<T>(to));
+    check_launch();
+  };
+  if (from.dtype == DType::kI64) return launch(int64_t{});
+  launch(int32_t{});
+}
+
+void mix(const Exec& exec, const Tensor& from, const Tensor& to) {
+  const int64_t n = to.elements();
+  if (n == 0) return;
+  mix_kernel<<<element_blocks(n), kThreads, 0, stream_of(exec)>>>(device_ptr<int64_t>(from), n,
+                                                                  device_ptr<int64_t>(to));
+  check_launch();
+}
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {
   const TableRows part{from, index, to};

@@ -269,6 +269,12 @@ void distinct(std::span<const int64_t> ids, bool skip_negative, DedupScratch& sc
   SEGUE_ASSERT(ids.size() <= size_t{std::numeric_limits<int32_t>::max()},
                "places among distinct ids are 32 bit");
   out.inverse.resize(static_cast<int64_t>(ids.size()));
+  const bool ascending = std::ranges::adjacent_find(ids, std::ranges::greater_equal()) == ids.end();
+  if (ascending && !ids.empty() && (!skip_negative || ids.front() >= 0)) {
+    out.values.assign(ids);  // found before, as those of a table often are
+    std::iota(out.inverse.data(), out.inverse.data() + out.inverse.size(), 0);
+    return;
+  }
   std::vector<int64_t> first;
   const Range range = range_of(ids, skip_negative, first);
   if (range.count == 0) {

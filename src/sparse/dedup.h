@@ -1,8 +1,11 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <span>
 
+#include "tensor/event.h"
 #include "tensor/host_array.h"
 
 namespace segue::sparse {
@@ -25,6 +28,48 @@ struct Distinct {
 void distinct(std::span<const int64_t> ids, bool skip_negative, DedupScratch& scratch,
               Distinct& out);
 Distinct distinct(std::span<const int64_t> ids, bool skip_negative = false);
+
+/// Ids that may come up, both ends included.
+struct IdRange {
+  int64_t smallest = std::numeric_limits<int64_t>::max();
+  int64_t largest = std::numeric_limits<int64_t>::min();
+
+  void add(int64_t id) {
+    smallest = std::min(smallest, id);
+    largest = std::max(largest, id);
+  }
+};
+
+/// distinct() on a GPU, with the order that sums by value go in. Work is queued on a stream; only
+/// count() waits. Memory is kept from call to call; one call at a time.
+class DeviceDedup {
+ public:
+  /// What find() leaves; valid until the next one.
+  struct Found {
+    Tensor values;   // i64 [inputs], of which the first count() are filled
+    Tensor first;    // i32 [inputs], likewise: the first input of each value
+    Tensor inverse;  // i32 [inputs]
+    Tensor order;    // i32 [inputs]: inputs by value, equal ones as they come, skipped ones last
+    Tensor starts;   // i32 [inputs + 1]: where in `order` each value begins; then the end, once
+  };
+
+  /// i64 [count]: a place for the ids of the next find(), which takes other ones as well.
+  Tensor input(int64_t count, Device device);
+  /// `ids` are i64 on the GPU of `stream`. Those that are not skipped must lie in `range`: the
+  /// fewer bits it has, the faster.
+  Found find(const Tensor& ids, IdRange range, bool skip_negative, const Stream& stream);
+  /// How many distinct ids there were; waits for the last find().
+  int64_t count() const;
+
+  /// What so many ids take, and to take it at once rather than when it is needed.
+  static int64_t memory_bytes(int64_t ids);
+  void reserve(Device device, int64_t bytes);
+
+ private:
+  Buffer memory_;
+  HostArray<int64_t> count_;  // one, pinned: where it comes back to
+  Event counted_;
+};
 
 /// Distinct tuples of k index columns of equal length n, in lexicographic order.
 struct DistinctTuples {

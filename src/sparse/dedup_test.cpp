@@ -56,6 +56,9 @@ TEST(DistinctTest, SmallCases) {
   expect_distinct({-1, -1}, true);
   expect_distinct({-1, 4, -1, 4, 0}, true);
   expect_distinct({-5, 4, -1, 4, 0}, false);
+  expect_distinct({0, 2, 5}, true);
+  expect_distinct({-2, 2, 5}, false);
+  expect_distinct({-2, 2, 5}, true);
 }
 
 TEST(DistinctTest, AllIdsOf64Bits) {

@@ -11,24 +11,6 @@ namespace segue::sparse {
 namespace detail {
 namespace {
 
-/// Undoes x ^= x >> shift.
-constexpr uint64_t undo_shift(uint64_t x, int shift) {
-  uint64_t y = x;
-  for (int known = shift; known < 64; known += shift) y = x ^ (y >> shift);
-  return y;
-}
-/// Of an odd number, modulo 2^64; every step of Newton's doubles the bits that are right.
-constexpr uint64_t inverse_of(uint64_t odd) {
-  uint64_t x = odd;  // 3 bits
-  for (int i = 0; i < 5; ++i) x *= 2 - odd * x;
-  return x;
-}
-constexpr uint64_t inverse_splitmix64(uint64_t x) {
-  x = undo_shift(x, 31) * inverse_of(0x94D049BB133111EBull);
-  x = undo_shift(x, 27) * inverse_of(0xBF58476D1CE4E5B9ull);
-  return undo_shift(x, 30) - 0x9E3779B97F4A7C15ull;
-}
-
 int64_t divide_up(int64_t n, int64_t by) { return n / by + (n % by != 0 ? 1 : 0); }
 
 bool has_candidates(const HashIndexConfig& config) {
@@ -89,7 +71,7 @@ int64_t key_of_id(int64_t id) {
   return static_cast<int64_t>(base::splitmix64(static_cast<uint64_t>(id)));
 }
 int64_t id_of_key(int64_t key) {
-  return static_cast<int64_t>(detail::inverse_splitmix64(static_cast<uint64_t>(key)));
+  return static_cast<int64_t>(base::splitmix64_inverse(static_cast<uint64_t>(key)));
 }
 
 int64_t num_shards(const HashIndexConfig& config) {

@@ -16,6 +16,7 @@
 #include "sparse/hash_index_slots.h"
 #include "tensor/buffer.h"
 #include "tensor/event.h"
+#include "tensor/host_array.h"
 #include "tensor/launches.h"
 
 // A batch takes five kernels and a scan, and no wait once every shard has its largest size:
@@ -125,6 +126,7 @@ class CudaHashIndex final : public HashIndex {
       grow(b, stream);
       b.free_rows = static_cast<int32_t*>(free_rows_.data());  // it may have moved
     }
+    if (is_largest() && done_.reached() && next_row_.size() > 0) rows_bound_ = next_row_[0];
     rows_bound_ = std::min(capacity_rows(), rows_bound_ + n);
     const bool expects_evictions = rows_bound_ > capacity_rows() / 8 * 7;
     if (!rules_.has_candidates) {
@@ -135,6 +137,11 @@ class CudaHashIndex final : public HashIndex {
     insert<<<blocks, kThreads, 0, queue>>>(table(), rules_, b, expects_evictions);
     check_launch();
     number(b, queue);
+    // What the next batch takes the bound from, if it has arrived by then.
+    next_row_.set_memory(HostMemory::kPinned);
+    next_row_.resize(1);
+    copy_bytes(next_row_.data(), Device::cpu(), state() + kNextRow, device_, sizeof(int64_t),
+               &stream);
     done_.record(stream);
   }
 
@@ -203,6 +210,7 @@ class CudaHashIndex final : public HashIndex {
     copy_bytes(report_.data(), device_, state.data(), Device::cpu(), kStates * sizeof(int64_t),
                nullptr);
     rows_bound_ = placed.rows;
+    next_row_.resize(0);
     growths_ = 0;
     last_step_ = 0;
   }
@@ -472,6 +480,7 @@ class CudaHashIndex final : public HashIndex {
   mutable int64_t rows_bound_ = 0;  // counts() knows better
   int64_t last_step_ = 0, growths_ = 0;
   Event done_;
+  HostArray<int64_t> next_row_;  // pinned, one: of the batch before
   // Of a call; kept for the next one.
   Buffer scratch_;
   int64_t scratch_keys_ = 0, marks_at_ = 0, slot_of_at_ = 0, place_at_ = 0, scan_at_ = 0;

@@ -266,8 +266,8 @@ class WarpBucket {
   int64_t scores_[kLaneSlots];
 };
 
-/// Phase 2. A warp has the buckets that begin in its window, one after the other, with the lines of
-/// the next few on their way.
+/// Phase 2. A warp has the buckets that begin in its window, one after the other; the digests of
+/// all are on their way before the first is looked at, steps of the next few.
 template <bool kHasCandidates>
 __global__ void __launch_bounds__(kThreads, 4)
     insert_kernel(Table table, IndexRules rules, BatchArgs b, bool expects_evictions) {
@@ -279,22 +279,25 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (base < b.n) {
     const Window window(table, rules, b, base);
     const unsigned leaders = window.leaders(table, rules, b);
-    const unsigned work = __ballot_sync(kAll, window.mark != kNothing);
+    const unsigned work = __ballot_sync(kAll, (window.mark & kSlotAndRow) != 0);
     // Runs with work; the last one may have it further on.
     const unsigned after = lane == kWarp - 1 ? 0 : leaders & (kAll << (lane + 1));
     const unsigned run =
         (after == 0 ? kAll : (1u << (__ffs(static_cast<int>(after)) - 1)) - 1) & (kAll << lane);
-    const bool has_work = (work & run) != 0 || after == 0;
+    const bool goes_on = window.goes_on(table, rules, b);
+    const bool has_work = (work & run) != 0 || (after == 0 && goes_on);
     unsigned todo = __ballot_sync(kAll, (leaders >> lane & 1) != 0 && has_work);
 
-    unsigned ahead = todo;
+    if ((todo >> lane & 1) != 0) {
+      prefetch(table.slots.digests + static_cast<int64_t>(window.bucket) * kBucketSlots);
+    }
+    unsigned ahead = expects_evictions ? todo : 0;
     const auto fetch_next = [&] {
       if (ahead == 0) return;
       const uint32_t next = __shfl_sync(kAll, window.bucket, __ffs(static_cast<int>(ahead)) - 1);
       ahead &= ahead - 1;
       const int64_t first = static_cast<int64_t>(next) * kBucketSlots;
-      if (lane == 0) prefetch(table.slots.digests + first);
-      if (expects_evictions && lane < 4) prefetch(table.slots.steps + first + lane * kWarp);
+      if (lane < 4) prefetch(table.slots.steps + first + lane * kWarp);
     };
     for (int k = 0; k < kAhead; ++k) fetch_next();
     for (; todo != 0; todo &= todo - 1) {

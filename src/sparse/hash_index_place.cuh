@@ -35,11 +35,7 @@ __device__ bool is_within_group(const Table& table, const IndexRules& rules, con
                                 const Window& window) {
   const int lane = lane_id();
   const unsigned leaders = window.leaders(table, rules, b);
-  bool goes_on = false;  // the last run, in the next window
-  if (lane == kWarp - 1 && window.base + kWarp < b.n) {
-    goes_on = table.bucket_of(rules, b.keys[window.base + kWarp]) == window.bucket;
-  }
-  goes_on = __any_sync(kAll, goes_on);
+  const bool goes_on = window.goes_on(table, rules, b);
   const unsigned before = leaders & (kAll >> (kWarp - 1 - lane));
   const unsigned after = leaders & ~(kAll >> (kWarp - 1 - lane));
   if (before == 0 || (after == 0 && goes_on)) return false;

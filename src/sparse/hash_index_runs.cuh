@@ -136,6 +136,14 @@ struct Window {
     if (i > 0 && i < b.n && key_before >= key) __trap();  // not ascending: no result at all
     return __ballot_sync(kAll, i < b.n && (i == 0 || bucket_before != bucket));
   }
+
+  /// Whether the last bucket has keys in the next window.
+  __device__ bool goes_on(const Table& table, const IndexRules& rules, const BatchArgs& b) const {
+    const int64_t next = base + kWarp;
+    const bool is_last = lane_id() == kWarp - 1;
+    return __any_sync(kAll,
+                      is_last && next < b.n && table.bucket_of(rules, b.keys[next]) == bucket);
+  }
 };
 
 /// Calls f(bucket, window, lanes) for the run whose first key is in lane `first` of `window`: once

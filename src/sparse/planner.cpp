@@ -171,7 +171,7 @@ class Planner {
       const bool light = others * traffic_of(t) <= mean_traffic_;
       if (in_.ranks == 1) {
         c.sharding = Sharding::kTable;
-      } else if (tiny && c.tier == Tier::kDevice) {
+      } else if (tiny && c.tier == Tier::kDevice && !in_.tables[t].dynamic) {
         c.sharding = Sharding::kReplicated;
       } else if (c.tier == Tier::kHost || bytes_of(t) > room * in_.ranks_per_machine) {
         c.sharding = Sharding::kRow;
@@ -325,6 +325,10 @@ class Planner {
           "are needed least";
     } else if (choices_[t].tier == Tier::kHost) {
       text += "; in host memory as the config asks";
+    }
+    if (in_.tables[t].dynamic) {
+      text += fmt::format("; grows to {} rows at most, which is what is planned for",
+                          in_.tables[t].rows);
     }
     return text;
   }

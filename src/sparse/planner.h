@@ -19,8 +19,9 @@ struct TableDemand {
   ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;
   Sharding sharding = Sharding::kAuto;
   TierChoice placement = TierChoice::kAuto;
-  double lookups = 0;   // ids of one rank's batch
-  double distinct = 0;  // different ones among them: these travel
+  bool dynamic = false;  // `rows` are the most that it will have
+  double lookups = 0;    // ids of one rank's batch
+  double distinct = 0;   // different ones among them: these travel
 };
 
 struct PlannerInput {

@@ -9,6 +9,10 @@ constexpr double kRequestBytes = 8 + 8 + 4;
 // Who asks whom for how many rows is known on average only.
 constexpr double kExchangeMargin = 2;
 
+double index_bytes(const TableDemand& d, int64_t rows) {
+  return d.dynamic ? static_cast<double>(rows * kIndexBytesPerRow) : 0;
+}
+
 double row_bytes(const TableDemand& d, int64_t value_bytes) {
   return static_cast<double>(d.dim * value_bytes);
 }
@@ -18,7 +22,8 @@ double row_bytes(const TableDemand& d, int64_t value_bytes) {
 double table_bytes(const PlannerInput& input, size_t table) {
   const TableDemand& d = input.tables[table];
   const int64_t values = d.dim + ops::row_state_size(d.optimizer, d.dim);
-  return static_cast<double>(d.rows) * static_cast<double>(values * input.value_bytes);
+  return static_cast<double>(d.rows) * static_cast<double>(values * input.value_bytes) +
+         index_bytes(d, d.rows);
 }
 
 double table_traffic(const PlannerInput& input, size_t table) {
@@ -34,7 +39,8 @@ void add_memory(const PlannerInput& input, size_t table, const TablePlacement& p
     const LocalShard shard = local_shard(placement, d.rows, d.dim, r);
     const int64_t columns = shard.columns.width();
     const auto column_bytes = static_cast<double>(shard.rows() * input.value_bytes);
-    const double weights = column_bytes * static_cast<double>(columns);
+    const double weights =
+        column_bytes * static_cast<double>(columns) + index_bytes(d, shard.rows());
     const double state =
         column_bytes * static_cast<double>(ops::row_state_size(d.optimizer, columns));
     RankLoad& load = loads.ranks[static_cast<size_t>(r)];

@@ -1,7 +1,6 @@
 #include "sparse/static_table.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <fmt/format.h>
@@ -67,13 +66,11 @@ LocalShard StaticTable::shard_of(int rank) const {
 }
 
 void StaticTable::initialize_rows() {
-  const TableConfig& config = spec().config;
-  const double bound =
-      config.init_bound > 0 ? config.init_bound : 1 / std::sqrt(static_cast<double>(config.rows));
+  const ops::RowInit init = spec().init();
   const Tensor& weights = resident_.weights;
   const int64_t rows = shard_.rows();
-  if (rows == config.rows && weights.size(1) == spec().dim) {
-    ops::initialize(weights, ops::Init::kUniform, bound, spec().seed, config.name);
+  if (rows == spec().rows && weights.size(1) == spec().dim && init.kind == ops::Init::kUniform) {
+    ops::initialize(weights, init.kind, init.bound, init.seed, spec().config.name);
     return;
   }
   // Rows of a shard are scattered over the table: their numbers go along, some at a time.
@@ -95,8 +92,7 @@ void StaticTable::initialize_rows() {
       copy(placed, here, &stream);
       stream.synchronize();
     }
-    ops::initialize_part(weights.rows(first, count), bound, spec().seed, config.name, placed,
-                         shard_.columns.begin);
+    ops::initialize_part(weights.rows(first, count), init, placed, shard_.columns.begin);
   }
 }
 

@@ -19,7 +19,7 @@ class StaticTable final : public Table {
   Resident resident() const override { return resident_; }
   /// "weight" and "state": the memory itself.
   std::vector<TableArray> snapshot() override;
-  void restore() override {}
+  void load(const SavedArrays& /*saved*/) override {}
   int64_t bytes() const override { return weight_memory_.bytes() + state_memory_.bytes(); }
 
  private:

@@ -3,16 +3,20 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/config.h"
+#include "ops/initialize.h"
 #include "ops/optimizer.h"
+#include "sparse/hash_index.h"
 #include "sparse/shard_plan.h"
 #include "sparse/table_snapshot.h"
 #include "tensor/device.h"
+#include "tensor/exec.h"
 #include "tensor/tensor.h"
 
 namespace segue::sparse {
@@ -25,17 +29,38 @@ enum class TierChoice { kAuto, kDevice, kHost };
 /// kDefault: that of all tables.
 enum class OptimizerChoice { kDefault, kRowwiseAdagrad, kAdagrad, kSgd, kAdam };
 
+/// kStatic: rows 0 ... n - 1. kDynamic: a row for every id that training has met, of any 64 bits.
+enum class TableKind { kStatic, kDynamic };
+
+/// Beside uniform values: what ops::Init says of the others.
+enum class InitChoice { kUniform, kNormal, kTruncatedNormal, kConstant };
+
 inline constexpr int64_t kMostColumns = 1 << 16;
+/// What the index of a dynamic table takes beside a row, at most.
+inline constexpr int64_t kIndexBytesPerRow = 72;
 
 struct TableConfig {
   std::string name;
   int64_t rows = 0;
-  double init_bound = 0;  // uniform in +-bound; 0: 1 / sqrt(rows)
+  double init_bound = 0;  // 0: 1 / sqrt(rows)
   Sharding sharding = Sharding::kAuto;
   TierChoice placement = TierChoice::kAuto;
   int64_t dim = 0;  // 0: that of all tables
   OptimizerChoice optimizer = OptimizerChoice::kDefault;
+  InitChoice init = InitChoice::kUniform;
+  TableKind kind = TableKind::kStatic;
+  // Of dynamic tables.
+  int64_t max_rows = 0;  // 0: as max_gib, or `rows`, says
+  double max_gib = 0;
+  int64_t start_rows = 0;  // 0: a sixteenth of the most
+  Evict evict = Evict::kLru;
+  int64_t admit_after = 1;
+  double admit_share = 1;
+  int64_t ttl_seconds = 0;
 
+  bool dynamic() const { return kind == TableKind::kDynamic; }
+  /// Ids are 0 ... this - 1; of a dynamic table any.
+  int64_t id_limit() const;
   void validate(int64_t default_dim) const;  // Error(kConfig)
 };
 void describe(base::ConfigVisitor& v, TableConfig& c);
@@ -57,7 +82,8 @@ struct Lookup {
 /// Everything that a table is made from.
 struct TableSpec {
   TableConfig config;
-  int64_t dim = 0;  // width of a whole row, and how it is updated: the config's, or the default
+  int64_t dim = 0;   // width of a whole row, and how it is updated: the config's, or the default
+  int64_t rows = 0;  // of a static table; of a dynamic one at most
   ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;
   bool per_block_state = false;  // see TablesConfig
   OutOfRange out_of_range = OutOfRange::kError;
@@ -66,6 +92,8 @@ struct TableSpec {
   Device device;
   DType dtype = DType::kF32;
   uint64_t seed = 0;
+
+  ops::RowInit init() const;
 };
 
 /// What one rank holds of a table: rows by key, and these columns of them.
@@ -78,6 +106,21 @@ struct Share {
 /// Rows where the ops of a step find them, by slot.
 struct Resident {
   Tensor weights, state;  // [slots, columns], [slots, columns of the optimizer's state]
+};
+
+/// One batch's keys at their owner, each once and ascending, where the table is.
+struct KeyBatch {
+  Tensor keys;  // i64
+  Tensor uses;  // i32, how often each is used; of tables that count them
+  Mode mode = Mode::kTraining;
+  int64_t time = 0;  // latest event time of the batch, seconds
+};
+
+/// What tables of changing size tell about themselves.
+struct TableStats {
+  int64_t rows = 0, capacity = 0;  // now; at most
+  int64_t candidates = 0;
+  int64_t inserted = 0, evicted = 0, expired = 0, refused = 0, growths = 0;  // so far
 };
 
 /// One embedding table, or this rank's part of it. It decides who owns a row (ids become keys, keys
@@ -113,6 +156,18 @@ class Table {
   /// until release().
   virtual void find_slots(std::span<int64_t> keys, Mode mode) = 0;
 
+  /// Whether slots are found when a batch is used and not when it begins: by resolve(), after all
+  /// batches before it, so that a batch that was begun and never used leaves no trace. find_slots()
+  /// then does nothing.
+  virtual bool resolves_late() const { return false; }
+  /// Whether it matters how often a batch uses a row.
+  virtual bool counts_uses() const { return false; }
+  /// Slots (i64, where the table is) of keys; -1: there is no row, which reads as fill_missing()
+  /// says and is not updated.
+  virtual void resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots);
+  virtual void fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
+                            const Tensor& rows) const;
+
   /// Brings the rows of `slots`, as find_slots() gave them, to where resident() says, on
   /// `copy_stream`. True: something is on its way there.
   virtual bool stage(std::span<const int64_t> slots, const Stream& copy_stream);
@@ -121,10 +176,12 @@ class Table {
   /// given so far (null: now).
   virtual void release(std::span<const int64_t> slots, const Stream* last_use);
 
-  /// The arrays that make up the table, to be saved; or to be filled from a checkpoint, after which
-  /// restore() makes them the table.
+  /// The arrays that make up the table, to be saved; or to be filled from a checkpoint, but for
+  /// those of no fixed size, after which load() makes what was saved the table.
   virtual std::vector<TableArray> snapshot() = 0;
-  virtual void restore() = 0;
+  virtual void load(const SavedArrays& saved) = 0;
+  /// Absent for tables of fixed size. May wait for the device.
+  virtual std::optional<TableStats> stats() const { return std::nullopt; }
 
   virtual int64_t bytes() const = 0;
 

@@ -70,52 +70,75 @@ int64_t TableExchange::row_bytes(size_t t, int64_t columns, Wire wire) const {
   return columns * size_of(comm::wire_dtype(wire, spec(t).dtype));
 }
 
-// Two exchanges: how many rows of each table every rank wants from every other, then which ones.
+// Two exchanges: how many rows of each table every rank wants from every other (and how late it is
+// there), then which ones, and how often where that counts.
 void TableExchange::ask() {
   comm::Communicator& group = *tables_.groups().ids;
   const auto w = static_cast<size_t>(ranks());
   const size_t tables = count();
+  const size_t head = tables + 1;
   ticket_.block.clear();
   if (tables_.device().is_cuda()) ticket_.block.set_memory(HostMemory::kPinned);
   for (Ticket::Part& part : ticket_.parts) part.requests = {};
-  std::vector<int64_t> counts(w * tables), keys, key_counts(w);
+  std::vector<int64_t> counts(w * head), words, word_counts(w);
   for (size_t q = 0; q < w; ++q) {
+    const size_t before = words.size();
     for (size_t t = 0; t < tables; ++t) {
       const Segment& segment = requests(t).from.emplace_back(find_segment(t, static_cast<int>(q)));
-      counts[q * tables + t] = segment.count;
-      key_counts[q] += segment.count;
-      const auto first = ticket_.parts[t].distinct.values.span().begin() + segment.first;
-      keys.insert(keys.end(), first, first + segment.count);
+      counts[q * head + t] = segment.count;
+      const Ticket::Part& part = ticket_.parts[t];
+      const auto first = part.distinct.values.span().begin() + segment.first;
+      words.insert(words.end(), first, first + segment.count);
+      if (!table(t).counts_uses()) continue;
+      const auto uses = part.uses.span().begin() + segment.first;
+      words.insert(words.end(), uses, uses + segment.count);
     }
+    counts[q * head + tables] = ticket_.time;
+    word_counts[q] = static_cast<int64_t>(words.size() - before);
   }
-  const std::vector<int64_t> equal(w, static_cast<int64_t>(tables));
+  const std::vector<int64_t> equal(w, static_cast<int64_t>(head));
   const std::vector<int64_t> wanted = exchange_words(group, counts, equal, equal);
-  std::vector<int64_t> wanted_keys(w);
-  for (size_t q = 0; q < w; ++q) {
-    wanted_keys[q] = sum(std::span(wanted).subspan(q * tables, tables));
-  }
-  const std::vector<int64_t> received = exchange_words(group, keys, key_counts, wanted_keys);
-
-  std::vector<std::vector<int64_t>> of_table(tables);
-  size_t at = 0;
+  std::vector<int64_t> wanted_words(w);
   for (size_t q = 0; q < w; ++q) {
     for (size_t t = 0; t < tables; ++t) {
-      const auto count = static_cast<size_t>(wanted[q * tables + t]);
-      requests(t).served.push_back(static_cast<int64_t>(count));
-      const auto first = received.begin() + static_cast<std::ptrdiff_t>(at);
-      of_table[t].insert(of_table[t].end(), first, first + static_cast<std::ptrdiff_t>(count));
-      at += count;
+      wanted_words[q] += wanted[q * head + t] * (table(t).counts_uses() ? 2 : 1);
+    }
+    ticket_.time = std::max(ticket_.time, wanted[q * head + tables]);
+  }
+  const std::vector<int64_t> received = exchange_words(group, words, word_counts, wanted_words);
+
+  std::vector<Asked> asked(tables);
+  auto at = received.begin();
+  const auto take = [&](int64_t n, std::vector<int64_t>& to) {
+    to.insert(to.end(), at, at + n);
+    at += n;
+  };
+  for (size_t q = 0; q < w; ++q) {
+    for (size_t t = 0; t < tables; ++t) {
+      const int64_t n = wanted[q * head + t];
+      requests(t).served.push_back(n);
+      take(n, asked[t].keys);
+      if (table(t).counts_uses()) take(n, asked[t].uses);
     }
   }
-  for (size_t t = 0; t < tables; ++t) add_requests(t, of_table[t]);
+  for (size_t t = 0; t < tables; ++t) add_requests(t, asked[t]);
 }
 
-void TableExchange::add_requests(size_t t, std::span<const int64_t> keys) {
-  Distinct wanted = distinct(keys);
-  table(t).find_slots(wanted.values.span(), ticket_.mode);
+void TableExchange::add_requests(size_t t, const Asked& asked) {
+  Distinct wanted = distinct(asked.keys);
   UploadBlock& block = ticket_.block;
   Requests& to = requests(t);
-  to.slots = block.add<int64_t>(static_cast<int64_t>(keys.size()));
+  if (table(t).counts_uses()) {
+    to.uses = block.add<int32_t>(wanted.values.size());
+    const std::span<int32_t> uses = block.span(to.uses);
+    std::ranges::fill(uses, 0);
+    for (size_t i = 0; i < asked.uses.size(); ++i) {
+      uses[static_cast<size_t>(wanted.inverse[static_cast<int64_t>(i)])] +=
+          static_cast<int32_t>(asked.uses[i]);
+    }
+  }
+  table(t).find_slots(wanted.values.span(), ticket_.mode);
+  to.slots = block.add<int64_t>(static_cast<int64_t>(asked.keys.size()));
   const std::span<int64_t> slots = block.span(to.slots);
   for (size_t i = 0; i < slots.size(); ++i) {
     slots[i] = wanted.values[wanted.inverse[static_cast<int64_t>(i)]];
@@ -125,23 +148,39 @@ void TableExchange::add_requests(size_t t, std::span<const int64_t> keys) {
   ticket_.parts[t].distinct.values.resize(0);  // keys have served
 }
 
+Tensor TableExchange::request_slots(size_t t) const {
+  const Tensor& late = ticket_.parts[t].request_slots;
+  return late ? late : ticket_.placed.tensor(requests(t).slots);
+}
+
+Tensor TableExchange::distinct_slots(size_t t) const {
+  const Tensor& late = ticket_.parts[t].slots;
+  return late ? late : ticket_.placed.tensor(requests(t).distinct_slots);
+}
+
 /// Rows [first, first + count) of those asked for, as they travel.
 void TableExchange::serve(const Exec& exec, size_t t, int64_t first, int64_t count,
                           std::byte* to) const {
   const Tensor from = table(t).resident().weights;
-  const Tensor slots = ticket_.placed.tensor(requests(t).slots);
+  const Tensor slots = request_slots(t).narrow(0, first, count);
   const Wire wire = tables_.config().forward_wire;
   const int64_t columns = from.size(1);
+  const auto gather = [&](int64_t begin, const Tensor& rows) {
+    const Tensor some = slots.narrow(0, begin, rows.size(0));
+    ops::gather_rows(exec, from, some, rows);
+    if (!table(t).resolves_late()) return;
+    const Tensor keys = ticket_.placed.tensor(requests(t).slots);
+    table(t).fill_missing(exec, keys.narrow(0, first + begin, rows.size(0)), some, rows);
+  };
   if (wire == Wire::kF32) {
-    ops::gather_rows(exec, from, slots.narrow(0, first, count),
-                     Tensor(to, from.dtype, from.device, {count, columns}));
+    gather(0, Tensor(to, from.dtype, from.device, {count, columns}));
     return;
   }
   const Arena::Mark mark(*exec.arena);
   const Tensor some = exec.arena->tensor(from.dtype, {std::min(count, kEncodeRows), columns});
   for (int64_t done = 0; done < count; done += kEncodeRows) {
     const int64_t n = std::min(kEncodeRows, count - done);
-    ops::gather_rows(exec, from, slots.narrow(0, first + done, n), some.rows(0, n));
+    gather(done, some.rows(0, n));
     encode(some.rows(0, n), wire, to + done * row_bytes(t, columns, wire), exec.stream);
   }
 }
@@ -201,9 +240,9 @@ void TableExchange::rows(const Exec& exec, std::span<const Tensor> to) {
   }
   for (size_t t = 0; t < tables; ++t) {
     if (!table(t).replicated() || !to[t]) continue;
-    const Tensor slots = ticket_.placed.tensor(requests(t).slots);
     ops::gather_rows(exec, table(t).resident().weights,
-                     slots.narrow(0, served_before(t, tables_.rank()), to[t].size(0)), to[t]);
+                     request_slots(t).narrow(0, served_before(t, tables_.rank()), to[t].size(0)),
+                     to[t]);
     ops::round_rows_to_wire(exec, wire_type(wire), to[t]);
   }
 }
@@ -337,10 +376,8 @@ void TableExchange::apply(const Exec& exec, std::span<const Tensor> row_gradient
   for (size_t t = 0; t < tables; ++t) {
     if (!sums[t]) continue;
     const auto& [weights, state] = table(t).resident();
-    ops::rowwise_update(
-        exec, tables_.config().update_params(spec(t).optimizer, lr, step),
-        {ticket_.placed.tensor(requests(t).distinct_slots), sums[t], weights, state, squares[t]},
-        finite);
+    ops::rowwise_update(exec, tables_.config().update_params(spec(t).optimizer, lr, step),
+                        {distinct_slots(t), sums[t], weights, state, squares[t]}, finite);
   }
 }
 

@@ -48,7 +48,13 @@ class TableExchange {
   int64_t row_bytes(size_t t, int64_t columns, Wire wire) const;
   int64_t own_columns(size_t t) const { return table(t).resident().weights.size(1); }
 
-  void add_requests(size_t t, std::span<const int64_t> keys);
+  /// What all ranks want of a table, one after the other.
+  struct Asked {
+    std::vector<int64_t> keys, uses;
+  };
+  void add_requests(size_t t, const Asked& asked);
+  Tensor request_slots(size_t t) const;
+  Tensor distinct_slots(size_t t) const;
   void serve(const Exec& exec, size_t t, int64_t first, int64_t count, std::byte* to) const;
   Tensor exchange(const Exec& exec, const Tensor& send, const Messages& out,
                   const Messages& in) const;

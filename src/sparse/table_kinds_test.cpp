@@ -91,14 +91,14 @@ class GrowingTable final : public Table {
       }
     }
   }
-  /// Copies, which restore() takes over.
+  /// Copies, which load() takes over.
   std::vector<TableArray> snapshot() override {
     for (const auto& [key, slot] : slots_) keys_[static_cast<size_t>(slot)] = key;
     copy_ = stored_;
     return {{.name = "key", .value = host_view(std::span<int64_t>(keys_))},
             {.name = "weight", .value = host(copy_, spec().dim)}};
   }
-  void restore() override {
+  void load(const SavedArrays&) override {
     slots_.clear();
     for (size_t slot = 0; slot < keys_.size() && keys_[slot] != 0; ++slot) {
       slots_[keys_[slot]] = static_cast<int64_t>(slot);
@@ -259,7 +259,7 @@ TEST(TableKindsTest, SnapshotsMayBeCopies) {
   std::vector<TableArray> saved = from.any.snapshot(), read = to.any.snapshot();
   ASSERT_EQ(saved.size(), read.size());
   for (size_t i = 0; i < saved.size(); ++i) copy(read[i].value, saved[i].value, nullptr);
-  to.tables.restore();
+  to.tables.load(test::no_arrays);
   Ticket asked = to.begin(kIds, {}, Mode::kEvaluation);
   expect_first_values(kIds, asked, to.rows(asked));
   EXPECT_EQ(to.any.inserts, 0);

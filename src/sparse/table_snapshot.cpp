@@ -13,6 +13,13 @@ ArrayPart ArrayPart::whole(std::vector<int64_t> shape) {
   return part;
 }
 
+ArrayPart ArrayPart::stack(const Tensor& value, int rank) {
+  ArrayPart part = whole({value.sizes.begin(), value.sizes.begin() + value.rank});
+  part.stacked = true;
+  part.part = rank;
+  return part;
+}
+
 int64_t ArrayPart::width() const {
   int64_t total = 0;
   for (const ColumnRange& range : columns) total += range.count;

@@ -83,7 +83,7 @@ void run(const TablesConfig& config, Sharding sharding, int ranks, const Whole* 
         if (from == nullptr) break;
         visit(name, array, [&](const auto& key, float& value) { value = from->at(key); });
       }
-      tables.restore();
+      tables.load(test::no_arrays);
       if (from == nullptr) {
         Bench bench;
         Ids asked;  // by all ranks together the same, whatever their number

@@ -14,8 +14,8 @@
 namespace segue::sparse {
 namespace {
 
-/// Of the only rank, where ops can read them.
-Tensor slots_for(const Exec& exec, const Ticket& ticket, TableId table) {
+/// Of the only rank, where ops can read them: slots, or the keys of a table that resolves late.
+Tensor keys_for(const Exec& exec, const Ticket& ticket, TableId table) {
   const Ticket::Part& part = ticket.part(table);
   const Tensor here = part.distinct.values.tensor();
   if (exec.device.is_cpu()) return here;
@@ -23,6 +23,26 @@ Tensor slots_for(const Exec& exec, const Ticket& ticket, TableId table) {
   const Tensor there = exec.arena->tensor(DType::kI64, {here.size(0)});
   copy(there, here, exec.stream);
   return there;
+}
+
+Tensor slots_for(const Exec& exec, const Ticket& ticket, TableId table) {
+  const Ticket::Part& part = ticket.part(table);
+  return part.slots ? part.slots : keys_for(exec, ticket, table);
+}
+
+/// How often the batch uses each of a table's distinct rows.
+void count_uses(std::span<const Lookup> lookups, const Ticket& ticket, size_t table,
+                HostArray<int32_t>& uses) {
+  std::ranges::fill(uses.span(), 0);
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    if (static_cast<size_t>(lookups[l].table) != table) continue;
+    const std::span<const int32_t> inverse = ticket.inverse(static_cast<int64_t>(l));
+    if (lookups[l].uses.empty()) {
+      for (const int32_t place : inverse) ++uses[place];
+    } else {
+      for (const int32_t id : lookups[l].uses) ++uses[inverse[static_cast<size_t>(id)]];
+    }
+  }
 }
 
 }  // namespace
@@ -48,6 +68,7 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
     const TableConfig& table = config_.tables[t];
     tables_.push_back(make({.config = table,
                             .dim = config_.dim_of(table),
+                            .rows = config_.rows_of(table),
                             .optimizer = config_.optimizer_of(table),
                             .per_block_state = config_.per_block_state,
                             .out_of_range = config_.out_of_range,
@@ -62,7 +83,7 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
   work_.resize(tables_.size());
 }
 
-Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket) {
+Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, int64_t time) {
   // All checks come first: an error leaves the counts as they were. Lookups and tables are worked
   // on side by side rather than cut into pieces, because every start of threads costs.
   std::vector<int64_t> outside(lookups.size());
@@ -73,7 +94,8 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket) 
   });
   if (ticket.held) give_back(ticket, nullptr);  // it was never used
   ticket.mode = mode;
-  ticket.staged = false;
+  ticket.staged = ticket.resolved = false;
+  ticket.time = time;
   ticket.shared = !alone();
   ticket.lookups.resize(lookups.size());
   ticket.parts.resize(tables_.size());
@@ -99,7 +121,12 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket) 
     const bool skip_negative = !tables_[t]->has_negative_keys();
     distinct(keys.span(), skip_negative, work_[t].scratch, part.distinct);
     part.rows = part.distinct.values.size();
-    part.placed_slots = {};
+    part.placed_slots = part.slots = part.request_slots = {};
+    if (tables_[t]->counts_uses()) {
+      if (device_.is_cuda()) part.uses.set_memory(HostMemory::kPinned);
+      part.uses.resize(part.rows);
+      count_uses(lookups, ticket, t, part.uses);
+    }
     if (alone()) tables_[t]->find_slots(part.distinct.values.span(), mode);
   });
   if (!alone()) TableExchange(*this, ticket).ask();
@@ -123,6 +150,42 @@ void Tables::make_ready(const Exec& exec, Ticket& ticket) {
   if (!ticket.staged) stage(ticket, stream);
   ticket.arrived.hold(stream);
   if (ticket.shared) ticket.placed = ticket.block.place(exec);
+  if (ticket.resolved) return;
+  for (int64_t t = 0; t < count(); ++t) {
+    const auto id = static_cast<TableId>(t);
+    if (table(id).resolves_late()) resolve(exec, ticket, id);
+  }
+  ticket.resolved = true;
+}
+
+/// Every table once per batch, also where this rank has no keys of it: tables count batches.
+void Tables::resolve(const Exec& exec, Ticket& ticket, TableId id) {
+  const Arena::Mark mark(*exec.arena);
+  Ticket::Part& part = ticket.part(id);
+  const Ticket::Requests& requests = part.requests;
+  KeyBatch batch{.mode = ticket.mode, .time = ticket.time};
+  batch.keys =
+      ticket.shared ? ticket.placed.tensor(requests.distinct_slots) : keys_for(exec, ticket, id);
+  if (table(id).counts_uses()) {
+    batch.uses = ticket.shared ? ticket.placed.tensor(requests.uses) : part.uses.tensor();
+    if (batch.uses.device != exec.device) {
+      const Tensor there = exec.arena->tensor(DType::kI32, {batch.uses.size(0)});
+      copy(there, batch.uses, exec.stream);
+      batch.uses = there;
+    }
+  }
+  const int64_t distinct = batch.keys.size(0);
+  const int64_t asked = ticket.shared ? requests.place.count : 0;
+  const int64_t bytes = (distinct + asked) * size_of(DType::kI64);
+  if (part.memory.bytes() < bytes) {
+    part.memory = Buffer(device_, bytes + bytes / 2, Purpose::kBatch);
+  }
+  const Tensor all(part.memory.data(), DType::kI64, device_, {distinct + asked});
+  part.slots = all.narrow(0, 0, distinct);
+  table(id).resolve(exec, batch, part.slots);
+  if (!ticket.shared) return;
+  part.request_slots = all.narrow(0, distinct, asked);
+  ops::take(exec, part.slots, ticket.placed.tensor(requests.place), part.request_slots);
 }
 
 void Tables::release(Ticket& ticket, const Stream& stream) {
@@ -169,6 +232,12 @@ Tensor Tables::rows(const Exec& exec, Ticket& ticket, std::span<const TableId> t
                        parts[static_cast<size_t>(id)]});
   }
   ops::gather_tables(exec, gathers, wire_type(config_.forward_wire));
+  for (const TableId id : tables) {
+    if (!table(id).resolves_late()) continue;
+    const Tensor& part = parts[static_cast<size_t>(id)];
+    table(id).fill_missing(exec, keys_for(exec, ticket, id), slots_for(exec, ticket, id), part);
+    ops::round_rows_to_wire(exec, wire_type(config_.forward_wire), part);
+  }
   return to;
 }
 
@@ -203,8 +272,10 @@ void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const TableId> ta
   }
 }
 
-void Tables::restore() {
-  for (const std::unique_ptr<Table>& table : tables_) table->restore();
+void Tables::load(
+    const std::function<std::unique_ptr<SavedArrays>(const std::string& table)>& saved) {
+  for (const std::unique_ptr<Table>& table : tables_)
+    table->load(*saved(table->spec().config.name));
 }
 
 int64_t Tables::bytes() const {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -45,8 +47,9 @@ class Tables {
   const Table& table(TableId id) const { return *tables_[static_cast<size_t>(id)]; }
 
   /// Dedupes, and tells the owners of rows which ones are wanted, and what for. Ids without a row
-  /// are errors, or counted: see Table. An old ticket may be given for its memory. One at a time.
-  Ticket begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket = {});
+  /// are errors, or counted: see Table. `time` is the latest event time of the batch, in seconds;
+  /// tables that forget by age need it. An old ticket may be given for its memory. One at a time.
+  Ticket begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket = {}, int64_t time = 0);
   /// Whether slots should reach the device with the caller's own upload: Ticket::place_slots.
   bool slots_travel() const { return alone() && device_.is_cuda(); }
 
@@ -76,8 +79,8 @@ class Tables {
   /// stage() uses another stream, and by tables that take slots away from rows.
   void release(Ticket& ticket, const Stream& stream);
 
-  /// The arrays of all tables' snapshots have been filled: they are the tables now.
-  void restore();
+  /// See Table::load(); `saved` has the arrays of the table that it is asked for.
+  void load(const std::function<std::unique_ptr<SavedArrays>(const std::string& table)>& saved);
 
   /// Ids of this rank that had no row so far, per table.
   std::span<const int64_t> out_of_range_counts() const { return out_of_range_; }
@@ -85,6 +88,7 @@ class Tables {
 
  private:
   void make_ready(const Exec& exec, Ticket& ticket);
+  void resolve(const Exec& exec, Ticket& ticket, TableId id);
   void give_back(Ticket& ticket, const Stream* last_use);
   /// Per table its part of `rows`; absent for those not named.
   std::vector<Tensor> split(const Tensor& rows, const Ticket& ticket,

@@ -29,6 +29,8 @@ struct TablesConfig {
 
   int64_t dim_of(const TableConfig& table) const { return table.dim > 0 ? table.dim : dim; }
   ops::RowOptimizer optimizer_of(const TableConfig& table) const;
+  /// Rows of a table; of a dynamic one at most.
+  int64_t rows_of(const TableConfig& table) const;
   ops::RowUpdateParams update_params(ops::RowOptimizer optimizer, double lr, int64_t step) const;
 
   /// Error(kConfig) with the nearest name, and who looks it up.

@@ -1,11 +1,15 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <map>
+#include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/hash.h"
 #include "base/time.h"
 #include "ops/gpu_test_util.h"
 #include "ops/initialize.h"
@@ -68,6 +72,63 @@ TEST_F(GpuTablesTest, RowsAndUpdatesLikeTheCpu) {
   }
 }
 
+/// Ids, stamps and evictions are equal, rows nearly.
+TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
+  for (const Evict evict : {Evict::kLru, Evict::kLfu, Evict::kAge}) {
+    for (const bool admits : {true, false}) {
+      TableConfig table{.name = "item", .init_bound = 0.1};
+      table.kind = TableKind::kDynamic;
+      table.max_rows = 512;
+      table.start_rows = 128;
+      table.evict = evict;
+      table.admit_after = admits ? 1 : 2;
+      table.ttl_seconds = admits ? 0 : 500;
+      TablesConfig config;
+      config.tables = {table};
+      config.dim = 32;
+      config.optimizer = ops::RowOptimizer::kAdam;
+      const auto run = [&](ModeBed& bed) {
+        Tables tables(config, bed.exec.device, DType::kF32, 9);
+        std::mt19937_64 random(7);
+        for (int64_t step = 1; step <= 30; ++step) {
+          std::vector<int64_t> ids(200);
+          for (int64_t& id : ids) id = static_cast<int64_t>(random() % 4000) * 1'000'003 - 9;
+          const Lookup lookup{TableId{0}, "item", ids};
+          const Mode mode = step % 5 == 0 ? Mode::kEvaluation : Mode::kTraining;
+          Ticket ticket = tables.begin(std::span(&lookup, 1), mode, {}, 60 * step);
+          const int64_t rows = ticket.distinct_rows(TableId{0});
+          (void)tables.rows(bed.exec, ticket, TableId{0});
+          if (mode == Mode::kEvaluation) continue;
+          tables.apply(bed.exec, ticket, TableId{0},
+                       bed.parameter(static_cast<uint64_t>(step), {rows, 32}), 0.1, step);
+        }
+        if (bed.exec.stream != nullptr) bed.exec.stream->synchronize();
+        std::map<std::string, std::vector<double>> saved;
+        for (const TableArray& array : tables.table(TableId{0}).snapshot()) {
+          std::vector<double>& to = saved[array.name];
+          if (array.value.dtype == DType::kI64) {
+            const std::span<const int64_t> from = array.value.span<int64_t>();
+            to.assign(from.begin(), from.end());
+          } else {
+            const std::span<const float> from = array.value.span<float>();
+            to.assign(from.begin(), from.end());
+          }
+        }
+        return saved;
+      };
+      ModeBed cpu(Device::cpu(), Precision::kF32), gpu(Device::cuda(), Precision::kF32);
+      const auto here = run(cpu), there = run(gpu);
+      for (const char* name : {"key", "stamp", "candidate", "buckets", "totals", "clock"}) {
+        EXPECT_EQ(here.at(name), there.at(name)) << name;
+      }
+      EXPECT_GT(here.at("totals")[1] + here.at("totals")[2], 0);  // evicted or expired
+      for (const char* name : {"weight", "state"}) {
+        EXPECT_LE(ops::test::largest_difference(here.at(name), there.at(name)), 1e-5) << name;
+      }
+    }
+  }
+}
+
 TEST_F(GpuTablesTest, LargeTablesStartFast) {
   TablesConfig config;
   config.tables = {{"big", int64_t{6} << 20, 0}};  // 12 GB: beyond 32-bit element numbers
@@ -86,8 +147,9 @@ TEST_F(GpuTablesTest, LargeTablesStartFast) {
   const Buffer memory(Device::cpu(), 512 * 4, Purpose::kScratch);
   const Tensor expected(memory.data(), DType::kF32, Device::cpu(), {1, 512});
   std::vector<int64_t> numbers = {last};
-  ops::initialize_part(expected, 1 / std::sqrt(static_cast<double>(config.tables[0].rows)), 9,
-                       "big", host_view(std::span<int64_t>(numbers)), 0);
+  const double bound = 1 / std::sqrt(static_cast<double>(config.tables[0].rows));
+  ops::initialize_part(expected, {ops::Init::kUniform, bound, 9, base::xxh64("big")},
+                       host_view(std::span<int64_t>(numbers)), 0);
   EXPECT_EQ(row, ModeBed(Device::cpu(), Precision::kF32).values(expected));
 }
 

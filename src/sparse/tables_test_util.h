@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -31,6 +33,15 @@ inline LocalShard shard_of(const Tables& tables, size_t t) {
   const TableConfig& config = tables.config().tables[t];
   return local_shard(tables.plan().tables[t], config.rows, tables.config().dim_of(config),
                      tables.rank());
+}
+
+/// Of a checkpoint that has nothing for tables to read themselves.
+inline std::unique_ptr<SavedArrays> no_arrays(const std::string&) {
+  struct None final : SavedArrays {
+    std::optional<std::vector<int64_t>> shape(const std::string&) const override { return {}; }
+    void read(const std::string&, DType, int64_t, int64_t, void*) const override {}
+  };
+  return std::make_unique<None>();
 }
 
 /// Arena and Exec for one test.

@@ -35,11 +35,13 @@ struct Ticket {
       int64_t first = 0, count = 0;
       ColumnBlock columns;
     };
-    std::vector<Segment> from;                  // [ranks] what each has of what this rank needs
-    std::vector<int64_t> served;                // [ranks] rows that each gets from this rank
+    std::vector<Segment> from;    // [ranks] what each has of what this rank needs
+    std::vector<int64_t> served;  // [ranks] rows that each gets from this rank
+    // Of tables that resolve late, keys instead of slots.
     UploadBlock::Part<int64_t> slots;           // [sum of served], by asking rank
     UploadBlock::Part<int64_t> distinct_slots;  // the same, each once
     UploadBlock::Part<int32_t> place;           // [sum of served] place among the distinct ones
+    UploadBlock::Part<int32_t> uses;            // of the distinct ones; where they are counted
   };
   /// Of one table.
   struct Part {
@@ -47,6 +49,11 @@ struct Ticket {
     Distinct distinct;    // slots, on one rank; inverse of its lookups one after the other
     Tensor placed_slots;  // absent: not placed
     Requests requests;    // with several ranks
+    // Of tables that resolve late. Until then their keys stand where slots do.
+    HostArray<int32_t> uses;  // of the distinct rows, on one rank; where they are counted
+    Buffer memory;            // of the next two
+    Tensor slots;             // of the distinct rows, or of the distinct requests
+    Tensor request_slots;     // with several ranks: by asking rank
   };
   struct LookupPlace {
     TableId table{};
@@ -59,6 +66,8 @@ struct Ticket {
   Mode mode = Mode::kTraining;
   bool shared = false;                // by several ranks
   bool staged = false, held = false;  // since begin(); until release()
+  bool resolved = false;              // since begin()
+  int64_t time = 0;                   // of the batch, latest of all ranks
   std::vector<Part> parts;            // per table
   std::vector<LookupPlace> lookups;
   UploadBlock block;  // arrays of the requests

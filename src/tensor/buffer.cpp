@@ -10,18 +10,19 @@
 
 #include "base/error.h"
 #include "tensor/device_memory.h"
+#include "tensor/growing_buffer.h"
 
 namespace segue {
 
 namespace {
 constexpr size_t kAlignment = 256;
 std::array<std::atomic<int64_t>, kNumPurposes> live_bytes_by_purpose{}, of_these_on_gpus{};
+}  // namespace
 
-void count(Device device, Purpose purpose, int64_t bytes) {
+void detail::count_bytes(Device device, Purpose purpose, int64_t bytes) {
   live_bytes_by_purpose[static_cast<size_t>(purpose)] += bytes;
   if (device.is_cuda()) of_these_on_gpus[static_cast<size_t>(purpose)] += bytes;
 }
-}  // namespace
 
 const char* to_string(Purpose purpose) {
   switch (purpose) {
@@ -61,7 +62,7 @@ Buffer::Buffer(Device device, int64_t bytes, Purpose purpose, HostMemory host)
     data_ = detail::cuda_allocate(device.index, bytes);
     detail::cuda_zero(device.index, data_, bytes, bytes, 1, nullptr);
   }
-  count(device, purpose, bytes);
+  detail::count_bytes(device, purpose, bytes);
 }
 
 Buffer::~Buffer() { release(); }
@@ -94,7 +95,7 @@ void Buffer::release() noexcept {
   } else {
     detail::cuda_free(device_.index, data_);
   }
-  count(device_, purpose_, -bytes_);
+  detail::count_bytes(device_, purpose_, -bytes_);
   data_ = nullptr;
 }
 

@@ -44,10 +44,14 @@ CudaFacts cuda_facts(int index);
 /// Throws Error(kUnsupported) with what to do when `device` cannot be used.
 void require_available(Device device);
 
+/// Who goes first where several streams have work: blocks of a stream that is ahead take the next
+/// room on a multiprocessor, also while a kernel of another one has blocks left.
+enum class Priority : uint8_t { kNormal, kAhead };
+
 /// An ordered queue of work on a device. On the CPU work is done when the call returns.
 class Stream {
  public:
-  explicit Stream(Device device);
+  explicit Stream(Device device, Priority priority = Priority::kNormal);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

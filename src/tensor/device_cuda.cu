@@ -82,12 +82,15 @@ std::string describe(Device device) {
          std::to_string(properties.major) + "." + std::to_string(properties.minor);
 }
 
-Stream::Stream(Device device) : device_(device) {
+Stream::Stream(Device device, Priority priority) : device_(device) {
   require_available(device);
   if (device.is_cpu()) return;
   DeviceScope scope(device.index);
   cudaStream_t stream = nullptr;
-  check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  check_cuda(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking,
+                                          priority == Priority::kAhead ? greatest : 0));
   handle_ = stream;
 }
 
@@ -133,6 +136,10 @@ void Event::hold(const Stream& stream) const {
   DeviceScope scope(stream.device().index);
   check_cuda(cudaStreamWaitEvent(static_cast<cudaStream_t>(stream.handle()),
                                  static_cast<cudaEvent_t>(handle_)));
+}
+
+bool Event::reached() const {
+  return handle_ == nullptr || cudaEventQuery(static_cast<cudaEvent_t>(handle_)) == cudaSuccess;
 }
 
 void Event::synchronize() const {

@@ -19,6 +19,8 @@ class Event {
   void hold(const Stream& stream) const;
   /// The host waits.
   void synchronize() const;
+  /// Whether it would not have to.
+  bool reached() const;
 
  private:
   void* handle_ = nullptr;  // cudaEvent_t, made when first recorded on a GPU

@@ -121,7 +121,7 @@ void Gatherer::plan_crosses() {
   const std::vector<AttributeConfig>& attributes = store_.schema().attributes;
   for (const CrossConfig& config : store_.schema().crosses) {
     Cross cross;
-    cross.rows = static_cast<uint64_t>(config.rows);
+    cross.rows = config.whole_hash ? 0 : static_cast<uint64_t>(config.rows);
     cross.salt = static_cast<uint64_t>(config.salt);
     for (const std::string& key : config.keys) {
       const auto* fixed = std::ranges::find(kCrossKeys, key);
@@ -286,7 +286,7 @@ void Gatherer::put_sample(const Anchor& anchor, const Candidate& candidate, int6
       words[static_cast<size_t>(k)] = value[cross.keys[static_cast<size_t>(k)]];
     }
     const uint64_t hash = base::xxh64_words(words.data(), cross.num_keys, cross.salt);
-    put(static_cast<int64_t>(hash % cross.rows));
+    put(static_cast<int64_t>(cross.rows == 0 ? hash : hash % cross.rows));
   }
   put(query_time);
 

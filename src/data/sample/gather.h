@@ -73,7 +73,7 @@ class Gatherer {
   struct Cross {
     std::array<size_t, kMaxCrossKeys> keys{};  // into the values of a sample
     int num_keys = 0;
-    uint64_t rows = 1, salt = 0;
+    uint64_t rows = 1, salt = 0;  // 0 rows: ids are whole hashes
   };
   struct Anchor {
     int64_t position = 0, user = 0, user_start = 0;

@@ -29,6 +29,7 @@ struct CrossConfig {
   std::vector<std::string> keys;  // uid, item_id, hour_of_day, is_organic, or an attribute's name
   int64_t rows = 0;
   int64_t salt = 0;
+  bool whole_hash = false;  // not cut to rows: the table that is looked up takes any id
 };
 void describe(base::ConfigVisitor& v, CrossConfig& c);
 

@@ -15,6 +15,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/parallel.h"
 #include "base/stage.h"
@@ -177,7 +178,13 @@ void add_part(const std::string& path, const ArrayPart& part, Joined joined,
                      part.width()));
   }
   array.dtype = joined.dtype;
+  const int64_t stacked = first || !part.stacked ? 0 : array.shape.front();
   array.shape = part.shape;
+  if (!array.shape.empty()) array.shape.front() += stacked;
+  if (!is_storable(array.shape)) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{}: {} `{}` has a shape too large to exist", path, array.file, array.name));
+  }
   array.element_bytes = std::max(array.element_bytes, joined.element_bytes);
   array.parts.push_back({part, std::move(joined.runs)});
 }
@@ -297,7 +304,20 @@ std::vector<const Checkpoint::Array*> Checkpoint::match(
   for (const Array& array : arrays_) unclaimed[{array.file, array.name}] = &array;
   std::vector<std::string> differences;
   std::vector<const Array*> matched;
+  // What tables read themselves is theirs, whatever its size.
+  const auto of_table = [](const std::string& name) { return name.substr(name.find('/') + 1); };
+  std::set<std::pair<std::string, std::string>> pulled;
   for (const CheckpointArray& here : arrays) {
+    if (here.any_rows) pulled.insert({here.file, of_table(here.name)});
+  }
+  std::erase_if(unclaimed, [&](const auto& entry) {
+    return pulled.contains({entry.first.first, of_table(entry.first.second)});
+  });
+  for (const CheckpointArray& here : arrays) {
+    if (here.any_rows) {
+      matched.push_back(nullptr);
+      continue;
+    }
     const auto place = unclaimed.find({here.file, here.name});
     const Array* const there = place == unclaimed.end() ? nullptr : place->second;
     matched.push_back(there);
@@ -326,6 +346,7 @@ void Checkpoint::read(std::span<const CheckpointArray> into, const Stream* strea
   const std::vector<const Array*> matched = match(into);
   bool on_gpu = false;
   for (size_t i = 0; i < into.size(); ++i) {
+    if (matched[i] == nullptr) continue;
     read_array(*matched[i], into[i], stream);
     on_gpu = on_gpu || into[i].value.device.is_cuda();
   }
@@ -347,6 +368,19 @@ NewestCheckpoint newest_checkpoint(const std::string& folder) {
     }
   }
   return newest;
+}
+
+Checkpoint open_checkpoint(const std::string& path) {
+  if (base::exists(path + "/" + kCheckpointManifest)) return Checkpoint(path);
+  const std::string of_run = path + "/checkpoints";
+  NewestCheckpoint newest = newest_checkpoint(base::exists(of_run) ? of_run : path);
+  if (newest.checkpoint) return std::move(*newest.checkpoint);
+  if (!newest.damaged.empty()) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("no checkpoint in {} is whole:\n{}", path, fmt::join(newest.damaged, "\n")));
+  }
+  fail(ErrorCode::kNotFound,
+       fmt::format("{}: no checkpoint; give the folder of a run or of one checkpoint", path));
 }
 
 }  // namespace segue::train

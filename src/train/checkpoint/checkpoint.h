@@ -85,4 +85,7 @@ struct NewestCheckpoint {
 };
 NewestCheckpoint newest_checkpoint(const std::string& folder);
 
+/// One checkpoint, or the newest whole one of a run or of a folder of checkpoints.
+Checkpoint open_checkpoint(const std::string& path);
+
 }  // namespace segue::train

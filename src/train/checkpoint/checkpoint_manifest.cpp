@@ -92,13 +92,18 @@ Json to_json(std::span<const SavedPart> parts) {
       columns.push_back(range.begin);
       columns.push_back(range.count);
     }
-    list.push_back({{"rank", saved.rank},
-                    {"file", saved.file},
-                    {"name", saved.name},
-                    {"shape", saved.part.shape},
-                    {"rows_part", saved.part.part},
-                    {"rows_parts", saved.part.partition.parts},
-                    {"columns", std::move(columns)}});
+    Json entry = {{"rank", saved.rank},
+                  {"file", saved.file},
+                  {"name", saved.name},
+                  {"shape", saved.part.shape}};
+    if (saved.part.stacked) {
+      entry["stacked"] = true;
+    } else {
+      entry["rows_part"] = saved.part.part;
+      entry["rows_parts"] = saved.part.partition.parts;
+      entry["columns"] = std::move(columns);
+    }
+    list.push_back(std::move(entry));
   }
   return list;
 }
@@ -107,6 +112,11 @@ Json to_json(std::span<const SavedPart> parts) {
 bool part_from(const Json& j, ArrayPart& part) {
   part.shape = base::whole_numbers(j, "shape");
   if (part.shape.empty() || !is_storable(part.shape)) return false;
+  if (j.contains("stacked")) {
+    part = ArrayPart::whole(part.shape);
+    part.stacked = true;
+    return base::member_of(j, "stacked") == true;
+  }
   part.partition = {part.shape[0], base::whole_number(j, "rows_parts", -1)};
   part.part = base::whole_number(j, "rows_part", -1);
   if (part.partition.parts < 1 || part.partition.parts > kMostRanks || part.part < 0 ||

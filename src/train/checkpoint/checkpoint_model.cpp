@@ -1,6 +1,9 @@
 #include "train/checkpoint/checkpoint_model.h"
 
 #include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -30,20 +33,62 @@ std::string exported_name(const Checkpoint::Array& array, bool tables) {
 
 /// Rows in order, whoever saved them.
 void write_whole(const Checkpoint::Array& array, base::AtomicFile& file) {
-  const ArrayPart whole = ArrayPart::whole(array.shape);
-  const int64_t row_bytes = whole.width() * array.element_bytes;
+  const WholeReader reader(array.parts, array.shape, array.element_bytes);
+  const int64_t row_bytes = reader.row_bytes(), count = reader.rows();
   if (row_bytes == 0) return;
-  const PartReader reader(array.parts, whole, array.element_bytes);
   const int64_t most = std::max<int64_t>(1, kExportChunk / row_bytes);
-  std::vector<std::byte> rows(static_cast<size_t>(std::min(most, whole.rows()) * row_bytes));
-  for (int64_t first = 0; first < whole.rows(); first += most) {
-    const int64_t count = std::min(most, whole.rows() - first);
-    reader.read(first, count, rows.data());
-    file.write(rows.data(), static_cast<size_t>(count * row_bytes));
+  std::vector<std::byte> rows(static_cast<size_t>(std::min(most, count) * row_bytes));
+  for (int64_t first = 0; first < count; first += most) {
+    const int64_t some = std::min(most, count - first);
+    reader.read(first, some, rows.data());
+    file.write(rows.data(), static_cast<size_t>(some * row_bytes));
   }
 }
 
+/// What a checkpoint has of one table.
+class TableArrays final : public sparse::SavedArrays {
+ public:
+  TableArrays(const Checkpoint& checkpoint, const std::string& table) {
+    for (const Checkpoint::Array& array : checkpoint.arrays()) {
+      const size_t slash = array.name.find('/');
+      if (array.file != kTables || slash == std::string::npos) continue;
+      if (array.name.substr(slash + 1) != table) continue;
+      arrays_.emplace(array.name.substr(0, slash),
+                      Known{&array, {array.parts, array.shape, array.element_bytes}});
+    }
+  }
+
+  std::optional<std::vector<int64_t>> shape(const std::string& name) const override {
+    const auto found = arrays_.find(name);
+    if (found == arrays_.end()) return std::nullopt;
+    return found->second.array->shape;
+  }
+
+  void read(const std::string& name, DType dtype, int64_t first, int64_t count,
+            void* to) const override {
+    const Known& known = arrays_.at(name);
+    if (known.array->dtype != safetensors_dtype(dtype)) {
+      fail(ErrorCode::kConfig,
+           fmt::format("{} `{}` was saved as {}, here it is {}", kTables, known.array->name,
+                       known.array->dtype, safetensors_dtype(dtype)));
+    }
+    known.reader.read(first, count, static_cast<std::byte*>(to));
+  }
+
+ private:
+  struct Known {
+    const Checkpoint::Array* array;
+    WholeReader reader;
+  };
+  std::map<std::string, Known> arrays_;
+};
+
 }  // namespace
+
+void load_tables(const Checkpoint& checkpoint, sparse::Tables& tables) {
+  tables.load(
+      [&](const std::string& table) { return std::make_unique<TableArrays>(checkpoint, table); });
+}
 
 std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
                                           sparse::Tables& tables) {
@@ -59,8 +104,8 @@ std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
   for (const sparse::TableConfig& table : tables.config().tables) {
     for (sparse::TableArray& array : tables.table(tables.id(table.name)).snapshot()) {
       arrays.push_back({std::string(kTables), fmt::format("{}/{}", array.name, table.name),
-                        array.value, std::move(array.part), array.saved_here,
-                        std::move(array.hint)});
+                        array.value, std::move(array.part), array.saved_here, std::move(array.hint),
+                        array.any_rows});
     }
   }
   return arrays;
@@ -71,6 +116,12 @@ Exported export_weights(const Checkpoint& checkpoint, const std::string& path, b
   std::vector<const Checkpoint::Array*> arrays;
   Exported exported;
   for (const Checkpoint::Array& array : checkpoint.arrays()) {
+    if (tables && array.file == kTables && array.name.starts_with("key/")) {
+      fail(ErrorCode::kUnsupported,
+           fmt::format("{}: table `{}` is dynamic: its rows belong to ids, which this file has no "
+                       "place for; export without --tables",
+                       checkpoint.path(), array.name.substr(array.name.find('/') + 1)));
+    }
     std::string name = exported_name(array, tables);
     if (name.empty()) continue;
     items.push_back({std::move(name), array.dtype, array.shape, nullptr});

@@ -13,9 +13,12 @@ namespace segue::train {
 /// Everything that training changes in model and tables: "dense" has `param/<name>`,
 /// `adam_m/<name>` and `adam_v/<name>`, "tables" has `<array>/<table>` for the arrays of every
 /// table's snapshot (`weight` and `state`). With several ranks those say which part of the whole
-/// this rank has of them. Once they have been read into, Tables::restore().
+/// this rank has of them. Once they have been read into, load_tables() does the rest.
 std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
                                           sparse::Tables& tables);
+
+/// Reads what the tables read themselves, and makes the arrays that were read before theirs.
+void load_tables(const Checkpoint& checkpoint, sparse::Tables& tables);
 
 /// Writes the weights alone, under the names that the reference gives them, as one plain
 /// safetensors file: dense parameters, and the embedding tables if `tables`. Appears by rename

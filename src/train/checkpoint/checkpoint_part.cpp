@@ -47,6 +47,13 @@ bool is_storable(std::span<const int64_t> shape) {
 std::string cover_problem(std::span<const ArrayPart> parts) {
   if (parts.empty()) return "is not there";
   const ArrayPart& first = parts.front();
+  if (first.stacked) {
+    const bool alike = std::ranges::all_of(parts, [&](const ArrayPart& part) {
+      return part.stacked && part.shape.size() == first.shape.size() &&
+             std::equal(part.shape.begin() + 1, part.shape.end(), first.shape.begin() + 1);
+    });
+    return alike ? std::string() : "has parts that belong to different wholes";
+  }
   const int64_t row_parts = first.partition.parts;
   const int64_t rows = first.shape.empty() ? 1 : first.shape[0];
   if (row_parts < 1 || row_parts > static_cast<int64_t>(parts.size())) {
@@ -54,7 +61,7 @@ std::string cover_problem(std::span<const ArrayPart> parts) {
   }
   std::vector<std::vector<ColumnRange>> ranges(static_cast<size_t>(row_parts));
   for (const ArrayPart& part : parts) {
-    if (part.shape != first.shape || part.partition.parts != row_parts ||
+    if (part.stacked || part.shape != first.shape || part.partition.parts != row_parts ||
         part.partition.rows != rows || part.part < 0 || part.part >= row_parts) {
       return "has parts that belong to different wholes";
     }
@@ -123,6 +130,42 @@ void PartReader::read(int64_t first, int64_t count, std::byte* out) const {
   base::parallel_for(count, grain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) copy_row(first + i, out + i * row_bytes_);
   });
+}
+
+WholeReader::WholeReader(std::span<const StoredPart> from, const std::vector<int64_t>& shape,
+                         int64_t element_bytes)
+    : whole_(ArrayPart::whole(shape)),
+      from_(from),
+      element_bytes_(element_bytes),
+      row_bytes_(whole_.width() * element_bytes) {
+  if (from.empty() || !from.front().part.stacked) return;
+  int64_t first = 0;
+  for (const StoredPart& stored : from) {
+    for (const StoredPart::Run& run : stored.runs) {
+      if (run.bytes.empty()) continue;
+      runs_.push_back({first + run.first_slot, run.bytes});
+    }
+    first += stored.part.rows();
+  }
+}
+
+void WholeReader::read(int64_t first, int64_t count, std::byte* out) const {
+  SEGUE_ASSERT(first >= 0 && count >= 0 && first + count <= rows(), "rows outside of the array");
+  if (row_bytes_ == 0 || count == 0) return;
+  if (!from_.front().part.stacked) {
+    PartReader(from_, whole_, element_bytes_).read(first, count, out);
+    return;
+  }
+  auto run = std::prev(std::ranges::upper_bound(runs_, first, {}, &StoredPart::Run::first_slot));
+  while (count > 0) {
+    const int64_t skip = first - run->first_slot;
+    const int64_t some = std::min(count, std::ssize(run->bytes) / row_bytes_ - skip);
+    std::memcpy(out, run->bytes.data() + skip * row_bytes_, static_cast<size_t>(some * row_bytes_));
+    out += some * row_bytes_;
+    first += some;
+    count -= some;
+    ++run;
+  }
 }
 
 }  // namespace segue::train

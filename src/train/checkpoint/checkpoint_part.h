@@ -61,4 +61,22 @@ class PartReader {
   const StoredPart* same_ = nullptr;
 };
 
+/// Copies rows of the whole, in its order, out of the stored parts that make it up.
+class WholeReader {
+ public:
+  /// `from` outlives the reader; `shape` is that of the whole.
+  WholeReader(std::span<const StoredPart> from, const std::vector<int64_t>& shape,
+              int64_t element_bytes);
+
+  int64_t rows() const { return whole_.rows(); }
+  int64_t row_bytes() const { return row_bytes_; }
+  void read(int64_t first, int64_t count, std::byte* out) const;
+
+ private:
+  ArrayPart whole_;
+  std::span<const StoredPart> from_;
+  int64_t element_bytes_ = 0, row_bytes_ = 0;
+  std::vector<StoredPart::Run> runs_;  // stacked ones: by row of the whole
+};
+
 }  // namespace segue::train

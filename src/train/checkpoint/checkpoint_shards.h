@@ -30,6 +30,7 @@ struct CheckpointArray {
   std::optional<ArrayPart> part;
   bool saved_here = true;  // of those with a part: false where another rank saves the same one
   std::string hint;        // what may be behind it when a checkpoint has another shape
+  bool any_rows = false;   // of no fixed size: Checkpoint::read() leaves it alone
 
   ArrayPart layout() const;  // the part, or all of it
 };

@@ -39,7 +39,11 @@ RunConfig calibration_config(const RunConfig& config, int ranks) {
   c.data.random = {};
   c.data.random.lengths.low = longest;
   c.data.random.lengths.high = longest + 1;
-  for (sparse::TableConfig& t : c.sparse.tables) t.rows = std::min(t.rows, kMostRows);
+  for (sparse::TableConfig& t : c.sparse.tables) {
+    int64_t& most = t.max_rows > 0 ? t.max_rows : t.rows;
+    most = std::min(most, kMostRows);
+    t.start_rows = std::min(t.start_rows, kMostRows);
+  }
   c.parallel.tensor_parallel = 1;
   return c;
 }

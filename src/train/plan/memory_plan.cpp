@@ -51,6 +51,8 @@ void add_activations(const RunConfig& c, const model::Model& model, Device devic
   constexpr double kProducts = 64 * kMib;
   plan.parts.push_back({Purpose::kBatch, "2 to train on, 2 to evaluate",
                         kBatchesInFlight * static_cast<double>(model.batch_memory(bounds))});
+  plan.parts.push_back(
+      {Purpose::kBatch, "to find distinct ids", static_cast<double>(model.prepare_memory(bounds))});
   plan.parts.push_back({Purpose::kScratch, "of matrix products", kProducts});
 }
 
@@ -117,11 +119,12 @@ MemoryPlan memory_plan(const RunConfig& c, Device device, int ranks) {
   MemoryPlan plan;
   double state_bytes = 0;
   for (const sparse::TableConfig& t : c.sparse.tables) {
-    const auto rows = static_cast<double>(t.rows);
+    const auto rows = static_cast<double>(c.sparse.rows_of(t));
     const int64_t dim = c.sparse.dim_of(t);
     const int64_t state = ops::row_state_size(c.sparse.optimizer_of(t), dim);
+    const double index = t.dynamic() ? rows * sparse::kIndexBytesPerRow : 0;
     plan.parts.push_back(
-        {Purpose::kTable, t.name, rows * static_cast<double>(dim) * value_bytes, true});
+        {Purpose::kTable, t.name, rows * static_cast<double>(dim) * value_bytes + index, true});
     state_bytes += rows * static_cast<double>(state) * value_bytes;
   }
   plan.parts.push_back({Purpose::kOptimizer, "of the tables", state_bytes, true});

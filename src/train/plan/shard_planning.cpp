@@ -110,11 +110,12 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   in.fixed = fixed_parts(c, cluster);
   for (const sparse::TableConfig& t : c.sparse.tables) {
     in.tables.push_back({.name = t.name,
-                         .rows = t.rows,
+                         .rows = c.sparse.rows_of(t),
                          .dim = c.sparse.dim_of(t),
                          .optimizer = c.sparse.optimizer_of(t),
                          .sharding = t.sharding,
-                         .placement = t.placement});
+                         .placement = t.placement,
+                         .dynamic = t.dynamic()});
   }
   set_demands(c, static_cast<double>(longest_history(c)), in);
   return in;
@@ -129,6 +130,7 @@ RunPlan plan_share(const RunConfig& share, int ranks, Device device) {
   plan.memory = memory_plan(share, device, ranks);
   plan.arena_bytes = static_cast<int64_t>(plan.memory.of(Purpose::kActivation));
   plan.batch_bytes = model->batch_memory(step_bounds(share, *model));
+  plan.prepare_bytes = model->prepare_memory(step_bounds(share, *model));
   return plan;
 }
 

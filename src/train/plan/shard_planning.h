@@ -30,6 +30,7 @@ struct RunPlan {
   int64_t arena_bytes = 0;
   int64_t batch_bytes = 0;    // of a prepared batch on the device, at most
   int64_t request_bytes = 0;  // of its ticket
+  int64_t prepare_bytes = 0;  // what it is prepared in
 };
 /// Of a rank that has no others, and of one of several.
 RunPlan plan_run(const RunConfig& config, Device device);

@@ -124,7 +124,7 @@ class Loop {
     if (checkpoint_) {
       if (!state_.finished) require_place(state_.next, *source_);
       checkpoint_->read(arrays(), trainer_->stream());
-      trainer_->restore(state_.step, state_.window_labels);
+      trainer_->restore(*checkpoint_, state_.step, state_.window_labels);
       log_first(fmt::format("going on from {}: step {}, window {}, {} samples", checkpoint_->path(),
                             state_.step, state_.next.window, state_.samples));
     } else {

@@ -78,6 +78,24 @@ void add_memory(const Trainer& trainer, Json& line) {
   line["memory_peak_bytes"] = peak_resident_bytes();
 }
 
+/// Of tables whose size changes: what this rank has of them.
+void add_tables(const Trainer& trainer, Json& line) {
+  const sparse::Tables& tables = trainer.tables();
+  for (const sparse::TableConfig& config : tables.config().tables) {
+    const std::optional<sparse::TableStats> s = tables.table(tables.id(config.name)).stats();
+    if (!s) continue;
+    const auto capacity = static_cast<double>(std::max<int64_t>(1, s->capacity));
+    line["tables"][config.name] = {{"rows", s->rows},
+                                   {"load_factor", static_cast<double>(s->rows) / capacity},
+                                   {"candidates", s->candidates},
+                                   {"inserted", s->inserted},
+                                   {"evicted", s->evicted},
+                                   {"expired", s->expired},
+                                   {"refused", s->refused},
+                                   {"growths", s->growths}};
+  }
+}
+
 }  // namespace
 
 MetricsLog::MetricsLog(const RunConfig& config, const model::Model& model, Device device,
@@ -232,6 +250,7 @@ void MetricsLog::train_line(const StepStats& stats, const Trainer& trainer, RunS
   line["loader_wait_s"] = interval.wait_seconds;
   line["launches"] = stats.launches;
   if (!trainer.ranks().alone()) add_ranks(trainer, line);
+  add_tables(trainer, line);
   add_memory(trainer, line);
   line["wall_s"] = state.wall_seconds;
   folder_.append_metrics(line);
@@ -245,6 +264,13 @@ void MetricsLog::train_line(const StepStats& stats, const Trainer& trainer, RunS
          state);
   scalar("speed/tokens_per_s", per_second(static_cast<double>(interval.tokens), interval.seconds),
          state);
+  if (const auto tables = line.find("tables"); tables != line.end()) {
+    for (const auto& [name, counts] : tables->items()) {
+      for (const auto& [count, value] : counts.items()) {
+        scalar(fmt::format("tables/{}/{}", name, count).c_str(), value, state);
+      }
+    }
+  }
   tensorboard_.flush();
 
   if (!has_line_) first_loss_ = mean_loss;

@@ -17,25 +17,13 @@
 #include "ops/optimizer.h"
 #include "tensor/device_memory.h"
 #include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_model.h"
 #include "train/run/run_state.h"
 #include "train/step/batch_pipeline.h"
 #include "train/step/source.h"
 
 namespace segue::train {
 namespace {
-
-Checkpoint open_checkpoint(const std::string& path) {
-  if (base::exists(path + "/" + kCheckpointManifest)) return Checkpoint(path);
-  const std::string of_run = path + "/checkpoints";
-  NewestCheckpoint newest = newest_checkpoint(base::exists(of_run) ? of_run : path);
-  if (newest.checkpoint) return std::move(*newest.checkpoint);
-  if (!newest.damaged.empty()) {
-    fail(ErrorCode::kCorrupt,
-         fmt::format("no checkpoint in {} is whole:\n{}", path, fmt::join(newest.damaged, "\n")));
-  }
-  fail(ErrorCode::kNotFound,
-       fmt::format("{}: no checkpoint; give the folder of a run or of one checkpoint", path));
-}
 
 /// The config in a checkpoint may ask for any size. Nothing of it is allocated that the checkpoint
 /// does not hold.
@@ -45,6 +33,7 @@ void require_size(const Checkpoint& checkpoint, const RunConfig& config) {
   double values =
       static_cast<double>(1 + states) * static_cast<double>(model->parameters().count());
   for (const sparse::TableConfig& t : config.sparse.tables) {
+    if (t.dynamic()) continue;  // takes memory as it is filled
     values += static_cast<double>(t.rows) * static_cast<double>(config.sparse.dim_of(t));
   }
   values += 2 * static_cast<double>(model->tasks().size()) *
@@ -75,7 +64,7 @@ void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
         {saved.file, saved.name, Tensor(unused.back().data(), dtype, Device::cpu(), {elements})});
   }
   checkpoint.read(wanted, trainer.stream());
-  trainer.tables().restore();
+  load_tables(checkpoint, trainer.tables());
 }
 
 const RunConfig& with_store(const RunConfig& config) {

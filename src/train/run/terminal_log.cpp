@@ -26,7 +26,7 @@ std::string entropy_text(const Evaluation& evaluation) {
 void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder) {
   int64_t rows = 0, narrowest = sparse::kMostColumns, widest = 0;
   for (const sparse::TableConfig& t : config.sparse.tables) {
-    rows += t.rows;
+    rows += config.sparse.rows_of(t);
     narrowest = std::min(narrowest, config.sparse.dim_of(t));
     widest = std::max(widest, config.sparse.dim_of(t));
   }

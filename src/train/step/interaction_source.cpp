@@ -34,7 +34,8 @@ void require_columns(const RunConfig& config) {
     }
     if (d.role != ColumnDemand::Role::kId) continue;
     const int64_t ids = d.column == "user_id" ? log.users : log.items;
-    const int64_t rows = config.sparse.tables[static_cast<size_t>(config.sparse.id(d.table))].rows;
+    const int64_t rows =
+        config.sparse.tables[static_cast<size_t>(config.sparse.id(d.table))].id_limit();
     if (rows < ids && config.sparse.out_of_range == sparse::OutOfRange::kError) {
       base::fail_config(fmt::format("table `{}` has {} rows, but column `{}` has {} ids", d.table,
                                     rows, d.column, ids));

@@ -49,7 +49,8 @@ data::RandomSchema random_schema(const model::Model& model, const sparse::Tables
     column.role = role_of(d);
     column.bits = d.bits;
     if (d.role == ColumnDemand::Role::kId) {
-      column.vocabulary = tables.tables[static_cast<size_t>(tables.id(d.table))].rows;
+      const sparse::TableConfig& table = tables.tables[static_cast<size_t>(tables.id(d.table))];
+      column.vocabulary = table.rows > 0 ? table.rows : tables.rows_of(table);
     }
     if (!d.item.empty()) {
       column.function_of = d.item;

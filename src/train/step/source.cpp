@@ -178,7 +178,10 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
     // A hash may be cut to any size; the table that is looked up decides.
     for (data::CrossConfig& cross : schema.crosses) {
       if (cross.name != d.column || d.table.empty()) continue;
-      cross.rows = config.sparse.tables[static_cast<size_t>(config.sparse.id(d.table))].rows;
+      const sparse::TableConfig& table =
+          config.sparse.tables[static_cast<size_t>(config.sparse.id(d.table))];
+      cross.whole_hash = table.dynamic();
+      if (!table.dynamic()) cross.rows = table.rows;
     }
   }
   return schema;

@@ -193,8 +193,9 @@ TEST_F(GpuStepTest, CheckpointsMoveBetweenCpuAndGpu) {
     CheckpointWriter writer(folder, CheckpointConfig{});
     writer.save(5, before.arrays(), "{}", before.stream());
     ASSERT_TRUE(writer.wait().ok());
-    Checkpoint(checkpoint_path(folder, 5)).read(after.arrays(), after.stream());
-    after.restore(5, before.window().labels_seen());
+    const Checkpoint checkpoint(checkpoint_path(folder, 5));
+    checkpoint.read(after.arrays(), after.stream());
+    after.restore(checkpoint, 5, before.window().labels_seen());
     EXPECT_EQ(state_of(after), state_of(before));
     for (int64_t step = 6; step <= 10; ++step) {
       data.fill(step, batch);

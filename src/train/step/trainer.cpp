@@ -90,6 +90,7 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks& ranks, RunPlan p
   model_->allocate(tables_, device, parameter_dtype(config.train.precision),
                    static_cast<uint64_t>(config.train.seed));
   model_->parameters().allocate_states(config.optimizer.kind);
+  model_->reserve_prepare(plan_.prepare_bytes);
   if (ranks_.alone()) return;
   model_->set_head_group(ranks_.heads.get());
   reducer_ = std::make_unique<GradientReducer>(*ranks_.dense, model_->gradient_buckets(), device);
@@ -267,8 +268,9 @@ std::vector<CheckpointArray> Trainer::arrays() {
   return all;
 }
 
-void Trainer::restore(int64_t steps_done, int64_t window_labels_seen) {
-  tables_.restore();
+void Trainer::restore(const Checkpoint& checkpoint, int64_t steps_done,
+                      int64_t window_labels_seen) {
+  load_tables(checkpoint, tables_);
   steps_done_ = steps_done;
   window_.restore_seen(window_labels_seen);
 }

@@ -11,7 +11,7 @@
 #include "model/model.h"
 #include "sparse/tables.h"
 #include "tensor/arena.h"
-#include "train/checkpoint/checkpoint_shards.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/plan/shard_planning.h"
 #include "train/run_config.h"
 #include "train/step/gradient_reducer.h"
@@ -68,6 +68,7 @@ class Trainer {
   model::Model& model() { return *model_; }
   const model::Model& model() const { return *model_; }
   sparse::Tables& tables() { return tables_; }
+  const sparse::Tables& tables() const { return tables_; }
   const Arena& arena() const { return arena_; }
   Device device() const { return arena_.device(); }
   const Stream* stream() const { return &stream_; }
@@ -79,7 +80,7 @@ class Trainer {
   /// Everything that further steps depend on, beside steps_done() and the labels that window() has
   /// seen: to be saved, or to be read into before restore().
   std::vector<CheckpointArray> arrays();
-  void restore(int64_t steps_done, int64_t window_labels_seen);
+  void restore(const Checkpoint& checkpoint, int64_t steps_done, int64_t window_labels_seen);
 
  private:
   Trainer(const RunConfig& config, Device device, std::unique_ptr<Ranks> alone);

@@ -1,0 +1,231 @@
+#include "cli/inspect_table.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/facts.h"
+#include "cli/output.h"
+#include "sparse/hash_index_rules.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_part.h"
+#include "train/run/run_state.h"
+#include "train/run_config.h"
+
+namespace segue::cli {
+namespace {
+
+constexpr int64_t kShown = 10;
+constexpr int64_t kChunkRows = 1 << 14;
+
+/// One row, or a key that waits for one.
+struct Entry {
+  int64_t id = 0, step = 0, score = 0, time = 0;
+  double heat = 0;
+};
+
+class TableArrays {
+ public:
+  TableArrays(const train::Checkpoint& checkpoint, const std::string& table) {
+    for (const train::Checkpoint::Array& array : checkpoint.arrays()) {
+      const size_t slash = array.name.find('/');
+      if (array.file != "tables" || slash == std::string::npos) continue;
+      if (array.name.substr(slash + 1) == table) arrays_[array.name.substr(0, slash)] = &array;
+    }
+  }
+  bool has(const std::string& name) const { return arrays_.contains(name); }
+  int64_t rows(const std::string& name) const { return arrays_.at(name)->shape.front(); }
+
+  std::vector<int64_t> longs(const std::string& name) const {
+    const train::Checkpoint::Array& a = *arrays_.at(name);
+    const train::WholeReader reader(a.parts, a.shape, a.element_bytes);
+    std::vector<int64_t> values(static_cast<size_t>(reader.rows() * reader.row_bytes()) /
+                                sizeof(int64_t));
+    reader.read(0, reader.rows(), reinterpret_cast<std::byte*>(values.data()));
+    return values;
+  }
+
+  /// Sum of the magnitudes in every row; empty: it has no columns.
+  std::vector<double> row_sums(const std::string& name) const {
+    const train::Checkpoint::Array& a = *arrays_.at(name);
+    const train::WholeReader reader(a.parts, a.shape, a.element_bytes);
+    std::vector<double> sums;
+    if (reader.row_bytes() == 0) return sums;
+    std::vector<std::byte> chunk(static_cast<size_t>(kChunkRows * reader.row_bytes()));
+    const auto columns = static_cast<size_t>(reader.row_bytes() / a.element_bytes);
+    for (int64_t first = 0; first < reader.rows(); first += kChunkRows) {
+      const int64_t count = std::min(kChunkRows, reader.rows() - first);
+      reader.read(first, count, chunk.data());
+      const auto add = [&](const auto* at) {
+        for (int64_t r = 0; r < count; ++r, at += columns) {
+          double sum = 0;
+          for (size_t c = 0; c < columns; ++c) sum += std::abs(static_cast<double>(at[c]));
+          sums.push_back(sum);
+        }
+      };
+      if (a.dtype == "F64") {
+        add(reinterpret_cast<const double*>(chunk.data()));
+      } else {
+        add(reinterpret_cast<const float*>(chunk.data()));
+      }
+    }
+    return sums;
+  }
+
+ private:
+  std::map<std::string, const train::Checkpoint::Array*> arrays_;
+};
+
+Fact mean_of(const std::vector<Entry>& entries, int64_t Entry::*field) {
+  double sum = 0;
+  for (const Entry& e : entries) sum += static_cast<double>(e.*field);
+  return Fact::real(entries.empty() ? 0 : sum / static_cast<double>(entries.size()), 1);
+}
+
+std::vector<Entry> rows_of(const TableArrays& arrays, bool dynamic) {
+  std::vector<Entry> rows;
+  const std::vector<double> heat = arrays.row_sums("state");
+  const auto heat_of = [&](size_t r) { return r < heat.size() ? heat[r] : 0; };
+  if (!dynamic) {
+    for (int64_t r = 0; r < arrays.rows("weight"); ++r) {
+      rows.push_back({.id = r, .heat = heat_of(static_cast<size_t>(r))});
+    }
+    return rows;
+  }
+  constexpr size_t kStamps = 3;
+  const std::vector<int64_t> keys = arrays.longs("key"), stamps = arrays.longs("stamp");
+  for (size_t r = 0; r < keys.size(); ++r) {
+    const int64_t* of = &stamps[kStamps * r];
+    rows.push_back({sparse::id_of_key(keys[r]), of[0], of[1], of[2], heat_of(r)});
+  }
+  return rows;
+}
+
+/// How many slots of each bucket are taken: a key is looked for in one bucket, all of whose slots
+/// are compared at once.
+void add_buckets(const TableArrays& arrays, const sparse::HashIndexConfig& config,
+                 FactTable& facts) {
+  const sparse::detail::IndexRules rules = sparse::detail::rules_of(config);
+  const std::vector<int64_t> sizes = arrays.longs("buckets");
+  if (std::ssize(sizes) != rules.shards()) return;
+  std::vector<int64_t> first{0};
+  for (const int64_t size : sizes) first.push_back(first.back() + size);
+  std::vector<int64_t> taken(static_cast<size_t>(first.back()), 0);
+  const auto add = [&](int64_t key) {
+    const auto shard = static_cast<size_t>(rules.shard_of(key));
+    const auto bucket = rules.bucket_of(key, static_cast<uint32_t>(sizes[shard]));
+    ++taken[static_cast<size_t>(first[shard] + bucket)];
+  };
+  const std::vector<int64_t> keys = arrays.longs("key"), candidates = arrays.longs("candidate");
+  for (const int64_t key : keys) add(key);
+  for (size_t c = 0; c < candidates.size(); c += 4) add(candidates[c]);
+  const auto most = std::ranges::max_element(taken);
+  double sum = 0;
+  for (const int64_t n : taken) sum += static_cast<double>(n);
+  facts.rows.push_back({"shards", {rules.shards()}});
+  facts.rows.push_back({"buckets", {std::ssize(taken)}});
+  facts.rows.push_back({"slots of a bucket", {int64_t{sparse::detail::kBucketSlots}}});
+  facts.rows.push_back(
+      {"taken, mean",
+       {Fact::real(taken.empty() ? 0 : sum / static_cast<double>(taken.size()), 1)}});
+  facts.rows.push_back({"taken, most", {most == taken.end() ? 0 : *most}});
+}
+
+void add_table(const train::Checkpoint& checkpoint, const train::RunConfig& config,
+               const sparse::TableConfig& table, FactSheet& sheet) {
+  const TableArrays arrays(checkpoint, table.name);
+  const bool dynamic = arrays.has("key");
+  std::vector<Entry> rows = rows_of(arrays, dynamic);
+  FactTable& facts = sheet.table("table " + table.name);
+  facts.rows.push_back({"kind", {dynamic ? "dynamic" : "static"}});
+  facts.rows.push_back({"rows", {std::ssize(rows)}});
+  if (dynamic) {
+    const sparse::HashIndexConfig index{.max_rows = config.sparse.rows_of(table),
+                                        .evict = table.evict,
+                                        .admit_after = table.admit_after,
+                                        .admit_share = table.admit_share};
+    const sparse::detail::IndexRules rules = sparse::detail::rules_of(index);
+    const int64_t most = rules.shards() * rules.max_buckets * rules.rows_per_bucket;
+    facts.rows.push_back({"rows at most", {most}});
+    facts.rows.push_back(
+        {"load factor",
+         {Fact::share(static_cast<double>(rows.size()) / static_cast<double>(most))}});
+    facts.rows.push_back({"candidates", {arrays.rows("candidate")}});
+    const std::vector<int64_t> totals = arrays.longs("totals");
+    const char* const names[] = {"inserted", "evicted", "expired", "refused", "growths"};
+    for (size_t n = 0; n < std::size(names); ++n) {
+      int64_t sum = 0;
+      for (size_t i = n; i < totals.size(); i += std::size(names)) sum += totals[i];
+      facts.rows.push_back({names[n], {sum}});
+    }
+    add_buckets(arrays, index, facts);
+    const int64_t now = arrays.longs("clock").front();
+    int64_t oldest = now;
+    for (Entry& e : rows) {
+      oldest = std::min(oldest, e.step);
+      e.step = now - e.step;
+    }
+    facts.rows.push_back({"steps since last use, mean", {mean_of(rows, &Entry::step)}});
+    facts.rows.push_back({"steps since last use, most", {now - oldest}});
+    if (table.evict != sparse::Evict::kLru) {
+      const char* const of[] = {"", "uses", "time of adding", "score"};
+      const auto [least, greatest] = std::ranges::minmax_element(rows, {}, &Entry::score);
+      const std::string what = of[static_cast<size_t>(table.evict)];
+      facts.rows.push_back({what + ", mean", {mean_of(rows, &Entry::score)}});
+      if (!rows.empty()) {
+        facts.rows.push_back({what + ", least", {least->score}});
+        facts.rows.push_back({what + ", most", {greatest->score}});
+      }
+    }
+  }
+  const bool by_uses = dynamic && table.evict == sparse::Evict::kLfu;
+  if (by_uses) {
+    for (Entry& e : rows) e.heat = static_cast<double>(e.score);
+  }
+  const auto shown = std::min(kShown, std::ssize(rows));
+  std::ranges::partial_sort(rows, rows.begin() + shown, [](const Entry& a, const Entry& b) {
+    return a.heat != b.heat ? a.heat > b.heat : a.id < b.id;
+  });
+  std::vector<std::string> columns = {by_uses ? "uses" : "optimizer state"};
+  if (dynamic) columns.emplace_back("steps since last use");
+  FactTable& hottest = sheet.table("hottest rows of " + table.name, std::move(columns));
+  for (int64_t i = 0; i < shown; ++i) {
+    const Entry& e = rows[static_cast<size_t>(i)];
+    hottest.rows.push_back({fmt::format("id {}", e.id), {Fact::real(e.heat, by_uses ? 0 : 4)}});
+    if (dynamic) hottest.rows.back().facts.emplace_back(e.step);
+  }
+}
+
+}  // namespace
+
+bool is_checkpoint_folder(const std::string& path) {
+  const std::string name =
+      std::filesystem::path(path + "/.").lexically_normal().parent_path().filename().string();
+  return name.starts_with("step-") || base::exists(path + "/checkpoints") ||
+         !train::list_checkpoints(path).empty();
+}
+
+void inspect_tables(const std::string& path, const std::string& table, bool json) {
+  const train::Checkpoint checkpoint = train::open_checkpoint(path);
+  base::ConfigSources sources;
+  sources.file = checkpoint.path();
+  sources.text = train::run_state_of(checkpoint).config;
+  const train::RunConfig config = train::load_run_config(sources);
+  if (!table.empty()) (void)config.sparse.id(table);
+  FactSheet sheet;
+  FactTable& from = sheet.table("checkpoint");
+  from.rows.push_back({"folder", {checkpoint.path()}});
+  from.rows.push_back({"step", {checkpoint.step()}});
+  for (const sparse::TableConfig& t : config.sparse.tables) {
+    if (table.empty() || t.name == table) add_table(checkpoint, config, t, sheet);
+  }
+  print(json ? sheet.json() : sheet.text());
+}
+
+}  // namespace segue::cli

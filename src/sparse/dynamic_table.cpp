@@ -1,0 +1,433 @@
+#include "sparse/dynamic_table.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <numeric>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/parallel.h"
+#include "ops/rows.h"
+#include "sparse/hash_index_rules.h"
+
+namespace segue::sparse {
+namespace {
+
+constexpr int64_t kIdGrain = 1 << 16;
+constexpr int64_t kStamps = 3;     // step, score, time
+constexpr int64_t kCandidate = 4;  // key and stamps
+constexpr int64_t kTotals = 5;     // the counts of TableStats that only rise
+constexpr int64_t kLoadBytes = 16 << 20, kSaveBytes = 64 << 20;
+
+/// The first key of a shard.
+int64_t first_key(int64_t shard, int64_t shards) {
+  const auto width = std::numeric_limits<uint64_t>::max() / static_cast<uint64_t>(shards) + 1;
+  const uint64_t from = shards == 1 ? 0 : static_cast<uint64_t>(shard) * width;
+  return static_cast<int64_t>(from ^ (uint64_t{1} << 63));
+}
+
+int64_t most_rows_here(const HashIndexConfig& config) {
+  const detail::IndexRules rules = detail::rules_of(config);
+  return rules.shards_here() * rules.max_buckets * rules.rows_per_bucket;
+}
+
+}  // namespace
+
+DynamicTable::DynamicTable(TableSpec given) : Table(std::move(given)) {
+  HashIndexConfig config = index_config();
+  num_shards_ = num_shards(config);
+  std::tie(config.first_shard, config.end_shard) = shards_of(spec().rank);
+  int64_t most = 0;
+  if (config.first_shard < config.end_shard) {
+    index_ = make_hash_index(config, spec().device);
+    most = most_rows_here(config);
+  }
+  const int64_t value = size_of(spec().dtype);
+  weight_memory_ = GrowingBuffer(spec().device, most * spec().dim * value, Purpose::kTable);
+  state_memory_ = GrowingBuffer(spec().device, most * state_columns() * value, Purpose::kOptimizer);
+}
+
+HashIndexConfig DynamicTable::index_config() const {
+  constexpr int64_t kStartShare = 16;
+  const TableConfig& c = spec().config;
+  return {.max_rows = spec().rows,
+          .start_rows = c.start_rows > 0 ? std::min(c.start_rows, spec().rows)
+                                         : std::max<int64_t>(1, spec().rows / kStartShare),
+          .evict = c.evict,
+          .admit_after = c.admit_after,
+          .admit_share = c.admit_share,
+          .ttl_seconds = c.ttl_seconds,
+          .seed = base::splitmix64(spec().seed) ^ base::xxh64(c.name)};
+}
+
+int64_t DynamicTable::state_columns() const {
+  return ops::row_state_size(spec().optimizer, spec().dim);
+}
+
+int64_t DynamicTable::check(const Lookup& /*lookup*/) const { return 0; }
+
+void DynamicTable::make_keys(std::span<const int64_t> ids, int64_t* keys) const {
+  if (!mixes_early()) {
+    std::ranges::copy(ids, keys);
+    return;
+  }
+  base::parallel_for(std::ssize(ids), kIdGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) keys[i] = key_of_id(ids[static_cast<size_t>(i)]);
+  });
+}
+
+std::pair<int64_t, int64_t> DynamicTable::shards_of(int rank) const {
+  const int64_t place = spec().placement.place_of(rank);
+  const auto owners = static_cast<int64_t>(spec().placement.ranks.size());
+  if (place >= owners) return {0, 0};
+  return {num_shards_ * place / owners, num_shards_ * (place + 1) / owners};
+}
+
+Share DynamicTable::share_of(int rank) const {
+  const auto [first, end] = shards_of(rank);
+  if (first == end) return {};
+  return {
+      first_key(first, num_shards_),
+      end == num_shards_ ? std::numeric_limits<int64_t>::max() : first_key(end, num_shards_) - 1,
+      {0, spec().dim}};
+}
+
+void DynamicTable::find_slots(std::span<int64_t> /*keys*/, Mode /*mode*/) {}
+
+bool DynamicTable::counts_uses() const {
+  const TableConfig& c = spec().config;
+  return c.evict == Evict::kLfu || c.admit_after > 1 || c.admit_share < 1;
+}
+
+void DynamicTable::make_room(int64_t rows) {
+  const int64_t value = size_of(spec().dtype);
+  weight_memory_.grow(rows * spec().dim * value);
+  state_memory_.grow(rows * state_columns() * value);
+}
+
+/// The index takes mixed keys in their order.
+DynamicTable::Sorted DynamicTable::sorted(const Exec& exec, const KeyBatch& batch,
+                                          const Stream& stream) {
+  if (mixes_early()) return {batch.keys, batch.uses, {}};
+  const int64_t n = batch.keys.elements();
+  Sorted s;
+  if (exec.device.is_cuda()) {
+    const Tensor mixed = device_dedup_.input(n, exec.device);
+    ops::mix(exec, batch.keys, mixed);
+    const DeviceDedup::Found found = device_dedup_.find(
+        mixed, {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}, false,
+        stream);
+    s.keys = found.values;
+    s.place = found.inverse;
+    if (!batch.uses) return s;
+    s.uses = exec.arena->tensor(DType::kI32, {n});
+    ops::take(exec, batch.uses, found.first, s.uses);
+    return s;
+  }
+  mixed_.resize(n);
+  ops::mix(exec, batch.keys, mixed_.tensor());
+  distinct(std::as_const(mixed_).span(), false, scratch_, distinct_);
+  s.keys = distinct_.values.tensor();
+  s.place = distinct_.inverse.tensor();
+  if (!batch.uses) return s;
+  s.uses = exec.arena->tensor(DType::kI32, {n});
+  const std::span<const int32_t> uses = batch.uses.span<int32_t>();
+  for (int64_t i = 0; i < n; ++i) {
+    s.uses.ptr<int32_t>()[distinct_.inverse[i]] = uses[static_cast<size_t>(i)];
+  }
+  return s;
+}
+
+void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) {
+  saved_weights_ = {};
+  saved_state_ = {};
+  if (batch.mode == Mode::kTraining) ++clock_;
+  const int64_t n = batch.keys.elements();
+  if (n == 0) return;
+  SEGUE_ASSERT(index_ != nullptr, "keys at a rank without shards");
+  const Stream host(Device::cpu());
+  const Stream& stream = exec.stream != nullptr ? *exec.stream : host;
+  const Arena::Mark mark(*exec.arena);
+  const Sorted batch_sorted = sorted(exec, batch, stream);
+  const Tensor rows = batch_sorted.place ? exec.arena->tensor(DType::kI64, {n}) : slots;
+  if (batch.mode == Mode::kEvaluation) {
+    index_->find(batch_sorted.keys, rows, stream);
+  } else {
+    const Tensor is_new = exec.arena->tensor(DType::kU8, {n});
+    index_->find_or_insert({batch_sorted.keys, batch_sorted.uses, {}, clock_, batch.time},
+                           {rows, is_new}, stream);
+    make_room(index_->rows_in_use());
+    const auto& [weights, state] = resident();
+    ops::initialize_new_rows(exec, spec().init(), batch_sorted.keys, rows, is_new, weights, state);
+  }
+  if (batch_sorted.place) ops::take(exec, rows, batch_sorted.place, slots);
+}
+
+void DynamicTable::release(std::span<const int64_t> /*slots*/, const Stream* last_use) {
+  if (last_use != nullptr) updated_.record(*last_use);
+}
+
+void DynamicTable::fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
+                                const Tensor& rows) const {
+  ops::initialize_missing_rows(exec, spec().init(), keys, mixes_early(), slots, rows);
+}
+
+Resident DynamicTable::resident() const {
+  const int64_t value = size_of(spec().dtype), columns = state_columns();
+  const int64_t rows = weight_memory_.bytes() / (spec().dim * value);
+  return {Tensor(weight_memory_.data(), spec().dtype, spec().device, {rows, spec().dim}),
+          Tensor(state_memory_.data(), spec().dtype, spec().device, {rows, columns})};
+}
+
+/// Rows of `from` in another order, in host memory.
+Buffer DynamicTable::gather_saved(const Tensor& from, std::span<const int64_t> order) const {
+  const int64_t columns = from.size(1), row_bytes = columns * size_of(from.dtype);
+  const int64_t count = std::ssize(order);
+  Buffer to(Device::cpu(), count * row_bytes, Purpose::kScratch);
+  if (to.bytes() == 0) return to;
+  const int64_t chunk = std::min(count, std::max<int64_t>(1, kSaveBytes / row_bytes));
+  const int64_t index_bytes = chunk * size_of(DType::kI64);
+  Arena arena(from.device, chunk * row_bytes + index_bytes + (1 << 16));
+  const Stream stream(from.device);
+  Exec exec;
+  exec.arena = &arena;
+  exec.device = from.device;
+  exec.stream = &stream;
+  for (int64_t first = 0; first < count; first += chunk) {
+    const Arena::Mark mark(arena);
+    const int64_t n = std::min(chunk, count - first);
+    const Tensor some =
+        host_view(order.subspan(static_cast<size_t>(first), static_cast<size_t>(n)));
+    const Tensor here(static_cast<char*>(to.data()) + first * row_bytes, from.dtype, Device::cpu(),
+                      {n, columns});
+    if (from.device.is_cpu()) {
+      ops::gather_rows(exec, from, some, here);
+      continue;
+    }
+    const Tensor index = arena.tensor(DType::kI64, {n});
+    const Tensor rows = arena.tensor(from.dtype, {n, columns});
+    copy(index, some, &stream);
+    ops::gather_rows(exec, from, index, rows);
+    copy(here, rows, &stream);
+    stream.synchronize();
+  }
+  return to;
+}
+
+/// In the order of keys: the same on any number of ranks, whatever the numbers of rows.
+std::vector<TableArray> DynamicTable::snapshot() {
+  updated_.synchronize();
+  const HashIndex::Entries entries = index_ ? index_->entries() : HashIndex::Entries();
+  keys_.clear();
+  stamps_.clear();
+  candidates_.clear();
+  std::vector<int64_t> order;
+  const auto at = [](const std::vector<int64_t>& v, size_t i) { return v.empty() ? 0 : v[i]; };
+  for (size_t i = 0; i < entries.keys.size(); ++i) {
+    const int64_t stamps[kStamps] = {entries.steps[i], at(entries.scores, i), at(entries.times, i)};
+    const bool has_row = entries.rows[i] >= 0;
+    (has_row ? keys_ : candidates_).push_back(entries.keys[i]);
+    std::vector<int64_t>& to = has_row ? stamps_ : candidates_;
+    to.insert(to.end(), stamps, stamps + kStamps);
+    if (has_row) order.push_back(entries.rows[i]);
+  }
+  buckets_ = entries.buckets;
+  clock_saved_ = {clock_};
+  const TableStats now = *stats();
+  totals_ = {now.inserted, now.evicted, now.expired, now.refused, now.growths};
+  const auto& [weights, state] = resident();
+  saved_weights_ = gather_saved(weights, order);
+  saved_state_ = gather_saved(state, order);
+
+  const auto matrix = [](std::vector<int64_t>& values, int64_t columns) {
+    return Tensor(values.data(), DType::kI64, Device::cpu(),
+                  {std::ssize(values) / columns, columns});
+  };
+  const auto rows_in = [&](const Buffer& memory, int64_t columns) {
+    return Tensor(memory.data(), spec().dtype, Device::cpu(), {std::ssize(order), columns});
+  };
+  std::vector<TableArray> arrays;
+  const auto add = [&](const char* name, const Tensor& value) {
+    TableArray array{.name = name, .value = value, .any_rows = true};
+    if (spec().ranks > 1) {
+      array.part = ArrayPart::stack(value, spec().rank);
+      array.saved_here = index_ != nullptr;
+    }
+    arrays.push_back(std::move(array));
+  };
+  add("weight", rows_in(saved_weights_, spec().dim));
+  add("state", rows_in(saved_state_, state_columns()));
+  add("key", host_view(std::span<int64_t>(keys_)));
+  add("stamp", matrix(stamps_, kStamps));
+  add("candidate", matrix(candidates_, kCandidate));
+  add("buckets", host_view(std::span<int64_t>(buckets_)));
+  add("totals", matrix(totals_, kTotals));
+  arrays.push_back(
+      {.name = "clock", .value = host_view(std::span<int64_t>(clock_saved_)), .any_rows = true});
+  return arrays;
+}
+
+std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
+                                                HashIndex::Entries& entries) const {
+  const auto read = [&](const char* name, int64_t columns) {
+    const std::optional<std::vector<int64_t>> shape = saved.shape(name);
+    const int64_t rows = shape && !shape->empty() ? shape->front() : 0;
+    std::vector<int64_t> values(static_cast<size_t>(rows * columns));
+    if (shape) saved.read(name, DType::kI64, 0, rows, values.data());
+    return values;
+  };
+  // A static table has no keys: its rows are the ids.
+  const int64_t rows = saved.shape("weight").value().front();
+  const bool was_static = !saved.shape("key");
+  std::vector<int64_t> keys = read("key", 1), stamps = read("stamp", kStamps);
+  const std::vector<int64_t> candidates = read("candidate", kCandidate);
+  if (was_static) {
+    std::vector<int64_t> ids(static_cast<size_t>(rows));
+    std::iota(ids.begin(), ids.end(), int64_t{0});
+    std::ranges::transform(ids, std::back_inserter(keys), key_of_id);
+    stamps.assign(ids.size() * kStamps, 0);
+  }
+  SEGUE_ASSERT(std::ssize(keys) == rows && std::ssize(stamps) == rows * kStamps,
+               "keys and stamps of all rows");
+
+  const Share share = share_of(spec().rank);
+  struct Saved {
+    int64_t key, place;  // place -1: a candidate
+    const int64_t* stamps;
+  };
+  std::vector<Saved> mine;
+  const auto add = [&](int64_t key, int64_t place, const int64_t* of) {
+    if (key >= share.first_key && key <= share.last_key) mine.push_back({key, place, of});
+  };
+  for (int64_t r = 0; r < rows; ++r) {
+    add(keys[static_cast<size_t>(r)], r, &stamps[static_cast<size_t>(r * kStamps)]);
+  }
+  for (size_t i = 0; i < candidates.size(); i += kCandidate) {
+    add(candidates[i], -1, &candidates[i + 1]);
+  }
+  std::ranges::sort(mine, {}, &Saved::key);
+  std::vector<int64_t> places;
+  for (const Saved& entry : mine) {
+    if (!entries.keys.empty() && entries.keys.back() == entry.key) {
+      fail(ErrorCode::kCorrupt,
+           fmt::format("table `{}` of the checkpoint has a key twice", spec().config.name));
+    }
+    entries.keys.push_back(entry.key);
+    entries.rows.push_back(entry.place < 0 ? -1 : std::ssize(places));
+    entries.steps.push_back(entry.stamps[0]);
+    entries.scores.push_back(entry.stamps[1]);
+    entries.times.push_back(entry.stamps[2]);
+    if (entry.place >= 0) places.push_back(entry.place);
+  }
+  // The sizes of shards decide what will be forgotten next; with other shards they say nothing.
+  const std::vector<int64_t> buckets = read("buckets", 1);
+  if (std::ssize(buckets) == num_shards_) {
+    const HashIndexConfig& kept = index_->config();
+    entries.buckets.assign(buckets.begin() + kept.first_shard, buckets.begin() + kept.end_shard);
+  }
+  return places;
+}
+
+/// Row i of this table is row places[i] of the saved ones.
+void DynamicTable::load_rows(const SavedArrays& saved, const std::vector<int64_t>& places) {
+  const auto& [weights, state] = resident();
+  const auto read = [&](const char* name, const Tensor& to) {
+    const int64_t columns = to.size(1), row_bytes = columns * size_of(to.dtype);
+    if (columns == 0 || places.empty()) return;
+    const int64_t chunk = std::max<int64_t>(1, kLoadBytes / row_bytes);
+    const Buffer staging(Device::cpu(), std::min(chunk, std::ssize(places)) * row_bytes,
+                         Purpose::kScratch);
+    const Stream stream(to.device);
+    for (int64_t first = 0; first < std::ssize(places); first += chunk) {
+      const int64_t count = std::min(chunk, std::ssize(places) - first);
+      auto* const host = static_cast<char*>(staging.data());
+      base::parallel_for(count, 1 << 10, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          saved.read(name, to.dtype, places[static_cast<size_t>(first + i)], 1,
+                     host + i * row_bytes);
+        }
+      });
+      copy(to.rows(first, count), Tensor(host, to.dtype, Device::cpu(), {count, columns}), &stream);
+      stream.synchronize();
+    }
+  };
+  read("weight", weights);
+  read("state", state);
+}
+
+void DynamicTable::load(const SavedArrays& saved) {
+  const std::string& name = spec().config.name;
+  const auto check_columns = [&](const char* array, int64_t columns) {
+    const std::optional<std::vector<int64_t>> shape = saved.shape(array);
+    if (shape && shape->size() == 2 && (*shape)[1] == columns) return;
+    fail(ErrorCode::kConfig,
+         fmt::format("table `{}` was saved with {} columns of {}, here it has {}; resume with the "
+                     "`dim` and `optimizer` of that run",
+                     name, shape && shape->size() == 2 ? (*shape)[1] : 0, array, columns));
+  };
+  check_columns("weight", spec().dim);
+  check_columns("state", state_columns());
+  if (saved.shape("clock")) saved.read("clock", DType::kI64, 0, 1, &clock_);
+  load_totals(saved);
+  if (index_ == nullptr) return;
+  HashIndex::Entries entries;
+  const std::vector<int64_t> places = load_entries(saved, entries);
+  try {
+    index_->load(entries);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfig) throw;
+    fail(ErrorCode::kConfig,
+         fmt::format("table `{}`: {} rows of the checkpoint do not fit; raise `max_rows`, best to "
+                     "at least {}",
+                     name, places.size(), 2 * std::ssize(places) * spec().ranks));
+  }
+  make_room(std::ssize(places));
+  load_rows(saved, places);
+}
+
+/// Each owner goes on with its own, or the first one with those of all where there are others now.
+void DynamicTable::load_totals(const SavedArrays& saved) {
+  before_ = {};
+  const std::optional<std::vector<int64_t>> shape = saved.shape("totals");
+  if (!shape) return;
+  const int64_t owners = shape->front();
+  std::vector<int64_t> all(static_cast<size_t>(owners * kTotals));
+  saved.read("totals", DType::kI64, 0, owners, all.data());
+  const int64_t place = spec().placement.place_of(spec().rank);
+  const bool same = owners == std::ssize(spec().placement.ranks);
+  for (int64_t owner = 0; owner < owners; ++owner) {
+    if (same ? owner != place : place != 0) continue;
+    const int64_t* of = &all[static_cast<size_t>(owner * kTotals)];
+    before_.inserted += of[0];
+    before_.evicted += of[1];
+    before_.expired += of[2];
+    before_.refused += of[3];
+    before_.growths += of[4];
+  }
+}
+
+std::optional<TableStats> DynamicTable::stats() const {
+  TableStats s = before_;
+  if (index_ == nullptr) return s;
+  const HashIndex::Counts c = index_->counts();
+  s.rows = c.rows;
+  s.capacity = most_rows_here(index_->config());
+  s.candidates = c.candidates;
+  s.inserted += c.inserted;
+  s.evicted += c.evicted;
+  s.expired += c.expired;
+  s.refused += c.refused;
+  s.growths += c.growths;
+  return s;
+}
+
+int64_t DynamicTable::bytes() const {
+  return weight_memory_.bytes() + state_memory_.bytes() + (index_ ? index_->bytes() : 0);
+}
+
+}  // namespace segue::sparse

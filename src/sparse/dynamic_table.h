@@ -1,0 +1,82 @@
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "sparse/dedup.h"
+#include "sparse/hash_index.h"
+#include "sparse/table.h"
+#include "tensor/buffer.h"
+#include "tensor/event.h"
+#include "tensor/growing_buffer.h"
+
+namespace segue::sparse {
+
+/// A row for every id that training has met, of any 64 bits, up to a limit; then some are forgotten
+/// for others. Ranks share mixed ids by the index's shards, which do not depend on ranks. Rows are
+/// found when a batch is used. Evaluation, and training where an id is not admitted (yet), read the
+/// id's initial row and leave the table as it is.
+class DynamicTable final : public Table {
+ public:
+  explicit DynamicTable(TableSpec spec);
+
+  int64_t check(const Lookup& lookup) const override;
+  void make_keys(std::span<const int64_t> ids, int64_t* keys) const override;
+  bool has_negative_keys() const override { return true; }
+  Share share_of(int rank) const override;
+  void find_slots(std::span<int64_t> keys, Mode mode) override;
+  bool resolves_late() const override { return true; }
+  bool counts_uses() const override;
+  void resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) override;
+  void fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
+                    const Tensor& rows) const override;
+  Resident resident() const override;
+  void release(std::span<const int64_t> slots, const Stream* last_use) override;
+  /// "weight", "state", "key" and "stamp" of the rows in the order of keys; "candidate": keys that
+  /// wait; "buckets" of the index's shards; "clock" and "totals": what was counted. What a static
+  /// table has saved can be loaded, too.
+  std::vector<TableArray> snapshot() override;
+  void load(const SavedArrays& saved) override;
+  std::optional<TableStats> stats() const override;
+  int64_t bytes() const override;
+
+ private:
+  struct Sorted {
+    Tensor keys, uses;
+    Tensor place;  // of each key of the batch; absent: they come in this order
+  };
+  Sorted sorted(const Exec& exec, const KeyBatch& batch, const Stream& stream);
+  /// Several ranks find owners by mixed keys. One has its rows in the order of ids, as a static
+  /// table has: sums over them then have the same bits.
+  bool mixes_early() const { return spec().ranks > 1; }
+  HashIndexConfig index_config() const;
+  /// First and one past the last.
+  std::pair<int64_t, int64_t> shards_of(int rank) const;
+  /// Room for rows 0 ... rows - 1.
+  void make_room(int64_t rows);
+  int64_t state_columns() const;
+  Buffer gather_saved(const Tensor& from, std::span<const int64_t> order) const;
+  /// Keys of this rank among `keys` become entries; where each was, by its place among them.
+  std::vector<int64_t> load_entries(const SavedArrays& saved, HashIndex::Entries& entries) const;
+  void load_totals(const SavedArrays& saved);
+  void load_rows(const SavedArrays& saved, const std::vector<int64_t>& places);
+
+  int64_t num_shards_ = 1;
+  std::unique_ptr<HashIndex> index_;  // absent: this rank has no shards
+  GrowingBuffer weight_memory_, state_memory_;
+  // Of a call; kept for the next one.
+  DeviceDedup device_dedup_;
+  DedupScratch scratch_;
+  HostArray<int64_t> mixed_;
+  Distinct distinct_;
+
+  int64_t clock_ = 0;  // batches trained
+  TableStats before_;  // what was counted before the checkpoint that was loaded
+  // What snapshot() shows.
+  Event updated_;  // behind the last use that was released
+  Buffer saved_weights_, saved_state_;
+  std::vector<int64_t> keys_, stamps_, candidates_, buckets_, totals_, clock_saved_;
+};
+
+}  // namespace segue::sparse

@@ -1,0 +1,155 @@
+// Runs whose tables are dynamic: as good as static ones, saved and resumed, on any number of ranks.
+
+#include <string>
+#include <vector>
+
+#include "comm/world.h"
+#include "train/run/loop.h"
+#include "train/run/loop_test_util.h"
+#include "train/test_util.h"
+
+namespace segue::train {
+namespace {
+
+constexpr double kTimeout = 60;
+
+class DynamicTablesTest : public LoopTest {};
+
+RunConfig with_bounds(RunConfig c) {
+  for (sparse::TableConfig& table : c.sparse.tables) table.init_bound = 0.1;
+  return c;
+}
+
+RunConfig dynamic_config(RunConfig c = tiny_config()) {
+  c = with_bounds(c);
+  for (sparse::TableConfig& table : c.sparse.tables) {
+    table.kind = sparse::TableKind::kDynamic;
+    table.max_rows = 1024;
+    table.start_rows = 128;
+  }
+  return c;
+}
+
+/// Every policy at once, in tables that have to forget.
+RunConfig forgetful_config() {
+  RunConfig c = dynamic_config();
+  for (sparse::TableConfig& table : c.sparse.tables) table.rows = 4000;
+  c.data.random.ids = {data::DistributionKind::kZipfBounded, 0, 4000};
+  c.data.random.ids.alpha = 0.5;
+  c.sparse.tables[0].evict = sparse::Evict::kLfu;
+  c.sparse.tables[0].max_rows = 128;
+  c.sparse.tables[0].start_rows = 0;
+  c.sparse.tables[1].admit_after = 2;
+  c.sparse.tables[2].evict = sparse::Evict::kAge;
+  c.sparse.tables[3].ttl_seconds = 3600;
+  return c;
+}
+
+TEST_F(DynamicTablesTest, TheSameBitsAsStaticTables) {
+  for (const bool every_item : {false, true}) {
+    RunConfig c = tiny_config();
+    if (every_item) {
+      c.model.labels = model::LabelKind::kEveryItem;
+      c.model.tokens = model::TokenKind::kInterleaved;
+      c.model.max_seq_len = 48;
+    }
+    EXPECT_EQ(losses_of(with_bounds(c)), losses_of(dynamic_config(c)));
+    c.train.precision = Precision::kBf16;
+    EXPECT_EQ(losses_of(with_bounds(c)), losses_of(dynamic_config(c)));
+  }
+}
+
+TEST_F(DynamicTablesTest, TheSameBitsWithAndWithoutAPipelineAndAcrossAResume) {
+  RunConfig c = forgetful_config();
+  c.train.steps = 12;
+  c.eval.every_steps = 5;
+  c.eval.at_end = false;  // one more evaluation would show in the lifetime metrics
+  c.checkpoint.every_steps = 4;
+  train_loop(c, folder + "/whole");
+  c.parallel.pipeline = Pipeline::kOn;
+  train_loop(c, folder + "/ahead");
+  EXPECT_TRUE(checkpoint_bytes(folder + "/whole", 12) == checkpoint_bytes(folder + "/ahead", 12));
+  EXPECT_EQ(lasting(metrics_of(folder + "/whole")), lasting(metrics_of(folder + "/ahead")));
+
+  LoopOptions allow;
+  allow.allow_config_changes = {"train.steps"};
+  RunConfig half = c;
+  half.train.steps = 7;
+  train_loop(half, folder + "/parts");
+  EXPECT_TRUE(train_loop(c, folder + "/parts", allow).resumed);
+  EXPECT_TRUE(checkpoint_bytes(folder + "/parts", 12) == checkpoint_bytes(folder + "/whole", 12));
+}
+
+TEST_F(DynamicTablesTest, MetricsTellHowFullTablesAre) {
+  RunConfig c = forgetful_config();
+  c.train.steps = 12;
+  train_loop(c, folder);
+  const std::vector<std::string> lines = metrics();
+  const std::string& last = lines[lines.size() - 3];
+  for (const char* key : {"load_factor", "inserted", "evicted", "refused", "growths"}) {
+    EXPECT_NE(value(last, key), "missing") << key;
+  }
+  const auto scalars = scalars_of(folder);
+  EXPECT_TRUE(scalars.contains({"tables/item/evicted", 12}));
+  EXPECT_GT(scalars.find({"tables/item/evicted", 12})->second, 0);
+  EXPECT_GT(scalars.find({"tables/artist/candidates", 12})->second, 0);
+  EXPECT_GT(scalars.find({"tables/user/load_factor", 12})->second, 0);
+}
+
+TrainSummary train_on(int ranks, const RunConfig& config, const std::string& folder) {
+  std::vector<TrainSummary> summaries(static_cast<size_t>(ranks));
+  comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
+    LoopOptions options;
+    options.own_process = false;
+    options.allow_config_changes = {"train.steps"};
+    summaries[static_cast<size_t>(world.rank())] = train_loop(config, folder, options, world);
+  });
+  return summaries[0];
+}
+
+TEST_F(DynamicTablesTest, AnyNumberOfRanksSavesAndGoesOn) {
+  RunConfig c = forgetful_config();
+  for (sparse::TableConfig& table : c.sparse.tables) {
+    table.sharding = sparse::Sharding::kRow;
+    table.max_rows = std::max<int64_t>(table.max_rows, 2048);
+  }
+  c.train.steps = 10;
+  const TrainSummary one = train_on(1, c, folder + "/one");
+  const auto expect_near = [&](const TrainSummary& other) {
+    EXPECT_NEAR(other.last_loss, one.last_loss, 1e-5 * one.last_loss);
+    EXPECT_NEAR(other.held_out->loss, one.held_out->loss, 1e-5 * one.held_out->loss);
+  };
+  for (const int ranks : {2, 4}) {
+    expect_near(train_on(ranks, c, folder + "/on" + std::to_string(ranks)));
+  }
+  const std::string parts = folder + "/parts";
+  for (const auto& [ranks, steps] : {std::pair(1, 3), std::pair(4, 6), std::pair(2, 10)}) {
+    c.train.steps = steps;
+    const TrainSummary summary = train_on(ranks, c, parts);
+    if (steps == 10) expect_near(summary);
+  }
+}
+
+TEST_F(DynamicTablesTest, AStaticRunGoesOnWithDynamicTables) {
+  RunConfig c = with_bounds(tiny_config());
+  c.eval.at_end = false;
+  train_loop(c, folder);
+  RunConfig more = dynamic_config(c);
+  more.train.steps = 8;
+  LoopOptions allow;
+  allow.allow_config_changes = {"train.steps", "sparse"};
+  const TrainSummary dynamic = train_loop(more, folder, allow);
+  EXPECT_TRUE(dynamic.resumed);
+  c.train.steps = 8;
+  EXPECT_EQ(dynamic.last_loss, train_loop(c, folder + "_static").last_loss);
+}
+
+TEST_F(DynamicTablesTest, ForgettingByTimeNeedsTimes) {
+  RunConfig c = dynamic_config();
+  EXPECT_NO_THROW(c.validate());
+  c.sparse.tables[0].ttl_seconds = 5;
+  EXPECT_NO_THROW(c.validate());  // the ranker reads timestamps
+}
+
+}  // namespace
+}  // namespace segue::train
