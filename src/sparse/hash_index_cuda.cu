@@ -24,7 +24,8 @@
 //   plan    finds every key and stamps those that are present; a thread per key, 8 threads for the
 //           128 digests of a bucket
 //   check   a warp per bucket, below the largest size only: which shards must grow
-//   insert  a warp per bucket: slots, evictions; bucket state lies in registers, 4 slots a lane
+//   place   8 threads per bucket, without admission only: free slots, and evictions of kLru
+//   insert  a warp per bucket, what is left: bucket state lies in registers, 4 slots a lane
 //   number  rows' numbers, a thread per key, after a scan over keys that need a new one
 //   settle  counts
 
@@ -127,8 +128,12 @@ class CudaHashIndex final : public HashIndex {
     }
     if (is_largest() && done_.reached() && next_row_.size() > 0) rows_bound_ = next_row_[0];
     rows_bound_ = std::min(capacity_rows(), rows_bound_ + n);
-    const auto insert = rules_.has_candidates ? insert_kernel<true> : insert_kernel<false>;
     const bool expects_evictions = rows_bound_ > capacity_rows() / 8 * 7;
+    if (!rules_.has_candidates) {
+      place_kernel<<<blocks, kThreads, 0, queue>>>(table(), rules_, b, expects_evictions);
+      check_launch();
+    }
+    const auto insert = rules_.has_candidates ? insert_kernel<true> : insert_kernel<false>;
     insert<<<blocks, kThreads, 0, queue>>>(table(), rules_, b, expects_evictions);
     check_launch();
     number(b, queue);

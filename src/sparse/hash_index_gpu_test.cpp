@@ -125,6 +125,16 @@ TEST_F(GpuHashIndexTest, EveryPolicyLikeTheCpu) {
   }
 }
 
+/// About a key in each bucket, as in training: four buckets of a warp at a time.
+TEST_F(GpuHashIndexTest, FewKeysInManyBucketsLikeTheCpu) {
+  for (const Evict evict : kPolicies) {
+    const HashIndex::Counts c =
+        compare({.max_rows = 8000, .evict = evict, .ttl_seconds = evict == Evict::kAge ? 900 : 0},
+                {.seed = 31, .batches = 250, .ids = 100'000, .largest = 150});
+    EXPECT_GT(c.evicted + c.expired, 500);
+  }
+}
+
 TEST_F(GpuHashIndexTest, RowsExpireLikeOnTheCpu) {
   for (const Evict evict : kPolicies) {
     const HashIndex::Counts c =

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "sparse/hash_index_place.cuh"
 #include "sparse/hash_index_runs.cuh"
 
 // For hash_index_cuda.cu alone: phases 0 and 2, a warp per bucket.
@@ -211,18 +212,7 @@ class WarpBucket {
 
   __device__ void refuse(int64_t i) {
     ++refused;
-    if (lane_id() == 0) finish(i, kDone, 0);
-  }
-
-  /// number_kernel gives the key its row from the slot.
-  __device__ void finish(int64_t i, Outcome outcome, uint32_t slot) const {
-    b_.marks[i] = outcome;
-    if (outcome != kDone) {
-      b_.slot_of[i] = slot;
-    } else {
-      b_.rows[i] = -1;
-      b_.is_new[i] = 0;
-    }
+    if (lane_id() == 0) b_.finish(i, kDone, 0);
   }
 
   __device__ void fill(int64_t i, int64_t key, Place place, bool was_candidate, bool has_row,
@@ -258,11 +248,11 @@ class WarpBucket {
       if (takes_row) {
         b_.free_rows[add_to(b_.state + kFreeRows, 1)] = row;
       }
-      finish(i, kDone, 0);
+      b_.finish(i, kDone, 0);
       return;
     }
     if (takes_row && was_candidate) lane().rows[j] = row;
-    finish(i, takes_row ? kTaken : kFresh, first_ + static_cast<uint32_t>(j));
+    b_.finish(i, takes_row ? kTaken : kFresh, first_ + static_cast<uint32_t>(j));
   }
 
   const Slots& slots_;
@@ -276,12 +266,8 @@ class WarpBucket {
   int64_t scores_[kLaneSlots];
 };
 
-__device__ void prefetch(const void* address) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
-}
-
-/// Phase 2. A warp has the buckets that begin in its window, one after the other; the digests of all
-/// are on their way before the first is looked at, steps of the next few.
+/// Phase 2. A warp has the buckets that begin in its window, one after the other; the digests of
+/// all are on their way before the first is looked at, steps of the next few.
 template <bool kHasCandidates>
 __global__ void __launch_bounds__(kThreads, 4)
     insert_kernel(Table table, IndexRules rules, BatchArgs b, bool expects_evictions) {
@@ -293,12 +279,13 @@ __global__ void __launch_bounds__(kThreads, 4)
   if (base < b.n) {
     const Window window(table, rules, b, base);
     const unsigned leaders = window.leaders(table, rules, b);
-    const unsigned work = __ballot_sync(kAll, window.mark != kNothing);
+    const unsigned work = __ballot_sync(kAll, (window.mark & kSlotAndRow) != 0);
     // Runs with work; the last one may have it further on.
     const unsigned after = lane == kWarp - 1 ? 0 : leaders & (kAll << (lane + 1));
     const unsigned run =
         (after == 0 ? kAll : (1u << (__ffs(static_cast<int>(after)) - 1)) - 1) & (kAll << lane);
-    const bool has_work = (work & run) != 0 || after == 0;
+    const bool goes_on = window.goes_on(table, rules, b);
+    const bool has_work = (work & run) != 0 || (after == 0 && goes_on);
     unsigned todo = __ballot_sync(kAll, (leaders >> lane & 1) != 0 && has_work);
 
     if ((todo >> lane & 1) != 0) {

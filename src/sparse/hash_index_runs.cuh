@@ -71,6 +71,17 @@ struct BatchArgs {
 
   __device__ int64_t uses_of(int64_t i) const { return uses == nullptr ? 1 : uses[i]; }
   __device__ int64_t score_of(int64_t i) const { return scores == nullptr ? 0 : scores[i]; }
+
+  /// Phase 2 is through with a key; number_kernel gives it a row from its slot.
+  __device__ void finish(int64_t i, Outcome outcome, uint32_t slot) const {
+    marks[i] = outcome;
+    if (outcome != kDone) {
+      slot_of[i] = slot;
+    } else {
+      rows[i] = -1;
+      is_new[i] = 0;
+    }
+  }
 };
 
 struct alignas(16) Pair {
@@ -124,6 +135,14 @@ struct Window {
     const int64_t i = base + lane_id();
     if (i > 0 && i < b.n && key_before >= key) __trap();  // not ascending: no result at all
     return __ballot_sync(kAll, i < b.n && (i == 0 || bucket_before != bucket));
+  }
+
+  /// Whether the last bucket has keys in the next window.
+  __device__ bool goes_on(const Table& table, const IndexRules& rules, const BatchArgs& b) const {
+    const int64_t next = base + kWarp;
+    const bool is_last = lane_id() == kWarp - 1;
+    return __any_sync(kAll,
+                      is_last && next < b.n && table.bucket_of(rules, b.keys[next]) == bucket);
   }
 };
 

@@ -242,8 +242,8 @@ INSTANTIATE_TEST_SUITE_P(All, HashIndexPolicyTest,
                          policy_name);
 
 TEST_P(HashIndexPolicyTest, AMillionOperations) {
-  const HashIndex::Counts c =
-      compare({.max_rows = 4000, .evict = GetParam()}, {.seed = 3, .operations = 1'000'000});
+  const HashIndex::Counts c = compare({.max_rows = 4000, .evict = GetParam()},
+                                      {.seed = 3, .operations = 1'000'000, .ids = 8000});
   EXPECT_GT(c.evicted, 100'000);
   EXPECT_GT(c.refused, 0);
 }
