@@ -55,7 +55,8 @@ TEST(RowsTest, ScatterPutsRowsInTheirPlaces) {
   for (int64_t i = 0; i < 3; ++i) index.ptr<int64_t>()[i] = 4 - 2 * i;
   scatter_rows(bed.exec, from, index, to.columns(1, 4));
   for (int64_t c = 0; c < 4; ++c) {
-    for (int64_t i = 0; i < 3; ++i) EXPECT_EQ(to.row<float>(4 - 2 * i)[1 + c], from.row<float>(i)[c]);
+    for (int64_t i = 0; i < 3; ++i)
+      EXPECT_EQ(to.row<float>(4 - 2 * i)[1 + c], from.row<float>(i)[c]);
     EXPECT_EQ(to.row<float>(1)[1 + c], 0.f);
   }
   EXPECT_EQ(to.row<float>(4)[0], 0.f);
