@@ -33,8 +33,8 @@ Exec exec_on(const Stream& stream) {
 
 CachedTable::CachedTable(TableSpec given)
     : RowTable(std::move(given)),
-      index_(planned_rows(), spec().config.cache_policy),
-      store_(store_config()) {
+      store_(store_config()),
+      index_(planned_rows(), spec().config.cache_policy) {
   // The cache grows where batches in flight need more rows at once than were planned for; the sets
   // may be larger than a small table.
   constexpr int64_t kMostBeyond = int64_t{1} << 26;

@@ -97,8 +97,8 @@ class CachedTable final : public RowTable {
 
   // Of everything but releases.
   mutable std::mutex mutex_;
-  CacheIndex index_;
   RowStore store_;
+  CacheIndex index_;
   std::vector<int64_t> places_;  // in the store, of the row in each slot; kNone: none
   GrowingBuffer weight_memory_, state_memory_;
   Resident resident_;

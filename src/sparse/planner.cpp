@@ -184,9 +184,10 @@ class Planner {
   }
 
   /// The memory that is left goes to the caches that may grow, to each what its traffic is of
-  /// theirs. Where nobody knows how much there is, they hold a tenth of their tables.
+  /// theirs, as far as host memory has room for their indices. Where nobody knows how much there
+  /// is, they hold a tenth of their tables.
   void share_caches() {
-    constexpr double kShareOfLeft = 0.8, kShareOfRows = 0.1;
+    constexpr double kShareOfLeft = 0.8, kShareOfRows = 0.1, kIndexShareOfHost = 0.1;
     std::vector<size_t> caches;
     double traffic = 0;
     for (size_t t = 0; t < choices_.size(); ++t) {
@@ -208,9 +209,13 @@ class Planner {
       const double owners = static_cast<double>(p.ranks.size());
       const auto rows = static_cast<double>(shard.rows());
       const double row_bytes = bytes_of(t) / owners / std::max(1.0, rows);
-      const double more = in_.device_bytes > 0
-                              ? left * (traffic > 0 ? traffic_of(t) / traffic : 1) / row_bytes
-                              : kShareOfRows * rows;
+      const double share =
+          traffic > 0 ? traffic_of(t) / traffic : 1 / static_cast<double>(caches.size());
+      double more = in_.device_bytes > 0 ? left * share / row_bytes : kShareOfRows * rows;
+      if (in_.host_bytes > 0) {
+        more = std::min(more, kIndexShareOfHost * in_.host_bytes * share /
+                                  static_cast<double>(kCacheIndexBytesPerRow));
+      }
       choices_[t].cache_rows = std::llround(
           std::min(rows, static_cast<double>(least_rows(t, p)) + std::max(0.0, std::floor(more))));
     }

@@ -12,6 +12,9 @@
 
 namespace segue::sparse {
 
+/// What a row in a cache takes of host memory, beside its place behind the cache.
+inline constexpr int64_t kCacheIndexBytesPerRow = 40;
+
 /// What a planner must know about one table.
 struct TableDemand {
   std::string name;

@@ -39,9 +39,10 @@ GrowingStore::GrowingStore(int64_t most_bytes, const std::string& folder, const 
   void* const at = mmap(nullptr, static_cast<size_t>(most_bytes_), PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (at == MAP_FAILED) {
-    fail(ErrorCode::kOutOfMemory, fmt::format("table `{}`: the system gives no addresses for {}; "
-                                              "lower its `rows` or split it over more ranks",
-                                              table_, text(most_bytes_)));
+    fail(ErrorCode::kOutOfMemory,
+         fmt::format("table `{}`: the system gives no addresses for {}; "
+                     "lower its `rows` in sparse.tables, or use more ranks",
+                     table_, text(most_bytes_)));
   }
   data_ = static_cast<std::byte*>(at);
   if (folder_.empty()) return;

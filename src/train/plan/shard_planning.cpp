@@ -223,7 +223,10 @@ sparse::PlannedTables plan_shards(const RunConfig& config, const Cluster& cluste
   const bool all_on_device = std::ranges::all_of(
       planned.plan.tables, [](const auto& p) { return p.tier == sparse::Tier::kDevice; });
   if (all_on_device && most <= cluster.device_limit) return planned;
-  input.device_bytes = cluster.device_limit + fullest.device() - most;
+  // There both sides of a cache are one memory.
+  const double share = cpu ? 0.5 : 1;
+  input.device_bytes = share * cluster.device_limit + fullest.device() - most;
+  input.host_bytes *= share;
   return sparse::plan_tables(input);
 }
 

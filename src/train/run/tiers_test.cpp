@@ -29,7 +29,9 @@ class TiersTest : public LoopTest {
     for (sparse::TableConfig& table : c.sparse.tables) {
       table.rows = 4000;
       table.placement = placement;
-      if (placement == TierChoice::kCached) table.cache_share = 0.02;
+      if (placement != TierChoice::kDevice && placement != TierChoice::kHost) {
+        table.cache_share = 0.02;
+      }
     }
     c.sparse.tables[1].cache_policy = sparse::CachePolicy::kLfu;
     c.sparse.tables[2].optimizer = sparse::OptimizerChoice::kAdam;
