@@ -241,7 +241,7 @@ struct Saved final : SavedArrays {
       to.shape = {value.sizes.begin(), value.sizes.begin() + value.rank};
       to.bytes.resize(static_cast<size_t>(value.bytes()));
       const int64_t rows = value.size(0), row_bytes = rows == 0 ? 0 : value.bytes() / rows;
-      for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t r = 0; r < rows && row_bytes > 0; ++r) {
         const int64_t at = array.order.empty() ? r : array.order[static_cast<size_t>(r)];
         std::memcpy(to.bytes.data() + r * row_bytes,
                     static_cast<const std::byte*>(value.data) + at * row_bytes,
@@ -259,6 +259,7 @@ struct Saved final : SavedArrays {
     const Array& array = arrays.at(name);
     ASSERT_EQ(array.dtype, dtype);
     const auto row_bytes = array.bytes.size() / static_cast<size_t>(array.shape[0]);
+    if (row_bytes == 0 || count == 0) return;
     std::memcpy(to, array.bytes.data() + static_cast<size_t>(first) * row_bytes,
                 static_cast<size_t>(count) * row_bytes);
   }
@@ -271,7 +272,7 @@ void move_over(Tables& from, Tables& to) {
     const auto [at, is_new] = saved.emplace(name, Saved(from.table(id).snapshot()));
     if (at->second.shape("row")) continue;
     for (const TableArray& array : to.table(id).snapshot()) {
-      if (array.any_rows) continue;
+      if (array.any_rows || array.value.bytes() == 0) continue;
       std::memcpy(array.value.data, at->second.arrays[array.name].bytes.data(),
                   static_cast<size_t>(array.value.bytes()));
     }
