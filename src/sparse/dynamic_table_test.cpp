@@ -420,6 +420,7 @@ TEST(DynamicTableTest, ConfigsThatCannotBe) {
   says([](TableConfig& t) { t.max_gib = 1; }, "give one");
   says([](TableConfig& t) { t.max_rows = 0, t.max_gib = -1; }, "max_gib");
   says([](TableConfig& t) { t.start_rows = 4096; }, "start_rows");
+  says([](TableConfig& t) { t.evict = Evict::kScore; }, "no model gives its rows scores");
   says([](TableConfig& t) { t.admit_after = 0; }, "admit_after");
   says([](TableConfig& t) { t.admit_share = 0; }, "admit_share");
   says([](TableConfig& t) { t.admit_share = 1.5; }, "admit_share");

@@ -76,6 +76,11 @@ void check_dynamic(const TableConfig& c) {
   if (c.start_rows < 0 || (c.max_rows > 0 && c.start_rows > c.max_rows)) {
     refuse(fmt::format("`start_rows` must be between 0 and max_rows, not {}", c.start_rows));
   }
+  if (c.evict == Evict::kScore) {
+    refuse(
+        "`evict` is \"score\", but no model gives its rows scores yet; set it to \"lru\", \"lfu\" "
+        "or \"age\"");
+  }
   if (c.admit_after < 1) {
     refuse(fmt::format("`admit_after` must be 1 or more, not {}", c.admit_after));
   }
