@@ -28,7 +28,7 @@ struct TrainPoint {
   double mfu_jagged = kAbsent, mfu_padded = kAbsent;  // of the device's peak, 0 to 1
   double loader_wait = kAbsent;                       // share of the time since the previous line
   double memory_peak_bytes = kAbsent;
-  double table_bytes = kAbsent;  // rows, state and indices
+  double table_bytes = kAbsent;                        // rows, state and indices
   std::vector<std::pair<std::string, double>> stages;  // seconds since the previous line
   int64_t length_bin = 0;       // tokens per bin of `lengths`; 0: there are none
   std::vector<double> lengths;  // samples since the previous line by number of tokens
