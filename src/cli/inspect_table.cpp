@@ -1,8 +1,9 @@
 #include "cli/inspect_table.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
-#include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -14,9 +15,10 @@
 #include "cli/output.h"
 #include "sparse/hash_index_rules.h"
 #include "train/checkpoint/checkpoint.h"
-#include "train/checkpoint/checkpoint_part.h"
+#include "train/checkpoint/checkpoint_model.h"
 #include "train/run/run_state.h"
 #include "train/run_config.h"
+#include "train/step/trainer.h"
 
 namespace segue::cli {
 namespace {
@@ -24,63 +26,32 @@ namespace {
 constexpr int64_t kShown = 10;
 constexpr int64_t kChunkRows = 1 << 14;
 
-/// One row, or a key that waits for one.
 struct Entry {
-  int64_t id = 0, step = 0, score = 0, time = 0;
+  int64_t id = 0, step = 0, score = 0;
   double heat = 0;
 };
 
-class TableArrays {
- public:
-  TableArrays(const train::Checkpoint& checkpoint, const std::string& table) {
-    for (const train::Checkpoint::Array& array : checkpoint.arrays()) {
-      const size_t slash = array.name.find('/');
-      if (array.file != "tables" || slash == std::string::npos) continue;
-      if (array.name.substr(slash + 1) == table) arrays_[array.name.substr(0, slash)] = &array;
-    }
-  }
-  bool has(const std::string& name) const { return arrays_.contains(name); }
-  int64_t rows(const std::string& name) const { return arrays_.at(name)->shape.front(); }
-
-  std::vector<int64_t> longs(const std::string& name) const {
-    const train::Checkpoint::Array& a = *arrays_.at(name);
-    const train::WholeReader reader(a.parts, a.shape, a.element_bytes);
-    std::vector<int64_t> values(static_cast<size_t>(reader.rows() * reader.row_bytes()) /
-                                sizeof(int64_t));
-    reader.read(0, reader.rows(), reinterpret_cast<std::byte*>(values.data()));
-    return values;
-  }
-
-  /// Sum of the magnitudes in every row; empty: it has no columns.
-  std::vector<double> row_sums(const std::string& name) const {
-    const train::Checkpoint::Array& a = *arrays_.at(name);
-    const train::WholeReader reader(a.parts, a.shape, a.element_bytes);
-    std::vector<double> sums;
-    if (reader.row_bytes() == 0) return sums;
-    std::vector<std::byte> chunk(static_cast<size_t>(kChunkRows * reader.row_bytes()));
-    const auto columns = static_cast<size_t>(reader.row_bytes() / a.element_bytes);
-    for (int64_t first = 0; first < reader.rows(); first += kChunkRows) {
-      const int64_t count = std::min(kChunkRows, reader.rows() - first);
-      reader.read(first, count, chunk.data());
-      const auto add = [&](const auto* at) {
-        for (int64_t r = 0; r < count; ++r, at += columns) {
-          double sum = 0;
-          for (size_t c = 0; c < columns; ++c) sum += std::abs(static_cast<double>(at[c]));
-          sums.push_back(sum);
-        }
-      };
-      if (a.dtype == "F64") {
-        add(reinterpret_cast<const double*>(chunk.data()));
-      } else {
-        add(reinterpret_cast<const float*>(chunk.data()));
+/// Sum of the magnitudes in every row; empty: it has no columns.
+template <class T>
+std::vector<double> row_sums(const sparse::SavedArrays& saved, const std::string& name) {
+  const std::vector<int64_t> shape = saved.shape(name).value_or(std::vector<int64_t>{0, 0});
+  const int64_t rows = shape.front(), columns = shape.size() == 2 ? shape[1] : 0;
+  std::vector<double> sums;
+  if (columns == 0) return sums;
+  std::vector<T> chunk(static_cast<size_t>(std::min(kChunkRows, rows) * columns));
+  for (int64_t first = 0; first < rows; first += kChunkRows) {
+    const int64_t count = std::min(kChunkRows, rows - first);
+    saved.read(name, kDTypeOf<T>, first, count, chunk.data());
+    for (int64_t r = 0; r < count; ++r) {
+      double sum = 0;
+      for (int64_t c = 0; c < columns; ++c) {
+        sum += std::abs(static_cast<double>(chunk[static_cast<size_t>(r * columns + c)]));
       }
+      sums.push_back(sum);
     }
-    return sums;
   }
-
- private:
-  std::map<std::string, const train::Checkpoint::Array*> arrays_;
-};
+  return sums;
+}
 
 Fact mean_of(const std::vector<Entry>& entries, int64_t Entry::*field) {
   double sum = 0;
@@ -88,35 +59,41 @@ Fact mean_of(const std::vector<Entry>& entries, int64_t Entry::*field) {
   return Fact::real(entries.empty() ? 0 : sum / static_cast<double>(entries.size()), 1);
 }
 
-std::vector<Entry> rows_of(const TableArrays& arrays, bool dynamic) {
+std::vector<Entry> rows_of(const sparse::SavedArrays& saved, DType dtype, bool dynamic) {
+  constexpr int64_t kStamps = 3;
   std::vector<Entry> rows;
-  const std::vector<double> heat = arrays.row_sums("state");
+  const std::vector<double> heat =
+      dtype == DType::kF64 ? row_sums<double>(saved, "state") : row_sums<float>(saved, "state");
   const auto heat_of = [&](size_t r) { return r < heat.size() ? heat[r] : 0; };
-  if (!dynamic) {
-    const std::vector<int64_t> numbers =
-        arrays.has("row") ? arrays.longs("row") : std::vector<int64_t>();
-    for (int64_t r = 0; r < arrays.rows("weight"); ++r) {
-      const int64_t id = numbers.empty() ? r : numbers[static_cast<size_t>(r)];
-      rows.push_back({.id = id, .heat = heat_of(static_cast<size_t>(r))});
+  if (!dynamic && !saved.shape("row")) {
+    const int64_t count = saved.shape("weight").value_or(std::vector<int64_t>{0}).front();
+    for (int64_t r = 0; r < count; ++r) {
+      rows.push_back({.id = r, .heat = heat_of(static_cast<size_t>(r))});
     }
     return rows;
   }
-  constexpr size_t kStamps = 3;
-  const std::vector<int64_t> keys = arrays.longs("key"), stamps = arrays.longs("stamp");
-  for (size_t r = 0; r < keys.size(); ++r) {
+  const std::vector<int64_t> ids = sparse::saved_integers(saved, dynamic ? "key" : "row", 1);
+  std::vector<int64_t> stamps = sparse::saved_integers(saved, "stamp", kStamps);
+  if (!dynamic) stamps.assign(ids.size() * kStamps, 0);
+  if (std::ssize(stamps) != std::ssize(ids) * kStamps) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{} keys of a table have {} stamps", ids.size(), stamps.size() / kStamps));
+  }
+  for (size_t r = 0; r < ids.size(); ++r) {
     const int64_t* of = &stamps[kStamps * r];
-    rows.push_back({sparse::id_of_key(keys[r]), of[0], of[1], of[2], heat_of(r)});
+    rows.push_back({dynamic ? sparse::id_of_key(ids[r]) : ids[r], of[0], of[1], heat_of(r)});
   }
   return rows;
 }
 
 /// How many slots of each bucket are taken: a key is looked for in one bucket, all of whose slots
 /// are compared at once.
-void add_buckets(const TableArrays& arrays, const sparse::HashIndexConfig& config,
+void add_buckets(const sparse::SavedArrays& saved, const sparse::HashIndexConfig& config,
                  FactTable& facts) {
   const sparse::detail::IndexRules rules = sparse::detail::rules_of(config);
-  const std::vector<int64_t> sizes = arrays.longs("buckets");
-  if (std::ssize(sizes) != rules.shards()) return;
+  const std::vector<int64_t> sizes = sparse::saved_integers(saved, "buckets", 1);
+  const auto possible = [&](int64_t size) { return size >= 1 && size <= rules.max_buckets; };
+  if (std::ssize(sizes) != rules.shards() || !std::ranges::all_of(sizes, possible)) return;
   std::vector<int64_t> first{0};
   for (const int64_t size : sizes) first.push_back(first.back() + size);
   std::vector<int64_t> taken(static_cast<size_t>(first.back()), 0);
@@ -125,9 +102,10 @@ void add_buckets(const TableArrays& arrays, const sparse::HashIndexConfig& confi
     const auto bucket = rules.bucket_of(key, static_cast<uint32_t>(sizes[shard]));
     ++taken[static_cast<size_t>(first[shard] + bucket)];
   };
-  const std::vector<int64_t> keys = arrays.longs("key"), candidates = arrays.longs("candidate");
-  for (const int64_t key : keys) add(key);
-  for (size_t c = 0; c < candidates.size(); c += 4) add(candidates[c]);
+  constexpr int64_t kCandidate = 4;
+  const std::vector<int64_t> candidates = sparse::saved_integers(saved, "candidate", kCandidate);
+  for (const int64_t key : sparse::saved_integers(saved, "key", 1)) add(key);
+  for (size_t c = 0; c < candidates.size(); c += kCandidate) add(candidates[c]);
   const auto most = std::ranges::max_element(taken);
   double sum = 0;
   for (const int64_t n : taken) sum += static_cast<double>(n);
@@ -142,9 +120,10 @@ void add_buckets(const TableArrays& arrays, const sparse::HashIndexConfig& confi
 
 void add_table(const train::Checkpoint& checkpoint, const train::RunConfig& config,
                const sparse::TableConfig& table, FactSheet& sheet) {
-  const TableArrays arrays(checkpoint, table.name);
-  const bool dynamic = arrays.has("key");
-  std::vector<Entry> rows = rows_of(arrays, dynamic);
+  const std::unique_ptr<sparse::SavedArrays> saved = train::table_arrays(checkpoint, table.name);
+  const bool dynamic = saved->shape("key").has_value();
+  std::vector<Entry> rows =
+      rows_of(*saved, train::parameter_dtype(config.train.precision), dynamic);
   FactTable& facts = sheet.table("table " + table.name);
   facts.rows.push_back({"kind", {dynamic ? "dynamic" : "static"}});
   facts.rows.push_back({"rows", {std::ssize(rows)}});
@@ -159,16 +138,18 @@ void add_table(const train::Checkpoint& checkpoint, const train::RunConfig& conf
     facts.rows.push_back(
         {"load factor",
          {Fact::share(static_cast<double>(rows.size()) / static_cast<double>(most))}});
-    facts.rows.push_back({"candidates", {arrays.rows("candidate")}});
-    const std::vector<int64_t> totals = arrays.longs("totals");
+    facts.rows.push_back(
+        {"candidates", {saved->shape("candidate").value_or(std::vector<int64_t>{0}).front()}});
     const char* const names[] = {"inserted", "evicted", "expired", "refused", "growths"};
+    const std::vector<int64_t> totals = sparse::saved_integers(*saved, "totals", std::ssize(names));
     for (size_t n = 0; n < std::size(names); ++n) {
       int64_t sum = 0;
       for (size_t i = n; i < totals.size(); i += std::size(names)) sum += totals[i];
       facts.rows.push_back({names[n], {sum}});
     }
-    add_buckets(arrays, index, facts);
-    const int64_t now = arrays.longs("clock").front();
+    add_buckets(*saved, index, facts);
+    const std::vector<int64_t> clock = sparse::saved_integers(*saved, "clock", 1);
+    const int64_t now = clock.empty() ? 0 : clock.front();
     int64_t oldest = now;
     for (Entry& e : rows) {
       oldest = std::min(oldest, e.step);

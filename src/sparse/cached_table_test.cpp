@@ -224,46 +224,7 @@ TEST_F(CachedTableTest, TheSameBitsOnSeveralRanks) {
   }
 }
 
-/// A checkpoint of one rank in memory.
-struct Saved final : SavedArrays {
-  struct Array {
-    DType dtype = DType::kF32;
-    std::vector<int64_t> shape;
-    std::vector<std::byte> bytes;
-  };
-  std::map<std::string, Array> arrays;
-
-  explicit Saved(const std::vector<TableArray>& snapshot) {
-    for (const TableArray& array : snapshot) {
-      const Tensor& value = array.value;
-      Array& to = arrays[array.name];
-      to.dtype = value.dtype;
-      to.shape = {value.sizes.begin(), value.sizes.begin() + value.rank};
-      to.bytes.resize(static_cast<size_t>(value.bytes()));
-      const int64_t rows = value.size(0), row_bytes = rows == 0 ? 0 : value.bytes() / rows;
-      for (int64_t r = 0; r < rows && row_bytes > 0; ++r) {
-        const int64_t at = array.order.empty() ? r : array.order[static_cast<size_t>(r)];
-        std::memcpy(to.bytes.data() + r * row_bytes,
-                    static_cast<const std::byte*>(value.data) + at * row_bytes,
-                    static_cast<size_t>(row_bytes));
-      }
-    }
-  }
-  std::optional<std::vector<int64_t>> shape(const std::string& name) const override {
-    const auto found = arrays.find(name);
-    if (found == arrays.end()) return std::nullopt;
-    return found->second.shape;
-  }
-  void read(const std::string& name, DType dtype, int64_t first, int64_t count,
-            void* to) const override {
-    const Array& array = arrays.at(name);
-    ASSERT_EQ(array.dtype, dtype);
-    const auto row_bytes = array.bytes.size() / static_cast<size_t>(array.shape[0]);
-    if (row_bytes == 0 || count == 0) return;
-    std::memcpy(to, array.bytes.data() + static_cast<size_t>(first) * row_bytes,
-                static_cast<size_t>(count) * row_bytes);
-  }
-};
+using Saved = test::SavedInMemory;
 
 void move_over(Tables& from, Tables& to) {
   std::map<std::string, Saved> saved;

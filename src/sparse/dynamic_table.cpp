@@ -276,11 +276,7 @@ std::vector<TableArray> DynamicTable::snapshot() {
 std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
                                                 HashIndex::Entries& entries) const {
   const auto read = [&](const char* name, int64_t columns) {
-    const std::optional<std::vector<int64_t>> shape = saved.shape(name);
-    const int64_t rows = shape && !shape->empty() ? shape->front() : 0;
-    std::vector<int64_t> values(static_cast<size_t>(rows * columns));
-    if (shape) saved.read(name, DType::kI64, 0, rows, values.data());
-    return values;
+    return saved_integers(saved, name, columns);
   };
   // A static table has no keys: its rows, all or those that were touched, are the ids.
   const int64_t rows = saved.shape("weight").value().front();
@@ -296,8 +292,11 @@ std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
     std::ranges::transform(ids, std::back_inserter(keys), key_of_id);
     stamps.assign(ids.size() * kStamps, 0);
   }
-  SEGUE_ASSERT(std::ssize(keys) == rows && std::ssize(stamps) == rows * kStamps,
-               "keys and stamps of all rows");
+  if (std::ssize(keys) != rows || std::ssize(stamps) != rows * kStamps) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("table `{}` of the checkpoint has {} rows, {} keys and {} stamps",
+                     spec().config.name, rows, keys.size(), stamps.size() / kStamps));
+  }
 
   const Share share = share_of(spec().rank);
   struct Saved {
@@ -366,9 +365,18 @@ void DynamicTable::load_rows(const SavedArrays& saved, const std::vector<int64_t
 
 void DynamicTable::load(const SavedArrays& saved) {
   const std::string& name = spec().config.name;
+  int64_t rows = -1;
   const auto check_columns = [&](const char* array, int64_t columns) {
     const std::optional<std::vector<int64_t>> shape = saved.shape(array);
-    if (shape && shape->size() == 2 && (*shape)[1] == columns) return;
+    if (shape && shape->size() == 2 && (*shape)[1] == columns) {
+      if (rows >= 0 && (*shape)[0] != rows) {
+        fail(ErrorCode::kCorrupt,
+             fmt::format("table `{}` of the checkpoint has {} rows and {} of {}", name, rows,
+                         (*shape)[0], array));
+      }
+      rows = (*shape)[0];
+      return;
+    }
     fail(ErrorCode::kConfig,
          fmt::format("table `{}` was saved with {} columns of {}, here it has {}; resume with the "
                      "`dim` and `optimizer` of that run",
@@ -376,7 +384,14 @@ void DynamicTable::load(const SavedArrays& saved) {
   };
   check_columns("weight", spec().dim);
   check_columns("state", state_columns());
-  if (saved.shape("clock")) saved.read("clock", DType::kI64, 0, 1, &clock_);
+  if (saved.shape("clock")) {
+    const std::vector<int64_t> clock = saved_integers(saved, "clock", 1);
+    if (clock.size() != 1 || clock[0] < 0 || clock[0] > detail::kMostSteps / 2) {
+      fail(ErrorCode::kCorrupt,
+           fmt::format("table `{}` of the checkpoint has no count of batches", name));
+    }
+    clock_ = clock[0];
+  }
   load_totals(saved);
   if (index_ == nullptr) return;
   HashIndex::Entries entries;
@@ -399,9 +414,8 @@ void DynamicTable::load_totals(const SavedArrays& saved) {
   before_ = {};
   const std::optional<std::vector<int64_t>> shape = saved.shape("totals");
   if (!shape) return;
+  const std::vector<int64_t> all = saved_integers(saved, "totals", kTotals);
   const int64_t owners = shape->front();
-  std::vector<int64_t> all(static_cast<size_t>(owners * kTotals));
-  saved.read("totals", DType::kI64, 0, owners, all.data());
   const int64_t place = spec().placement.place_of(spec().rank);
   const bool same = owners == std::ssize(spec().placement.ranks);
   for (int64_t owner = 0; owner < owners; ++owner) {

@@ -91,39 +91,7 @@ std::vector<float> read_rows(Tables& tables, const Ids& ids, Mode mode = Mode::k
   return values;
 }
 
-/// A checkpoint in memory: what all ranks save of one table, one after the other.
-struct Saved final : SavedArrays {
-  struct Array {
-    DType dtype = DType::kF32;
-    std::vector<int64_t> shape;
-    std::vector<std::byte> bytes;
-  };
-  std::map<std::string, Array> arrays;
-
-  void add(const TableArray& array) {
-    const Tensor& value = array.value;
-    Array& to = arrays[array.name];
-    const bool first = to.shape.empty();
-    if (array.name == "clock" && !first) return;
-    if (first) to.shape = {value.sizes.begin(), value.sizes.begin() + value.rank};
-    to.dtype = value.dtype;
-    if (!first) to.shape.front() += value.size(0);
-    const std::vector<std::byte> bytes = test::bytes_of(value);
-    to.bytes.insert(to.bytes.end(), bytes.begin(), bytes.end());
-  }
-  std::optional<std::vector<int64_t>> shape(const std::string& name) const override {
-    const auto found = arrays.find(name);
-    if (found == arrays.end()) return std::nullopt;
-    return found->second.shape;
-  }
-  void read(const std::string& name, DType dtype, int64_t first, int64_t count,
-            void* to) const override {
-    const Array& array = arrays.at(name);
-    ASSERT_EQ(array.dtype, dtype);
-    const int64_t row = std::ssize(array.bytes) / std::max<int64_t>(1, array.shape.front());
-    std::copy_n(array.bytes.begin() + first * row, count * row, static_cast<std::byte*>(to));
-  }
-};
+using Saved = test::SavedInMemory;
 
 void load(Tables& tables, const Saved& saved) {
   tables.load([&](const std::string&) { return std::make_unique<Saved>(saved); });
@@ -381,6 +349,42 @@ TEST(DynamicTableTest, TakesOverAStaticTable) {
   Tables other(one_table(wide), Device::cpu(), DType::kF32, 5);
   EXPECT_TRUE(
       test::contains(test::message_of(ErrorCode::kConfig, [&] { load(other, saved); }), "columns"));
+}
+
+/// Checksums are no signature: whoever made a checkpoint up may have given its arrays any size.
+TEST(DynamicTableTest, ArraysThatDoNotBelongTogetherAreCorrupt) {
+  const Saved sound = run(with_policy(kPolicies[3]), 1, 1, 5);
+  const auto refused = [&](const char* name, std::vector<int64_t> shape, int64_t value = 1) {
+    SCOPED_TRACE(name);
+    Saved saved = sound;
+    Saved::Array& array = saved.arrays.at(name);
+    int64_t elements = 1;
+    for (const int64_t size : shape) elements *= size;
+    array.bytes.clear();
+    for (int64_t i = 0; i < elements; ++i) {
+      const auto* const at = reinterpret_cast<const std::byte*>(&value);
+      array.bytes.insert(array.bytes.end(), at, at + size_of(array.dtype));
+    }
+    array.shape = std::move(shape);
+    Tables tables(with_policy(kPolicies[3]), Device::cpu(), DType::kF32, 5);
+    base::message_of(ErrorCode::kCorrupt, [&] { load(tables, saved); });
+  };
+  const int64_t rows = sound.arrays.at("key").shape.front();
+  ASSERT_GT(rows, 3);
+  refused("key", {rows});  // all alike
+  refused("key", {rows - 1});
+  refused("key", {rows, 2});
+  refused("stamp", {rows, 4});
+  refused("stamp", {rows - 1, 3});
+  refused("stamp", {rows, 3}, -1);
+  refused("state", {rows - 1, 2 * kDim});
+  refused("candidate", {2, 5});
+  refused("buckets", {2, 2});
+  refused("totals", {1, 6});
+  refused("clock", {0});
+  refused("clock", {2});
+  refused("clock", {1}, -1);
+  refused("clock", {1}, std::numeric_limits<int64_t>::max());
 }
 
 TEST(DynamicTableTest, GrowsAndThenForgets) {

@@ -202,12 +202,13 @@ void RowTable::check_saved(const SavedArrays& saved) const {
   const auto check_array = [&](const char* array, int64_t columns) {
     const std::optional<std::vector<int64_t>> shape = saved.shape(array);
     const bool matrix = shape && shape->size() == 2;
-    if (matrix && (*shape)[1] == columns && (sparse || (*shape)[0] == spec().config.rows)) return;
+    const int64_t rows = sparse ? saved.shape("row")->front() : spec().config.rows;
+    if (matrix && (*shape)[1] == columns && (*shape)[0] == rows) return;
     fail(ErrorCode::kConfig,
          fmt::format("{} of table `{}` was saved as [{}], here it is [{}, {}]; resume with the "
                      "`rows`, `dim` and `optimizer` of that run",
-                     array, name, shape ? fmt::format("{}", fmt::join(*shape, ", ")) : "",
-                     spec().config.rows, columns));
+                     array, name, shape ? fmt::format("{}", fmt::join(*shape, ", ")) : "", rows,
+                     columns));
   };
   check_array("weight", spec().dim);
   check_array("state", state_array_columns().whole);
@@ -221,9 +222,8 @@ void RowTable::read_rows(const SavedArrays& saved,
   std::vector<std::pair<int64_t, int64_t>> mine;
   const bool sparse = saved.shape("row").has_value();
   if (sparse) {
-    const int64_t count = saved.shape("row")->front();
-    std::vector<int64_t> rows(static_cast<size_t>(count));
-    saved.read("row", DType::kI64, 0, count, rows.data());
+    const std::vector<int64_t> rows = saved_integers(saved, "row", 1);
+    const int64_t count = std::ssize(rows);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t row = rows[static_cast<size_t>(i)];
       if (outside(row, spec().config.rows)) {

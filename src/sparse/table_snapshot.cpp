@@ -2,7 +2,26 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "base/error.h"
+
 namespace segue::sparse {
+
+std::vector<int64_t> saved_integers(const SavedArrays& saved, const std::string& name,
+                                    int64_t columns) {
+  const std::optional<std::vector<int64_t>> shape = saved.shape(name);
+  if (!shape) return {};
+  const bool fits =
+      columns == 1 ? shape->size() == 1 : shape->size() == 2 && (*shape)[1] == columns;
+  if (!fits) {
+    fail(ErrorCode::kCorrupt, fmt::format("`{}` of a table was saved as [{}], not as rows of {}",
+                                          name, fmt::join(*shape, ", "), columns));
+  }
+  std::vector<int64_t> values(static_cast<size_t>(shape->front() * columns));
+  saved.read(name, DType::kI64, 0, shape->front(), values.data());
+  return values;
+}
 
 ArrayPart ArrayPart::whole(std::vector<int64_t> shape) {
   ArrayPart part;

@@ -52,6 +52,11 @@ class SavedArrays {
                     void* to) const = 0;
 };
 
+/// All of an array of integers, [n] where `columns` is 1, else [n, columns]; absent: nothing.
+/// Error(kCorrupt) where it has another shape.
+std::vector<int64_t> saved_integers(const SavedArrays& saved, const std::string& name,
+                                    int64_t columns);
+
 /// One array that makes up a table, as far as this rank has it: contiguous memory on any device,
 /// the table's own or a copy, valid until the table is used again.
 struct TableArray {

@@ -1,7 +1,9 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +45,48 @@ inline std::unique_ptr<SavedArrays> no_arrays(const std::string&) {
   };
   return std::make_unique<None>();
 }
+
+/// A checkpoint in memory: what all ranks save of one table, one after the other.
+struct SavedInMemory final : SavedArrays {
+  struct Array {
+    DType dtype = DType::kF32;
+    std::vector<int64_t> shape;
+    std::vector<std::byte> bytes;
+  };
+  std::map<std::string, Array> arrays;
+
+  SavedInMemory() = default;
+  explicit SavedInMemory(const std::vector<TableArray>& snapshot) {
+    for (const TableArray& array : snapshot) add(array);
+  }
+  void add(const TableArray& array) {
+    const Tensor& value = array.value;
+    const int64_t rows = value.size(0), row_bytes = rows == 0 ? 0 : value.bytes() / rows;
+    Array& to = arrays[array.name];
+    const bool first = to.shape.empty();
+    if (!first && !array.part) return;  // all ranks have the same
+    if (first) to.shape = {value.sizes.begin(), value.sizes.begin() + value.rank};
+    if (!first) to.shape.front() += rows;
+    to.dtype = value.dtype;
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t at = array.order.empty() ? r : array.order[static_cast<size_t>(r)];
+      const auto* const row = static_cast<const std::byte*>(value.data) + at * row_bytes;
+      to.bytes.insert(to.bytes.end(), row, row + row_bytes);
+    }
+  }
+  std::optional<std::vector<int64_t>> shape(const std::string& name) const override {
+    const auto found = arrays.find(name);
+    if (found == arrays.end()) return std::nullopt;
+    return found->second.shape;
+  }
+  void read(const std::string& name, DType dtype, int64_t first, int64_t count,
+            void* to) const override {
+    const Array& array = arrays.at(name);
+    ASSERT_EQ(array.dtype, dtype);
+    const int64_t row = std::ssize(array.bytes) / std::max<int64_t>(1, array.shape.front());
+    std::copy_n(array.bytes.begin() + first * row, count * row, static_cast<std::byte*>(to));
+  }
+};
 
 /// Arena and Exec for one test.
 struct Bench {

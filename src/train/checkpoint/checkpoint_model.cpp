@@ -89,9 +89,13 @@ class TableArrays final : public sparse::SavedArrays {
 
 }  // namespace
 
+std::unique_ptr<sparse::SavedArrays> table_arrays(const Checkpoint& checkpoint,
+                                                  const std::string& table) {
+  return std::make_unique<TableArrays>(checkpoint, table);
+}
+
 void load_tables(const Checkpoint& checkpoint, sparse::Tables& tables) {
-  tables.load(
-      [&](const std::string& table) { return std::make_unique<TableArrays>(checkpoint, table); });
+  tables.load([&](const std::string& table) { return table_arrays(checkpoint, table); });
 }
 
 std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,

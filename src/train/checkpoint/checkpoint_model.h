@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ namespace segue::train {
 std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
                                           sparse::Tables& tables);
 
+/// What the checkpoint, which outlives it, has of one table.
+std::unique_ptr<sparse::SavedArrays> table_arrays(const Checkpoint& checkpoint,
+                                                  const std::string& table);
 /// Reads what the tables read themselves, and makes the arrays that were read before theirs.
 void load_tables(const Checkpoint& checkpoint, sparse::Tables& tables);
 
