@@ -70,15 +70,20 @@ void list(const CheckpointArguments& arguments) {
                                {"bytes", manifest.bytes()},
                                {"files", files},
                                {"ranks", manifest.ranks},
+                               {"increment", manifest.increment ? manifest.increment->number : 0},
                                {"saved", saved},
                                {"segue", manifest.segue_version}}) +
               "\n");
       } else {
         const std::string ranks =
             manifest.ranks == 1 ? "" : fmt::format(" of {} ranks", manifest.ranks);
-        print(fmt::format("step {:>10}  {:>16} bytes in {:>3} {}{}  {}  {}\n", manifest.step,
-                          manifest.bytes(), files, files == 1 ? "file " : "files", ranks, saved,
-                          path));
+        const std::string increment =
+            manifest.increment ? fmt::format(", increment {} after step {}",
+                                             manifest.increment->number, manifest.increment->step)
+                               : "";
+        print(fmt::format("step {:>10}  {:>16} bytes in {:>3} {}{}{}  {}  {}\n", manifest.step,
+                          manifest.bytes(), files, files == 1 ? "file " : "files", ranks, increment,
+                          saved, path));
       }
     } catch (const Error& error) {
       if (arguments.json) {

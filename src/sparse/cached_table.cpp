@@ -102,7 +102,15 @@ void CachedTable::take_releases() {
     const std::lock_guard lock(release_mutex_);
     done.swap(releases_);
   }
-  for (const Release& r : done) index_.release(r.slots.span(), r.wrote, r.number);
+  std::vector<int64_t> rows;
+  for (const Release& r : done) {
+    if (r.wrote && r.number > 0) {
+      rows.clear();
+      for (const int64_t slot : r.slots.span()) rows.push_back(index_.row_at(slot));
+      note_changed(rows);
+    }
+    index_.release(r.slots.span(), r.wrote, r.number);
+  }
   const std::lock_guard lock(release_mutex_);
   std::ranges::move(done, std::back_inserter(spare_));
 }
@@ -396,32 +404,40 @@ void CachedTable::flush(const Stream& stream) {
   staged_.record(stream);
 }
 
-std::vector<TableArray> CachedTable::snapshot() {
+void CachedTable::mark_saved() {
+  const std::lock_guard lock(mutex_);
+  RowTable::mark_saved();
+}
+
+std::vector<TableArray> CachedTable::snapshot(Extent extent) {
   const std::lock_guard lock(mutex_);
   const Stream stream(spec().device);
   flush(stream);
+  if (extent == Extent::kChanges) return sparse_snapshot(changed_rows());
   const int64_t values = spec().dim + ops::row_state_size(spec().optimizer, spec().dim);
   const double whole =
       static_cast<double>(spec().config.rows) * static_cast<double>(values * size_of(spec().dtype));
-  if (whole > static_cast<double>(dense_bytes_)) return sparse_snapshot();
+  if (whole > static_cast<double>(dense_bytes_)) {
+    std::vector<int64_t> local;
+    for (int64_t place = 0; place < store_.size(); ++place) local.push_back(store_.row_at(place));
+    std::ranges::sort(local, {}, [this](int64_t row) { return row_number(row); });
+    return sparse_snapshot(std::move(local));
+  }
   std::vector<TableArray> arrays = dense_snapshot(stream);
   for (TableArray& array : arrays) array.any_rows = true;
   return arrays;
 }
 
-std::vector<TableArray> CachedTable::sparse_snapshot() {
-  std::vector<std::pair<int64_t, int64_t>> rows;  // number, place
-  for (int64_t place = 0; place < store_.size(); ++place) {
-    if (store_.written(place)) rows.emplace_back(row_number(store_.row_at(place)), place);
-  }
-  std::ranges::sort(rows);
-  saved_rows_.clear();
-  saved_order_.clear();
-  for (const auto& [row, place] : rows) {
-    saved_rows_.push_back(row);
-    saved_order_.push_back(place);
-  }
-  const int64_t count = std::ssize(rows);
+std::vector<TableArray> CachedTable::sparse_snapshot(std::vector<int64_t> local) {
+  // A batch that was left out may have taken places and written nothing.
+  std::erase_if(local, [this](int64_t row) {
+    const int64_t place = store_.find(row);
+    return place == RowStore::kNone || !store_.written(place);
+  });
+  saved_rows_ = row_numbers(local);
+  saved_order_ = std::move(local);
+  for (int64_t& row : saved_order_) row = store_.find(row);
+  const int64_t count = std::ssize(saved_rows_);
   const DType dtype = spec().dtype;
   return sparse_arrays(host_view(std::span<int64_t>(saved_rows_)),
                        Tensor(store_.weights(0), dtype, Device::cpu(), {count, columns()}),

@@ -36,7 +36,8 @@ class CachedTable final : public RowTable {
   Resident resident() const override { return resident_; }
   void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use) override;
   /// All rows of a table up to kDenseBytes; of larger ones those that were touched.
-  std::vector<TableArray> snapshot() override;
+  std::vector<TableArray> snapshot(Extent extent) override;
+  void mark_saved() override;
   void load(const SavedArrays& saved) override;
   std::optional<TableStats> stats() const override;
   int64_t bytes() const override;
@@ -93,7 +94,8 @@ class CachedTable final : public RowTable {
   /// The store is as the cache is.
   void flush(const Stream& stream);
   std::vector<TableArray> dense_snapshot(const Stream& stream);
-  std::vector<TableArray> sparse_snapshot();
+  /// Of rows that the store has, by their numbers on this rank.
+  std::vector<TableArray> sparse_snapshot(std::vector<int64_t> local);
 
   // Of everything but releases.
   mutable std::mutex mutex_;

@@ -84,7 +84,7 @@ void play(ModeBed& bed, Tables& tables, int64_t ahead, int64_t ids_per_step) {
 
 std::vector<std::vector<double>> contents(ModeBed& bed, Tables& tables) {
   std::vector<std::vector<double>> all;
-  for (const TableArray& array : tables.table(kItem).snapshot()) {
+  for (const TableArray& array : tables.table(kItem).snapshot(Extent::kAll)) {
     all.push_back(bed.values(array.value));
   }
   return all;

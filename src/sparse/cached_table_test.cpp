@@ -130,7 +130,7 @@ Log play(Tables& tables, const Script& script, int ranks = 1) {
 std::map<std::string, std::vector<std::byte>> contents(Tables& tables) {
   std::map<std::string, std::vector<std::byte>> all;
   for (const TableId id : {kItem, kArtist}) {
-    for (const TableArray& array : tables.table(id).snapshot()) {
+    for (const TableArray& array : tables.table(id).snapshot(Extent::kAll)) {
       std::vector<std::byte>& to =
           all[tables.config().tables[static_cast<size_t>(id)].name + "/" + array.name];
       if (array.order.empty()) {
@@ -230,9 +230,9 @@ void move_over(Tables& from, Tables& to) {
   std::map<std::string, Saved> saved;
   for (const TableId id : {kItem, kArtist}) {
     const std::string& name = from.config().tables[static_cast<size_t>(id)].name;
-    const auto [at, is_new] = saved.emplace(name, Saved(from.table(id).snapshot()));
+    const auto [at, is_new] = saved.emplace(name, Saved(from.table(id).snapshot(Extent::kAll)));
     if (at->second.shape("row")) continue;
-    for (const TableArray& array : to.table(id).snapshot()) {
+    for (const TableArray& array : to.table(id).snapshot(Extent::kAll)) {
       if (array.any_rows || array.value.bytes() == 0) continue;
       std::memcpy(array.value.data, at->second.arrays[array.name].bytes.data(),
                   static_cast<size_t>(array.value.bytes()));
@@ -284,7 +284,7 @@ TEST_F(CachedTableTest, OnlyTouchedRowsAreSaved) {
   const Ids others = ids_of(77, 1500, 0, 1);
   const Lookup lookup{kItem, "item", others};
   Ticket ticket = tables.begin(std::span(&lookup, 1), Mode::kTraining);
-  const std::vector<TableArray> arrays = item.snapshot();
+  const std::vector<TableArray> arrays = item.snapshot(Extent::kAll);
   ASSERT_EQ(arrays.size(), 3u);
   EXPECT_EQ(arrays[0].name, "row");
   const std::span<const int64_t> rows = arrays[0].value.span<int64_t>();

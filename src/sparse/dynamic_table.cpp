@@ -14,6 +14,7 @@
 #include "base/parallel.h"
 #include "ops/rows.h"
 #include "sparse/hash_index_rules.h"
+#include "tensor/device_memory.h"
 
 namespace segue::sparse {
 namespace {
@@ -22,7 +23,7 @@ constexpr int64_t kIdGrain = 1 << 16;
 constexpr int64_t kStamps = 3;     // step, score, time
 constexpr int64_t kCandidate = 4;  // key and stamps
 constexpr int64_t kTotals = 5;     // the counts of TableStats that only rise
-constexpr int64_t kLoadBytes = 16 << 20, kSaveBytes = 64 << 20;
+constexpr int64_t kLoadBytes = 16 << 20;
 
 /// The first key of a shard.
 int64_t first_key(int64_t shard, int64_t shards) {
@@ -144,8 +145,7 @@ DynamicTable::Sorted DynamicTable::sorted(const Exec& exec, const KeyBatch& batc
 }
 
 void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) {
-  saved_weights_ = {};
-  saved_state_ = {};
+  saved_ = {};
   if (batch.mode == Mode::kTraining) ++clock_;
   const int64_t n = batch.keys.elements();
   if (n == 0) return;
@@ -179,97 +179,115 @@ void DynamicTable::fill_missing(const Exec& exec, const Tensor& keys, const Tens
 }
 
 Resident DynamicTable::resident() const {
-  const int64_t value = size_of(spec().dtype), columns = state_columns();
-  const int64_t rows = weight_memory_.bytes() / (spec().dim * value);
-  return {Tensor(weight_memory_.data(), spec().dtype, spec().device, {rows, spec().dim}),
-          Tensor(state_memory_.data(), spec().dtype, spec().device, {rows, columns})};
+  const int64_t row_bytes = spec().dim * size_of(spec().dtype);
+  return rows_at(weight_memory_.data(), state_memory_.data(), weight_memory_.bytes() / row_bytes);
 }
 
-/// Rows of `from` in another order, in host memory.
-Buffer DynamicTable::gather_saved(const Tensor& from, std::span<const int64_t> order) const {
-  const int64_t columns = from.size(1), row_bytes = columns * size_of(from.dtype);
-  const int64_t count = std::ssize(order);
-  Buffer to(Device::cpu(), count * row_bytes, Purpose::kScratch);
-  if (to.bytes() == 0) return to;
-  const int64_t chunk = std::min(count, std::max<int64_t>(1, kSaveBytes / row_bytes));
-  const int64_t index_bytes = chunk * size_of(DType::kI64);
-  Arena arena(from.device, chunk * row_bytes + index_bytes + (1 << 16));
-  const Stream stream(from.device);
-  Exec exec;
-  exec.arena = &arena;
-  exec.device = from.device;
-  exec.stream = &stream;
-  for (int64_t first = 0; first < count; first += chunk) {
-    const Arena::Mark mark(arena);
-    const int64_t n = std::min(chunk, count - first);
-    const Tensor some =
-        host_view(order.subspan(static_cast<size_t>(first), static_cast<size_t>(n)));
-    const Tensor here(static_cast<char*>(to.data()) + first * row_bytes, from.dtype, Device::cpu(),
-                      {n, columns});
-    if (from.device.is_cpu()) {
-      ops::gather_rows(exec, from, some, here);
-      continue;
-    }
-    const Tensor index = arena.tensor(DType::kI64, {n});
-    const Tensor rows = arena.tensor(from.dtype, {n, columns});
-    copy(index, some, &stream);
-    ops::gather_rows(exec, from, index, rows);
-    copy(here, rows, &stream);
-    stream.synchronize();
+Resident DynamicTable::rows_at(void* weights, void* state, int64_t rows) const {
+  return {Tensor(weights, spec().dtype, spec().device, {rows, spec().dim}),
+          Tensor(state, spec().dtype, spec().device, {rows, state_columns()})};
+}
+
+/// Everything but the entries of the index.
+std::shared_ptr<DynamicTable::Saved> DynamicTable::begin_snapshot(Extent extent) {
+  auto saved = std::make_shared<Saved>();
+  SEGUE_ASSERT(extent == Extent::kAll || marked_ != nullptr, "changes since nothing was saved");
+  saved->extent = extent;
+  saved->before = marked_;
+  saved->now = shown_ = std::make_shared<Mark>();
+  saved->now->clock = clock_;
+  saved->clock = {clock_};
+  const TableStats now = *stats();
+  saved->totals = {now.inserted, now.evicted, now.expired, now.refused, now.growths};
+  return saved;
+}
+
+std::vector<TableArray> DynamicTable::snapshot(Extent extent) {
+  updated_.synchronize();
+  saved_ = begin_snapshot(extent);
+  return arrays_of(*saved_, index_ ? index_->entries() : HashIndex::Entries(), resident());
+}
+
+Table::Frozen DynamicTable::freeze(Extent extent, const Stream& stream) {
+  const Device device = spec().device;
+  if (index_ == nullptr || device.is_cpu()) return {};
+  const int64_t rows = index_->rows_in_use(), value = size_of(spec().dtype);
+  const int64_t weight_bytes = rows * spec().dim * value;
+  const int64_t state_bytes = rows * state_columns() * value;
+  Buffer memory = spare_buffer(device, weight_bytes + state_bytes, Purpose::kScratch);
+  if (memory.bytes() < weight_bytes + state_bytes) return {};
+  std::function<HashIndex::Entries()> entries;
+  try {
+    entries = index_->freeze(stream);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    return {};
   }
-  return to;
+  const std::shared_ptr<Saved> saved = begin_snapshot(extent);
+  saved->rows = std::move(memory);
+  auto* const weights = static_cast<std::byte*>(saved->rows.data());
+  std::byte* const state = weights + weight_bytes;
+  const auto copy_rows = [&](std::byte* to, const GrowingBuffer& from, int64_t bytes) {
+    copy_bytes(to, device, from.data(), device, static_cast<size_t>(bytes), &stream);
+  };
+  if (weight_bytes > 0) copy_rows(weights, weight_memory_, weight_bytes);
+  if (state_bytes > 0) copy_rows(state, state_memory_, state_bytes);
+  const auto done = std::make_shared<Event>();
+  done->record(stream);
+  return [this, saved, done, rows, weights, state, entries = std::move(entries)] {
+    done->synchronize();
+    return arrays_of(*saved, entries(), rows_at(weights, state, rows));
+  };
 }
 
 /// In the order of keys: the same on any number of ranks, whatever the numbers of rows.
-std::vector<TableArray> DynamicTable::snapshot() {
-  updated_.synchronize();
-  const HashIndex::Entries entries = index_ ? index_->entries() : HashIndex::Entries();
-  keys_.clear();
-  stamps_.clear();
-  candidates_.clear();
-  std::vector<int64_t> order;
+std::vector<TableArray> DynamicTable::arrays_of(Saved& saved, const HashIndex::Entries& entries,
+                                                const Resident& rows) const {
+  const bool changes = saved.extent == Extent::kChanges;
   const auto at = [](const std::vector<int64_t>& v, size_t i) { return v.empty() ? 0 : v[i]; };
   for (size_t i = 0; i < entries.keys.size(); ++i) {
     const int64_t stamps[kStamps] = {entries.steps[i], at(entries.scores, i), at(entries.times, i)};
     const bool has_row = entries.rows[i] >= 0;
-    (has_row ? keys_ : candidates_).push_back(entries.keys[i]);
-    std::vector<int64_t>& to = has_row ? stamps_ : candidates_;
+    if (has_row) saved.now->keys.push_back(entries.keys[i]);
+    // Every use of training leaves its step.
+    if (has_row && changes && entries.steps[i] <= saved.before->clock) continue;
+    (has_row ? saved.keys : saved.candidates).push_back(entries.keys[i]);
+    std::vector<int64_t>& to = has_row ? saved.stamps : saved.candidates;
     to.insert(to.end(), stamps, stamps + kStamps);
-    if (has_row) order.push_back(entries.rows[i]);
+    if (has_row) saved.order.push_back(entries.rows[i]);
   }
-  buckets_ = entries.buckets;
-  clock_saved_ = {clock_};
-  const TableStats now = *stats();
-  totals_ = {now.inserted, now.evicted, now.expired, now.refused, now.growths};
-  const auto& [weights, state] = resident();
-  saved_weights_ = gather_saved(weights, order);
-  saved_state_ = gather_saved(state, order);
+  saved.buckets = entries.buckets;
+  if (changes) {
+    std::ranges::set_difference(saved.before->keys, saved.now->keys,
+                                std::back_inserter(saved.removed));
+  }
 
   const auto matrix = [](std::vector<int64_t>& values, int64_t columns) {
     return Tensor(values.data(), DType::kI64, Device::cpu(),
                   {std::ssize(values) / columns, columns});
   };
-  const auto rows_in = [&](const Buffer& memory, int64_t columns) {
-    return Tensor(memory.data(), spec().dtype, Device::cpu(), {std::ssize(order), columns});
-  };
   std::vector<TableArray> arrays;
-  const auto add = [&](const char* name, const Tensor& value) {
-    TableArray array{.name = name, .value = value, .any_rows = true};
+  const auto add = [&](const char* name, const Tensor& value, std::span<const int64_t> order = {}) {
+    TableArray array{.name = name, .value = value, .any_rows = true, .order = order};
     if (spec().ranks > 1) {
       array.part = ArrayPart::stack(value, spec().rank);
       array.saved_here = index_ != nullptr;
     }
     arrays.push_back(std::move(array));
   };
-  add("weight", rows_in(saved_weights_, spec().dim));
-  add("state", rows_in(saved_state_, state_columns()));
-  add("key", host_view(std::span<int64_t>(keys_)));
-  add("stamp", matrix(stamps_, kStamps));
-  add("candidate", matrix(candidates_, kCandidate));
-  add("buckets", host_view(std::span<int64_t>(buckets_)));
-  add("totals", matrix(totals_, kTotals));
+  const auto saved_rows = [&](const Tensor& all) {
+    return Tensor(all.data, all.dtype, all.device, {std::ssize(saved.order), all.size(1)});
+  };
+  add("weight", saved_rows(rows.weights), saved.order);
+  add("state", saved_rows(rows.state), saved.order);
+  add("key", host_view(std::span<int64_t>(saved.keys)));
+  add("stamp", matrix(saved.stamps, kStamps));
+  add("candidate", matrix(saved.candidates, kCandidate));
+  add("buckets", host_view(std::span<int64_t>(saved.buckets)));
+  add("totals", matrix(saved.totals, kTotals));
+  if (changes) add("removed", host_view(std::span<int64_t>(saved.removed)));
   arrays.push_back(
-      {.name = "clock", .value = host_view(std::span<int64_t>(clock_saved_)), .any_rows = true});
+      {.name = "clock", .value = host_view(std::span<int64_t>(saved.clock)), .any_rows = true});
   return arrays;
 }
 
@@ -299,11 +317,11 @@ std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
   }
 
   const Share share = share_of(spec().rank);
-  struct Saved {
+  struct Entry {
     int64_t key, place;  // place -1: a candidate
     const int64_t* stamps;
   };
-  std::vector<Saved> mine;
+  std::vector<Entry> mine;
   const auto add = [&](int64_t key, int64_t place, const int64_t* of) {
     if (key >= share.first_key && key <= share.last_key) mine.push_back({key, place, of});
   };
@@ -313,9 +331,9 @@ std::vector<int64_t> DynamicTable::load_entries(const SavedArrays& saved,
   for (size_t i = 0; i < candidates.size(); i += kCandidate) {
     add(candidates[i], -1, &candidates[i + 1]);
   }
-  std::ranges::sort(mine, {}, &Saved::key);
+  std::ranges::sort(mine, {}, &Entry::key);
   std::vector<int64_t> places;
-  for (const Saved& entry : mine) {
+  for (const Entry& entry : mine) {
     if (!entries.keys.empty() && entries.keys.back() == entry.key) {
       fail(ErrorCode::kCorrupt,
            fmt::format("table `{}` of the checkpoint has a key twice", spec().config.name));

@@ -34,9 +34,11 @@ class DynamicTable final : public Table {
   Resident resident() const override;
   void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use) override;
   /// "weight", "state", "key" and "stamp" of the rows in the order of keys; "candidate": keys that
-  /// wait; "buckets" of the index's shards; "clock" and "totals": what was counted. What a static
-  /// table has saved can be loaded, too.
-  std::vector<TableArray> snapshot() override;
+  /// wait; "buckets" of the index's shards; "clock" and "totals": what was counted; of changes also
+  /// "removed". What a static table has saved can be loaded, too.
+  std::vector<TableArray> snapshot(Extent extent) override;
+  Frozen freeze(Extent extent, const Stream& stream) override;
+  void mark_saved() override { marked_ = shown_; }
   void load(const SavedArrays& saved) override;
   std::optional<TableStats> stats() const override;
   int64_t bytes() const override;
@@ -56,7 +58,25 @@ class DynamicTable final : public Table {
   /// Room for rows 0 ... rows - 1.
   void make_room(int64_t rows);
   int64_t state_columns() const;
-  Buffer gather_saved(const Tensor& from, std::span<const int64_t> order) const;
+  /// The table of rows at `weights` and `state`.
+  Resident rows_at(void* weights, void* state, int64_t rows) const;
+
+  /// Where changes count from.
+  struct Mark {
+    int64_t clock = 0;
+    std::vector<int64_t> keys;  // of all rows then, ascending
+  };
+  /// What a snapshot shows; it owns it all but for rows of the table itself.
+  struct Saved {
+    Extent extent = Extent::kAll;
+    std::shared_ptr<Mark> now;
+    std::shared_ptr<const Mark> before;  // of changes
+    std::vector<int64_t> order, keys, stamps, candidates, removed, buckets, totals, clock;
+    Buffer rows;  // a copy of them, or nothing
+  };
+  std::shared_ptr<Saved> begin_snapshot(Extent extent);
+  std::vector<TableArray> arrays_of(Saved& saved, const HashIndex::Entries& entries,
+                                    const Resident& rows) const;
   /// Keys of this rank among `keys` become entries; where each was, by its place among them.
   std::vector<int64_t> load_entries(const SavedArrays& saved, HashIndex::Entries& entries) const;
   void load_totals(const SavedArrays& saved);
@@ -71,12 +91,11 @@ class DynamicTable final : public Table {
   HostArray<int64_t> mixed_;
   Distinct distinct_;
 
-  int64_t clock_ = 0;  // batches trained
-  TableStats before_;  // what was counted before the checkpoint that was loaded
-  // What snapshot() shows.
-  Event updated_;  // behind the last use that was released
-  Buffer saved_weights_, saved_state_;
-  std::vector<int64_t> keys_, stamps_, candidates_, buckets_, totals_, clock_saved_;
+  int64_t clock_ = 0;             // batches trained
+  TableStats before_;             // what was counted before the checkpoint that was loaded
+  Event updated_;                 // behind the last use that was released
+  std::shared_ptr<Saved> saved_;  // what snapshot() shows
+  std::shared_ptr<Mark> shown_, marked_;
 };
 
 }  // namespace segue::sparse

@@ -144,7 +144,7 @@ Saved run(const TablesConfig& config, int ranks, int64_t first, int64_t last,
   if (ranks == 1) {
     Tables tables(config, Device::cpu(), DType::kF32, 5);
     steps(tables, 0);
-    for (const TableArray& array : tables.table(kTable).snapshot()) saved.add(array);
+    for (const TableArray& array : tables.table(kTable).snapshot(Extent::kAll)) saved.add(array);
     return saved;
   }
   comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
@@ -161,7 +161,8 @@ Saved run(const TablesConfig& config, int ranks, int64_t first, int64_t last,
     for (int r = 0; r < ranks; ++r) {  // in the order of ranks
       if (r == world.rank()) {
         const std::lock_guard lock(mutex);
-        for (const TableArray& array : tables.table(kTable).snapshot()) saved.add(array);
+        for (const TableArray& array : tables.table(kTable).snapshot(Extent::kAll))
+          saved.add(array);
       }
       (void)ids->barrier();
     }
@@ -333,7 +334,7 @@ TEST(DynamicTableTest, TakesOverAStaticTable) {
   Tables from(one_table(fixed), Device::cpu(), DType::kF32, 5);
   train(from, {1, 2, 299}, 1);
   Saved saved;
-  for (const TableArray& array : from.table(kTable).snapshot()) saved.add(array);
+  for (const TableArray& array : from.table(kTable).snapshot(Extent::kAll)) saved.add(array);
   Tables to(one_table(dynamic_table()), Device::cpu(), DType::kF32, 77);
   load(to, saved);
   EXPECT_EQ(read_rows(to, {0, 1, 2, 298, 299}), read_rows(from, {0, 1, 2, 298, 299}));

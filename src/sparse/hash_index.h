@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -81,6 +82,10 @@ class HashIndex {
   virtual int64_t rows_in_use() const = 0;
   virtual Counts counts() const = 0;
   virtual Entries entries() const = 0;
+  /// entries() of now, to be taken later, on any thread: what it needs is copied on `stream`.
+  virtual std::function<Entries()> freeze(const Stream& /*stream*/) const {
+    return [held = entries()] { return held; };
+  }
   /// Takes the place of everything in it; rows are numbered anew, in the order of keys, and
   /// `entries.rows` is read only for -1 or not. `buckets` is used where it fits this config,
   /// otherwise shards grow as needed. Without admission candidates are left out. Error(kConfig)

@@ -191,6 +191,21 @@ class CudaHashIndex final : public HashIndex {
     return collect_entries(rules_, host, sizes_);
   }
 
+  std::function<Entries()> freeze(const Stream& stream) const override {
+    auto held = std::make_shared<SlotPool>(device_, rules_, rules_.shards_here(), pool_.capacity());
+    done_.hold(stream);
+    copy_bytes(held->data(), device_, pool_.data(), device_, static_cast<size_t>(pool_.bytes()),
+               &stream);
+    return [held, rules = rules_, sizes = sizes_] {
+      const Stream own(held->device());
+      const SlotPool host(Device::cpu(), rules, rules.shards_here(), held->capacity());
+      copy_bytes(host.data(), Device::cpu(), held->data(), held->device(),
+                 static_cast<size_t>(host.bytes()), &own);
+      own.synchronize();
+      return collect_entries(rules, host, sizes);
+    };
+  }
+
   void load(const Entries& entries) override {
     PlacedEntries placed = place_entries(rules_, entries);
     done_.synchronize();

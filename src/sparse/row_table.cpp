@@ -1,6 +1,7 @@
 #include "sparse/row_table.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <numeric>
 #include <optional>
@@ -103,6 +104,39 @@ void RowTable::make_local(std::span<int64_t> keys) const {
   for (int64_t& key : keys) key -= first;
 }
 
+void RowTable::mark_saved() {
+  constexpr int64_t kBits = 64;
+  const int64_t rows = shard_.part < 0 ? 0 : shard_.rows();
+  changed_.assign(static_cast<size_t>(rows / kBits + 1), 0);
+}
+
+void RowTable::note_changed(std::span<const int64_t> local) {
+  if (changed_.empty()) return;
+  for (const int64_t row : local) {
+    changed_[static_cast<size_t>(row) / 64] |= uint64_t{1} << (static_cast<size_t>(row) % 64);
+  }
+}
+
+std::vector<int64_t> RowTable::changed_rows() const {
+  SEGUE_ASSERT(!changed_.empty(), "changes since nothing was saved");
+  std::vector<int64_t> local;
+  for (size_t word = 0; word < changed_.size(); ++word) {
+    for (uint64_t bits = changed_[word]; bits != 0; bits &= bits - 1) {
+      local.push_back(static_cast<int64_t>(word * 64) + std::countr_zero(bits));
+    }
+  }
+  if (shard_.partition.parts > 1) {
+    std::ranges::sort(local, {}, [this](int64_t row) { return row_number(row); });
+  }
+  return local;
+}
+
+std::vector<int64_t> RowTable::row_numbers(std::span<const int64_t> local) const {
+  std::vector<int64_t> numbers;
+  for (const int64_t row : local) numbers.push_back(row_number(row));
+  return numbers;
+}
+
 RowTable::Columns RowTable::weight_columns() const {
   Columns columns{.whole = spec().dim};
   if (shard_.columns.width() > 0) {
@@ -169,14 +203,14 @@ std::vector<TableArray> RowTable::sparse_arrays(const Tensor& rows, const Tensor
   return arrays;
 }
 
-/// Ranks that share the rows put theirs on one stack. Those that share the columns have the same
-/// rows, because they are asked for the same.
+/// Ranks that share the rows put theirs on one stack. Those that share the columns, or have all of
+/// it, have the same rows, because they are asked for the same.
 TableArray RowTable::sparse_array(const char* name, const Tensor& value,
                                   const Columns& columns) const {
   TableArray array{.name = name, .value = value, .any_rows = true};
   if (spec().ranks == 1) return array;
   array.saved_here = shard_.part >= 0;
-  if (spec().placement.sharding != Sharding::kColumn) {
+  if (spec().placement.sharding != Sharding::kColumn && !replicated()) {
     array.part = ArrayPart::stack(value, spec().rank);
     return array;
   }
@@ -184,7 +218,7 @@ TableArray RowTable::sparse_array(const char* name, const Tensor& value,
   std::vector<int64_t> shape{rows};
   if (value.rank == 2) shape.push_back(columns.whole);
   array.part = ArrayPart{std::move(shape), {rows, 1}, 0, columns.ranges, /*stacked=*/false};
-  if (columns.same_everywhere && spec().placement.place_of(spec().rank) != 0) {
+  if ((columns.same_everywhere || replicated()) && spec().placement.place_of(spec().rank) != 0) {
     array.saved_here = false;
   }
   return array;

@@ -15,7 +15,8 @@ namespace segue::sparse {
 ///
 /// Checkpoints have such a table in one of two forms, which all kinds of it read: "weight" and
 /// "state" of all rows in their order; or "row", numbers of the rows that training has touched, and
-/// "weight" and "state" of those. All others have their initial values.
+/// "weight" and "state" of those. All others have their initial values. Changes have the second
+/// form.
 class RowTable : public Table {
  public:
   explicit RowTable(TableSpec spec);
@@ -23,6 +24,7 @@ class RowTable : public Table {
   int64_t check(const Lookup& lookup) const override;
   void make_keys(std::span<const int64_t> ids, int64_t* keys) const override;
   Share share_of(int rank) const override;
+  void mark_saved() override;
 
  protected:
   const LocalShard& shard() const { return shard_; }
@@ -39,6 +41,13 @@ class RowTable : public Table {
   /// order[i] in the memory of the others.
   std::vector<TableArray> sparse_arrays(const Tensor& rows, const Tensor& weights,
                                         const Tensor& state, std::span<const int64_t> order) const;
+
+  /// Rows of these numbers on this rank are trained.
+  void note_changed(std::span<const int64_t> local);
+  /// Those since mark_saved(), in the order of their numbers in the whole table.
+  std::vector<int64_t> changed_rows() const;
+  /// Their numbers in the whole table.
+  std::vector<int64_t> row_numbers(std::span<const int64_t> local) const;
 
   /// Some rows out of a checkpoint: their numbers on this rank, and what it keeps of them.
   struct LoadedRows {
@@ -65,6 +74,7 @@ class RowTable : public Table {
   void check_saved(const SavedArrays& saved) const;
 
   LocalShard shard_;
+  std::vector<uint64_t> changed_;  // a bit per row; empty until mark_saved()
 };
 
 }  // namespace segue::sparse

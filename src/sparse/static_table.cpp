@@ -50,8 +50,19 @@ void StaticTable::initialize_rows() {
 
 void StaticTable::find_slots(std::span<int64_t> keys, Mode /*mode*/) { make_local(keys); }
 
-std::vector<TableArray> StaticTable::snapshot() {
-  return dense_arrays(resident_.weights, resident_.state);
+void StaticTable::release(std::span<const int64_t> slots, Mode mode, const Stream* last_use) {
+  if (mode == Mode::kTraining && last_use != nullptr) note_changed(slots);
+}
+
+std::vector<TableArray> StaticTable::snapshot(Extent extent) {
+  if (extent == Extent::kAll) return dense_arrays(resident_.weights, resident_.state);
+  saved_order_ = changed_rows();
+  saved_rows_ = row_numbers(saved_order_);
+  const auto rows = [&](const Tensor& all) {
+    return Tensor(all.data, all.dtype, all.device, {std::ssize(saved_order_), all.size(1)});
+  };
+  return sparse_arrays(host_view(std::span<int64_t>(saved_rows_)), rows(resident_.weights),
+                       rows(resident_.state), saved_order_);
 }
 
 void StaticTable::load(const SavedArrays& saved) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "sparse/row_table.h"
 #include "tensor/buffer.h"
 
@@ -12,8 +14,9 @@ class StaticTable final : public RowTable {
 
   void find_slots(std::span<int64_t> keys, Mode mode) override;
   Resident resident() const override { return resident_; }
+  void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use) override;
   /// "weight" and "state": the memory itself.
-  std::vector<TableArray> snapshot() override;
+  std::vector<TableArray> snapshot(Extent extent) override;
   void load(const SavedArrays& saved) override;
   int64_t bytes() const override { return weight_memory_.bytes() + state_memory_.bytes(); }
 
@@ -22,6 +25,7 @@ class StaticTable final : public RowTable {
 
   Buffer weight_memory_, state_memory_;
   Resident resident_;
+  std::vector<int64_t> saved_rows_, saved_order_;  // what snapshot() shows of changes
 };
 
 }  // namespace segue::sparse

@@ -194,10 +194,19 @@ class Table {
   /// given so far; a batch of training may have updated them. Null: it was never used.
   virtual void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use);
 
-  /// The arrays that make up the table, to be saved; or to be filled from a checkpoint, but for
-  /// those of no fixed size, after which load() makes what was saved the table.
-  virtual std::vector<TableArray> snapshot() = 0;
+  /// The arrays that make up the table, to be saved; or all of them to be filled from a checkpoint,
+  /// but for those of no fixed size, after which load() makes what was saved the table. Changes are
+  /// rows by number ("row") or by key, and "removed": keys that were in the save before and are
+  /// not in this one; what is small is there whole.
+  virtual std::vector<TableArray> snapshot(Extent extent) = 0;
   virtual void load(const SavedArrays& saved) = 0;
+  /// snapshot() in two parts, for a table that would be held up by it: copies what it needs on
+  /// `stream`; the rest may be done on another thread. Absent: snapshot() is quick, or there is no
+  /// memory for a copy.
+  using Frozen = std::function<std::vector<TableArray>()>;
+  virtual Frozen freeze(Extent /*extent*/, const Stream& /*stream*/) { return {}; }
+  /// What snapshot() or freeze() has just shown was saved: changes count from here.
+  virtual void mark_saved() = 0;
   /// Absent for tables of fixed size on the device. May wait for the device.
   virtual std::optional<TableStats> stats() const { return std::nullopt; }
 

@@ -40,6 +40,9 @@ struct ArrayPart {
   int64_t whole_columns() const;
 };
 
+/// What of a table is saved: all of it, or what has changed since the save before.
+enum class Extent { kAll, kChanges };
+
 /// The arrays that a checkpoint has of one table.
 class SavedArrays {
  public:
@@ -68,7 +71,7 @@ struct TableArray {
   bool any_rows = false;          // of no fixed size: Table::load() reads it
   std::string unless;             // likewise where the checkpoint has this array of the table
   /// Row i lies at order[i] in the memory of `value`, whose sizes are those of the array; absent:
-  /// at i. Host memory only.
+  /// at i.
   std::span<const int64_t> order = {};
 };
 

@@ -79,7 +79,7 @@ void run(const TablesConfig& config, Sharding sharding, int ranks, const Whole* 
     for (size_t t = 0; t < config.tables.size(); ++t) {
       const auto id = static_cast<TableId>(t);
       const std::string& name = config.tables[t].name;
-      for (const TableArray& array : tables.table(id).snapshot()) {
+      for (const TableArray& array : tables.table(id).snapshot(Extent::kAll)) {
         if (from == nullptr) break;
         visit(name, array, [&](const auto& key, float& value) { value = from->at(key); });
       }
@@ -96,7 +96,7 @@ void run(const TablesConfig& config, Sharding sharding, int ranks, const Whole* 
         }
       }
       const std::lock_guard lock(mutex);
-      for (const TableArray& array : tables.table(id).snapshot()) {
+      for (const TableArray& array : tables.table(id).snapshot(Extent::kAll)) {
         if (!array.saved_here) continue;
         visit(name, array, [&](const auto& key, float& value) {
           EXPECT_TRUE(to.emplace(key, value).second) << "saved twice: " << name;

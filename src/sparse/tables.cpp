@@ -279,6 +279,10 @@ void Tables::load(
     table->load(*saved(table->spec().config.name));
 }
 
+void Tables::mark_saved() {
+  for (const std::unique_ptr<Table>& table : tables_) table->mark_saved();
+}
+
 int64_t Tables::bytes() const {
   int64_t total = 0;
   for (const std::unique_ptr<Table>& table : tables_) total += table->bytes();

@@ -82,6 +82,9 @@ class Tables {
   /// See Table::load(); `saved` has the arrays of the table that it is asked for.
   void load(const std::function<std::unique_ptr<SavedArrays>(const std::string& table)>& saved);
 
+  /// See Table::mark_saved().
+  void mark_saved();
+
   /// Ids of this rank that had no row so far, per table.
   std::span<const int64_t> out_of_range_counts() const { return out_of_range_; }
   int64_t bytes() const;

@@ -104,7 +104,7 @@ TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
         }
         if (bed.exec.stream != nullptr) bed.exec.stream->synchronize();
         std::map<std::string, std::vector<double>> saved;
-        for (const TableArray& array : tables.table(TableId{0}).snapshot()) {
+        for (const TableArray& array : tables.table(TableId{0}).snapshot(Extent::kAll)) {
           std::vector<double>& to = saved[array.name];
           if (array.value.dtype == DType::kI64) {
             const std::span<const int64_t> from = array.value.span<int64_t>();

@@ -65,6 +65,17 @@ Buffer::Buffer(Device device, int64_t bytes, Purpose purpose, HostMemory host)
   detail::count_bytes(device, purpose, bytes);
 }
 
+Buffer spare_buffer(Device device, int64_t bytes, Purpose purpose) {
+  constexpr int64_t kLeft = int64_t{2} << 30;  // on a GPU, for what grows
+  if (device.is_cuda() && cuda_facts(device.index).free_bytes < bytes + kLeft) return {};
+  try {
+    return {device, bytes, purpose};
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kOutOfMemory) throw;
+    return {};
+  }
+}
+
 Buffer::~Buffer() { release(); }
 
 Buffer::Buffer(Buffer&& other) noexcept

@@ -15,6 +15,9 @@ void use_device(Device device);
 /// Bytes of the device's memory that are taken, by this process and by others; 0 for the CPU.
 int64_t device_bytes_in_use(Device device);
 
+/// Memory for something that can also be done without: nothing where too little would be left.
+Buffer spare_buffer(Device device, int64_t bytes, Purpose purpose);
+
 /// Bytes on GPUs that live buffers of this process hold for one purpose.
 int64_t device_bytes_held(Purpose purpose);
 

@@ -197,6 +197,25 @@ void require_whole(const std::string& path, const Checkpoint::Array& array) {
   fail(ErrorCode::kCorrupt, fmt::format("{}: {} `{}` {}", path, array.file, array.name, problem));
 }
 
+/// What an increment was made of lies beside it. It is known by its checksum: one of another run,
+/// or of the same step made anew, is not taken for it.
+std::unique_ptr<Checkpoint> open_before(const std::string& path, const IncrementOf& wanted,
+                                        Verify verify) {
+  const fs::path beside = fs::path(path).lexically_normal();
+  const fs::path folder = (beside.has_filename() ? beside : beside.parent_path()).parent_path();
+  const std::string name = checkpoint_path(folder.empty() ? "." : folder.string(), wanted.step);
+  auto before = std::make_unique<Checkpoint>(name, verify);
+  const CheckpointManifest& found = before->manifest();
+  const int64_t number = found.increment ? found.increment->number : 0;
+  if (found.checksum != wanted.checksum || number + 1 != wanted.number) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{} is not the one that it was made of (number {}, checksum {:016x}; that had "
+                     "number {}, checksum {:016x})",
+                     name, number, found.checksum, wanted.number - 1, wanted.checksum));
+  }
+  return before;
+}
+
 }  // namespace
 
 std::string checkpoint_path(const std::string& folder, int64_t step) {
@@ -252,6 +271,14 @@ Checkpoint::Checkpoint(std::string path, Verify verify)
     shards_.emplace_back(path_ + "/" + file.name);
   }
   index_arrays();
+  if (!manifest_.increment) return;
+  try {
+    before_ = open_before(path_, *manifest_.increment, verify);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::kUnsupported) throw;
+    fail(ErrorCode::kCorrupt, fmt::format("{}: increment {} of a chain that is not whole: {}",
+                                          path_, manifest_.increment->number, error.what()));
+  }
 }
 
 void Checkpoint::index_arrays() {

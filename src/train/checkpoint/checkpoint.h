@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,8 +37,9 @@ enum class Verify { kBytes, kSizes };
 std::vector<std::string> file_problems(const std::string& path, const CheckpointManifest& manifest,
                                        Verify verify = Verify::kBytes);
 
-/// A checkpoint that has been opened and verified (to the last byte, unless told otherwise). It may
-/// have been saved by any number of ranks, whatever they kept of each table.
+/// A checkpoint that has been opened and verified (to the last byte, unless told otherwise), and
+/// with an increment the ones before it, down to a full one. It may have been saved by any number
+/// of ranks, whatever they kept of each table.
 class Checkpoint {
  public:
   /// Error(kCorrupt) that names each damaged file and what is wrong with it.
@@ -47,6 +49,8 @@ class Checkpoint {
   const CheckpointManifest& manifest() const { return manifest_; }
   int64_t step() const { return manifest_.step; }
   const std::string& state_json() const { return manifest_.state_json; }
+  /// What this one is an increment of; null: it is full.
+  const Checkpoint* before() const { return before_.get(); }
 
   /// An array as it was saved; `parts` make up the whole, their bytes are mapped.
   struct Array {
@@ -72,6 +76,7 @@ class Checkpoint {
 
   std::string path_;
   CheckpointManifest manifest_;
+  std::unique_ptr<Checkpoint> before_;
   std::vector<base::SafetensorsFile> shards_;
   std::vector<Array> arrays_;
 };

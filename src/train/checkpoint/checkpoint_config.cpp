@@ -12,8 +12,10 @@ bool is_multiple(int64_t count, int64_t every) {
 }  // namespace
 
 void CheckpointConfig::validate() const {
+  constexpr int64_t kMostIncrements = 1000;
   constexpr double kLongest = 1e9, kMostGib = 1 << 20;
   base::require_at_least("checkpoint.keep_last", keep_last, 0);
+  base::require_between("checkpoint.full_every", full_every, 1, kMostIncrements);
   base::require_at_least("checkpoint.every_batches", every_batches, 0);
   base::require_at_least("checkpoint.every_steps", every_steps, 0);
   base::require_between("checkpoint.every_seconds", every_seconds, 0, kLongest);
@@ -22,6 +24,9 @@ void CheckpointConfig::validate() const {
 
 void describe(base::ConfigVisitor& v, CheckpointConfig& c) {
   v.field("keep_last", c.keep_last, "checkpoints that stay; 0: all");
+  v.field("full_every", c.full_every,
+          "one checkpoint in so many holds whole tables, those between only rows that changed; 1: "
+          "all do");
   v.field("every_batches", c.every_batches, "save every so many batches of a window; 0: off");
   v.field("every_steps", c.every_steps, "save when steps done is a multiple of this; 0: off");
   v.field("every_seconds", c.every_seconds, "save when the last one is this old; 0: off");

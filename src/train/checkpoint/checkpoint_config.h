@@ -10,6 +10,7 @@ namespace segue::train {
 /// When checkpoints are saved and how many stay. A cadence of 0 is off.
 struct CheckpointConfig {
   int64_t keep_last = 2;
+  int64_t full_every = 1;
   int64_t every_batches = 0;
   int64_t every_steps = 0;
   double every_seconds = 3600;

@@ -26,7 +26,7 @@ constexpr int64_t kMostRanks = 1 << 20;
 constexpr int64_t kMostManifestBytes = int64_t{256} << 20;
 constexpr const char* kFormat = "segue checkpoint";
 constexpr const char* kRecordFormat = "segue checkpoint of a rank";
-constexpr int64_t kAlone = 1, kSeveralRanks = 2;  // format versions
+constexpr int64_t kAlone = 1, kSeveralRanks = 2, kIncrement = 3;  // format versions
 // sparse::RowPartition: where a row of a part lies is computed, so the rule belongs to the format.
 constexpr const char* kDeal = "splitmix64";
 
@@ -180,21 +180,28 @@ auto unseal(const std::string& text, const std::string& path, Use use) {
 
 [[noreturn]] void fail_version(const Json& j, const std::string& path, const std::string& what) {
   fail(ErrorCode::kUnsupported,
-       fmt::format("{}: {}, written by segue {}; this program knows versions {} and {}", path, what,
-                   base::text_of(j, "segue"), kAlone, kSeveralRanks));
+       fmt::format("{}: {}, written by segue {}; this program knows versions {} to {}", path, what,
+                   base::text_of(j, "segue"), kAlone, kIncrement));
+}
+
+IncrementOf increment_from(const Json& j, int64_t step) {
+  if (step == 0) fail(ErrorCode::kCorrupt, "an increment of step 0");
+  return {base::whole_number(j, "step", 0, step - 1), from_hex(base::text_of(j, "checksum")),
+          base::whole_number(j, "number", 1, step)};
 }
 
 CheckpointManifest from_json(const Json& j, const std::string& path) {
   if (base::text_of(j, "format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a checkpoint");
   const int64_t version = base::whole_number(j, "version");
-  if (version != kAlone && version != kSeveralRanks) {
+  if (version < kAlone || version > kIncrement) {
     fail_version(j, path, fmt::format("format version {}", version));
   }
   CheckpointManifest m;
   m.step = base::whole_number(j, "step");
   m.segue_version = base::text_of(j, "segue");
   m.files = files_from(j);
-  if (version == kSeveralRanks) {
+  if (version == kIncrement) m.increment = increment_from(base::member_of(j, "increment"), m.step);
+  if (version == kSeveralRanks || j.contains("ranks")) {
     m.ranks = static_cast<int>(base::whole_number(j, "ranks", 1, kMostRanks));
     const std::string deal = base::text_of(j, "deal");
     if (deal != kDeal) fail_version(j, path, "rows partitioned by " + deal);
@@ -228,9 +235,14 @@ int64_t CheckpointManifest::bytes() const {
 std::string CheckpointManifest::text() const {
   Json j;
   j["format"] = kFormat;
-  j["version"] = ranks == 1 ? kAlone : kSeveralRanks;
+  j["version"] = increment ? kIncrement : (ranks == 1 ? kAlone : kSeveralRanks);
   j["step"] = step;
   j["segue"] = segue_version;
+  if (increment) {
+    j["increment"] = {{"step", increment->step},
+                      {"checksum", hex(increment->checksum)},
+                      {"number", increment->number}};
+  }
   j["files"] = to_json(files);
   if (ranks > 1) {
     j["ranks"] = ranks;
@@ -248,7 +260,9 @@ std::string CheckpointManifest::text() const {
 }
 
 CheckpointManifest CheckpointManifest::parse(const std::string& text, const std::string& path) {
-  return unseal(text, path, [&](const Json& j) { return from_json(j, path); });
+  CheckpointManifest m = unseal(text, path, [&](const Json& j) { return from_json(j, path); });
+  m.checksum = base::xxh64(text);
+  return m;
 }
 
 std::string RankRecord::text() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -20,14 +21,23 @@ struct SavedPart {
   ArrayPart part;
 };
 
+/// Of a checkpoint whose tables hold only what changed since another one, beside it.
+struct IncrementOf {
+  int64_t step = 0;       // of the one before
+  uint64_t checksum = 0;  // of its manifest
+  int64_t number = 1;     // counted from the full one, which is 0
+};
+
 /// manifest.json of a checkpoint: what else is in the folder, and the state that is no array.
 struct CheckpointManifest {
   int64_t step = 0;
-  int ranks = 1;  // that saved it; format version 1 when alone, 2 otherwise
+  int ranks = 1;  // that saved it; format version 1 when alone, 2 otherwise, 3 of increments
+  std::optional<IncrementOf> increment;  // absent: it is full
   std::string segue_version;
   std::string state_json;               // an object; compact once it was read back
   std::vector<base::FileRecord> files;  // name, bytes, xxh64 of the whole file
   std::vector<SavedPart> parts;         // of arrays that are spread over ranks
+  uint64_t checksum = 0;                // of all bytes of the manifest that was read
 
   int64_t bytes() const;  // of all files but the manifest
 

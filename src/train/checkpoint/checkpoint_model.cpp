@@ -1,6 +1,8 @@
 #include "train/checkpoint/checkpoint_model.h"
 
 #include <algorithm>
+#include <functional>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -11,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "train/checkpoint/checkpoint_replay.h"
 
 namespace segue::train {
 namespace {
@@ -35,16 +38,17 @@ std::string exported_name(const Checkpoint::Array& array, bool tables) {
   return {};
 }
 
+/// Bytes of so many rows from `first` on.
+using ReadRows = std::function<void(int64_t first, int64_t count, std::byte* to)>;
+
 /// Rows in order, whoever saved them.
-void write_whole(const Checkpoint::Array& array, base::AtomicFile& file) {
-  const WholeReader reader(array.parts, array.shape, array.element_bytes);
-  const int64_t row_bytes = reader.row_bytes(), count = reader.rows();
+void write_rows(int64_t count, int64_t row_bytes, const ReadRows& read, base::AtomicFile& file) {
   if (row_bytes == 0) return;
   const int64_t most = std::max<int64_t>(1, kExportChunk / row_bytes);
   std::vector<std::byte> rows(static_cast<size_t>(std::min(most, count) * row_bytes));
   for (int64_t first = 0; first < count; first += most) {
     const int64_t some = std::min(most, count - first);
-    reader.read(first, some, rows.data());
+    read(first, some, rows.data());
     file.write(rows.data(), static_cast<size_t>(some * row_bytes));
   }
 }
@@ -91,15 +95,22 @@ class TableArrays final : public sparse::SavedArrays {
 
 std::unique_ptr<sparse::SavedArrays> table_arrays(const Checkpoint& checkpoint,
                                                   const std::string& table) {
-  return std::make_unique<TableArrays>(checkpoint, table);
+  if (checkpoint.before() == nullptr) return std::make_unique<TableArrays>(checkpoint, table);
+  std::vector<std::unique_ptr<sparse::SavedArrays>> all;
+  for (const Checkpoint* at = &checkpoint; at != nullptr; at = at->before()) {
+    all.push_back(std::make_unique<TableArrays>(*at, table));
+  }
+  std::ranges::reverse(all);
+  return replay(std::move(all), fmt::format("{}: table `{}`", checkpoint.path(), table));
 }
 
 void load_tables(const Checkpoint& checkpoint, sparse::Tables& tables) {
   tables.load([&](const std::string& table) { return table_arrays(checkpoint, table); });
 }
 
-std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
-                                          sparse::Tables& tables) {
+namespace {
+
+std::vector<CheckpointArray> dense_arrays(const model::Parameters& parameters) {
   std::vector<CheckpointArray> arrays;
   const auto add = [&](std::string_view kind, std::string_view name, const Tensor& value) {
     arrays.push_back({std::string(kDense), fmt::format("{}{}", kind, name), value, {}, true, {}});
@@ -109,43 +120,107 @@ std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
     const std::string kind = fmt::format("{}/", parameters.state_names()[s]);
     for (const model::Parameter& p : parameters.all()) add(kind, p.name, p.states[s]);
   }
-  for (const sparse::TableConfig& table : tables.config().tables) {
-    for (sparse::TableArray& array : tables.table(tables.id(table.name)).snapshot()) {
-      arrays.push_back({.file = std::string(kTables),
-                        .name = fmt::format("{}/{}", array.name, table.name),
-                        .value = array.value,
-                        .part = std::move(array.part),
-                        .saved_here = array.saved_here,
-                        .hint = std::move(array.hint),
-                        .any_rows = array.any_rows,
-                        .unless = array.unless.empty()
-                                      ? std::string()
-                                      : fmt::format("{}/{}", array.unless, table.name),
-                        .order = array.order});
-    }
+  return arrays;
+}
+
+std::vector<CheckpointArray> arrays_of(const std::string& table,
+                                       std::vector<sparse::TableArray> saved) {
+  std::vector<CheckpointArray> arrays;
+  for (sparse::TableArray& array : saved) {
+    arrays.push_back(
+        {.file = std::string(kTables),
+         .name = fmt::format("{}/{}", array.name, table),
+         .value = array.value,
+         .part = std::move(array.part),
+         .saved_here = array.saved_here,
+         .hint = std::move(array.hint),
+         .any_rows = array.any_rows,
+         .unless = array.unless.empty() ? std::string() : fmt::format("{}/{}", array.unless, table),
+         .order = array.order});
   }
   return arrays;
 }
 
+}  // namespace
+
+std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
+                                          sparse::Tables& tables) {
+  std::vector<CheckpointArray> arrays = dense_arrays(parameters);
+  for (const sparse::TableConfig& table : tables.config().tables) {
+    std::ranges::move(
+        arrays_of(table.name, tables.table(tables.id(table.name)).snapshot(sparse::Extent::kAll)),
+        std::back_inserter(arrays));
+  }
+  return arrays;
+}
+
+CheckpointContents model_contents(const model::Parameters& parameters, sparse::Tables& tables,
+                                  sparse::Extent extent, const Stream& stream) {
+  CheckpointContents contents(dense_arrays(parameters));
+  for (const sparse::TableConfig& config : tables.config().tables) {
+    sparse::Table& table = tables.table(tables.id(config.name));
+    if (sparse::Table::Frozen frozen = table.freeze(extent, stream)) {
+      contents.later.emplace_back(
+          [name = config.name, frozen = std::move(frozen)] { return arrays_of(name, frozen()); });
+      continue;
+    }
+    std::ranges::move(arrays_of(config.name, table.snapshot(extent)),
+                      std::back_inserter(contents.arrays));
+  }
+  return contents;
+}
+
 Exported export_weights(const Checkpoint& checkpoint, const std::string& path, bool tables) {
+  struct Source {
+    int64_t rows = 0, row_bytes = 0;
+    ReadRows read;
+  };
   std::vector<base::SafetensorsItem> items;
-  std::vector<const Checkpoint::Array*> arrays;
-  Exported exported;
-  for (const Checkpoint::Array& array : checkpoint.arrays()) {
+  std::vector<Source> sources;
+  std::map<std::string, std::unique_ptr<sparse::SavedArrays>> of_tables;
+  // An increment has rows of all tables, but for some of those that it lacks the numbers are new.
+  const Checkpoint* full = &checkpoint;
+  while (full->before() != nullptr) full = full->before();
+  for (const Checkpoint::Array& array : full->arrays()) {
+    const std::string table = array.name.substr(array.name.find('/') + 1);
     if (tables && array.file == kTables && array.name.starts_with("key/")) {
       fail(ErrorCode::kUnsupported,
            fmt::format("{}: table `{}` is dynamic: its rows belong to ids, which this file has no "
-                       "place for; export without --tables",
-                       checkpoint.path(), array.name.substr(array.name.find('/') + 1)));
+                       "place for; export without --tables, or use `segue publish`",
+                       checkpoint.path(), table));
     }
     std::string name = exported_name(array, tables);
-    if (name.empty()) continue;
+    if (name.empty() || array.file != kTables) continue;
+    auto& saved = of_tables[table];
+    if (!saved) saved = table_arrays(checkpoint, table);
+    const std::string kind = array.name.substr(0, array.name.find('/'));
+    const std::vector<int64_t> shape = saved->shape(kind).value();
+    const DType dtype = kind == "row"          ? DType::kI64
+                        : array.dtype == "F64" ? DType::kF64
+                                               : DType::kF32;
+    const int64_t row_bytes = ArrayPart::whole(shape).width() * size_of(dtype);
+    items.push_back({std::move(name), array.dtype, shape, nullptr});
+    sources.push_back(
+        {shape.front(), row_bytes,
+         [from = saved.get(), kind, dtype](int64_t first, int64_t count, std::byte* to) {
+           from->read(kind, dtype, first, count, to);
+         }});
+  }
+  for (const Checkpoint::Array& array : checkpoint.arrays()) {
+    std::string name = exported_name(array, tables);
+    if (name.empty() || array.file == kTables) continue;
+    const auto reader =
+        std::make_shared<WholeReader>(array.parts, array.shape, array.element_bytes);
     items.push_back({std::move(name), array.dtype, array.shape, nullptr});
-    arrays.push_back(&array);
+    sources.push_back({reader->rows(), reader->row_bytes(),
+                       [reader](int64_t first, int64_t count, std::byte* to) {
+                         reader->read(first, count, to);
+                       }});
   }
   if (items.empty()) {
     fail(ErrorCode::kNotFound, checkpoint.path() + ": holds no parameters to export");
   }
+  Exported exported;
   exported.tensors = static_cast<int64_t>(items.size());
 
   const base::SafetensorsLayout layout =
@@ -156,8 +231,9 @@ Exported export_weights(const Checkpoint& checkpoint, const std::string& path, b
   file.write(layout.header);
   exported.bytes = static_cast<int64_t>(layout.header.size());
   for (const size_t i : layout.data_order) {
-    write_whole(*arrays[i], file);
-    exported.bytes += arrays[i]->bytes();
+    const Source& source = sources[i];
+    write_rows(source.rows, source.row_bytes, source.read, file);
+    exported.bytes += source.rows * source.row_bytes;
   }
   file.commit();
   return exported;

@@ -17,8 +17,12 @@ namespace segue::train {
 /// this rank has of them. Once they have been read into, load_tables() does the rest.
 std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
                                           sparse::Tables& tables);
+/// The same to be saved, as they are after what `stream` was given so far; of tables that much.
+CheckpointContents model_contents(const model::Parameters& parameters, sparse::Tables& tables,
+                                  sparse::Extent extent, const Stream& stream);
 
-/// What the checkpoint, which outlives it, has of one table.
+/// What the checkpoint, which outlives it, has of one table; of an increment, with what it is an
+/// increment of. Error(kCorrupt) where those do not belong together.
 std::unique_ptr<sparse::SavedArrays> table_arrays(const Checkpoint& checkpoint,
                                                   const std::string& table);
 /// Reads what the tables read themselves, and makes the arrays that were read before theirs.

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "ops/rows.h"
+#include "tensor/exec.h"
 
 namespace segue::train {
 namespace {
@@ -183,6 +186,50 @@ void ShardWriter::write(const void* data, Device device, int64_t bytes, const St
     file_.write(part, count);
   }
   bytes_ += bytes;
+}
+
+void gather_on_device(const Tensor& from, std::span<const int64_t> order, const Tensor& to,
+                      const Stream* stream, Buffer& index) {
+  const Tensor here = host_view(order);
+  if (index.bytes() < here.bytes()) index = Buffer(from.device, here.bytes(), Purpose::kScratch);
+  const Tensor there(index.data(), DType::kI64, from.device, {std::ssize(order)});
+  copy(there, here, stream);
+  Exec exec;
+  exec.device = from.device;
+  exec.stream = stream;
+  ops::gather_rows(exec, from, there, to);
+}
+
+void visit_rows(const Tensor& from, std::span<const int64_t> order, const Stream* stream,
+                const std::function<void(std::span<const std::byte>)>& use) {
+  const bool on_host = from.device.is_cpu();
+  const int64_t columns = from.size(1), row_bytes = columns * size_of(from.dtype);
+  if (row_bytes == 0 || order.empty()) return;
+  const int64_t most = (on_host ? kHostChunk : kDeviceChunk) / row_bytes;
+  const int64_t chunk = std::max<int64_t>(1, std::min(std::ssize(order), most));
+  const Buffer host(Device::cpu(), chunk * row_bytes, Purpose::kScratch);
+  const Buffer there(from.device, on_host ? 0 : chunk * row_bytes, Purpose::kScratch);
+  auto* const bytes = static_cast<std::byte*>(host.data());
+  Buffer index;
+  for (int64_t first = 0; first < std::ssize(order); first += chunk) {
+    const int64_t count = std::min(chunk, std::ssize(order) - first);
+    const auto some = order.subspan(static_cast<size_t>(first), static_cast<size_t>(count));
+    const Tensor rows(there.data(), from.dtype, from.device, {count, columns});
+    if (on_host) {
+      for (int64_t i = 0; i < count; ++i) {
+        const int64_t row = some[static_cast<size_t>(i)];
+        std::memcpy(bytes + i * row_bytes,
+                    static_cast<const std::byte*>(from.data) + row * row_bytes,
+                    static_cast<size_t>(row_bytes));
+      }
+    } else {
+      gather_on_device(from, some, rows, stream, index);
+      copy_bytes(bytes, Device::cpu(), rows.data, from.device,
+                 static_cast<size_t>(count * row_bytes), stream);
+      if (stream != nullptr) stream->synchronize();
+    }
+    use({bytes, static_cast<size_t>(count * row_bytes)});
+  }
 }
 
 base::FileRecord ShardWriter::finish() {

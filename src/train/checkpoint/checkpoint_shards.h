@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/file_io.h"
@@ -32,10 +34,21 @@ struct CheckpointArray {
   std::string hint;        // what may be behind it when a checkpoint has another shape
   bool any_rows = false;   // of no fixed size: Checkpoint::read() leaves it alone
   std::string unless;      // likewise where the checkpoint has the array of this name
-  /// Row i lies at order[i] in the (host) memory of `value`; absent: at i.
+  /// Row i lies at order[i] in the memory of `value`; absent: at i.
   std::span<const int64_t> order = {};
 
   ArrayPart layout() const;  // the part, or all of it
+};
+
+/// What is saved: arrays, which are copied, and others that are made later, on the writer's thread,
+/// by somebody who has a copy of what they are made of.
+struct CheckpointContents {
+  CheckpointContents() = default;
+  CheckpointContents(std::vector<CheckpointArray> all) : arrays(std::move(all)) {}
+
+  std::vector<CheckpointArray> arrays;
+  using Later = std::function<std::vector<CheckpointArray>()>;
+  std::vector<Later> later;
 };
 
 /// The word of the safetensors format.
@@ -92,5 +105,13 @@ class ShardWriter {
   int64_t bytes_ = 0;
   Buffer bounce_;  // host memory for data of a GPU
 };
+
+/// to[i] = from[order[i]] on a GPU: `from` [any, columns], `to` [n, columns]. `index` is its memory
+/// for the order, until `stream` has done it.
+void gather_on_device(const Tensor& from, std::span<const int64_t> order, const Tensor& to,
+                      const Stream* stream, Buffer& index);
+/// Rows of `from` [any, columns] on any device in this order, some at a time, in host memory.
+void visit_rows(const Tensor& from, std::span<const int64_t> order, const Stream* stream,
+                const std::function<void(std::span<const std::byte>)>& use);
 
 }  // namespace segue::train

@@ -11,6 +11,8 @@
 #include <iterator>
 #include <limits>
 #include <optional>
+#include <ranges>
+#include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -19,10 +21,12 @@
 #include <fmt/format.h>
 
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/parallel.h"
 #include "base/stage.h"
 #include "base/time.h"
 #include "base/version_generated.h"
+#include "tensor/device_memory.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_records.h"
 
@@ -32,7 +36,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kCopyGrain = 16 << 20;
-constexpr int64_t kGatherBytes = 1 << 20;
 constexpr int64_t kAlignment = 64;
 constexpr double kGib = 1 << 30;
 
@@ -69,6 +72,15 @@ int64_t row_bytes_of(const CheckpointArray& array) {
   return array.order.empty() ? 0 : array.value.bytes() / std::ssize(array.order);
 }
 
+/// All memory that the rows of an array lie in.
+Tensor all_rows(const CheckpointArray& array) {
+  const Tensor& value = array.value;
+  return {value.data,
+          value.dtype,
+          value.device,
+          {1 + *std::ranges::max_element(array.order), value.size(1)}};
+}
+
 /// Bytes [first, last) of an array whose rows lie in another order.
 void gather_bytes(const std::byte* data, std::span<const int64_t> order, int64_t row_bytes,
                   int64_t first, int64_t last, std::byte* to) {
@@ -80,6 +92,17 @@ void gather_bytes(const std::byte* data, std::span<const int64_t> order, int64_t
     to += bytes;
     first += bytes;
   }
+}
+
+/// Of an increment: the step that it needs. A damaged one needs nothing any more.
+std::optional<int64_t> step_before(const std::string& path) {
+  try {
+    const CheckpointManifest manifest = CheckpointManifest::read(path);
+    if (manifest.increment) return manifest.increment->step;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  return std::nullopt;
 }
 
 /// Swaps two folders in one step; false where the file system cannot.
@@ -108,9 +131,9 @@ CheckpointWriter::~CheckpointWriter() {
   worker_.wait();
 }
 
-void CheckpointWriter::save(int64_t step, std::span<const CheckpointArray> arrays,
+void CheckpointWriter::save(int64_t step, CheckpointContents contents,
                             const std::string& state_json, const Stream* stream,
-                            const Status& ready) {
+                            const Status& ready, bool increment) {
   const base::Stopwatch stalled;
   worker_.wait();
   job_.step = step;
@@ -118,28 +141,14 @@ void CheckpointWriter::save(int64_t step, std::span<const CheckpointArray> array
   job_.state_json = state_json;
   job_.stream = stream;
   job_.ready = ready;
-  job_.parts.clear();
-  job_.sources.clear();
-  std::vector<CheckpointArray> mine;
-  int64_t bytes = 0;
-  for (const CheckpointArray& array : arrays) {
-    SEGUE_ASSERT(!array.part || !alone(), "one rank alone has whole arrays");
-    if (array.part ? !array.saved_here : ranks_.rank != 0) continue;
-    if (array.part) job_.parts.push_back({ranks_.rank, array.file, array.name, *array.part});
-    bytes += aligned(array.value.bytes());
-    mine.push_back(array);
+  job_.increment = increment;
+  job_.later = std::move(contents.later);
+  job_.arrays = std::move(contents.arrays);
+  std::erase_if(job_.arrays, [this](const CheckpointArray& array) { return !is_mine(array); });
+  for (const CheckpointArray& array : job_.arrays) {
+    if (array.value.device.is_cuda()) job_.device = array.value.device;
   }
-  job_.shards =
-      plan_shards(mine, shard_bytes_, alone() ? std::nullopt : std::optional(ranks_.rank));
-  const bool wide = bytes > copy_bytes_;
-  if (wide) {
-    for (const CheckpointArray& array : mine) {
-      job_.sources.push_back({static_cast<const std::byte*>(array.value.data), array.value.device,
-                              array.order, row_bytes_of(array)});
-    }
-  } else {
-    copy_arrays(mine, bytes, stream);
-  }
+  const bool wide = !copy_arrays(stream);
   busy_ = true;
   if (wide && alone()) {
     finish(write_part(wide));
@@ -152,46 +161,104 @@ void CheckpointWriter::save(int64_t step, std::span<const CheckpointArray> array
   stalled_seconds_ += stalled.seconds();
 }
 
-void CheckpointWriter::copy_arrays(std::span<const CheckpointArray> arrays, int64_t bytes,
-                                   const Stream* stream) {
-  const base::Stage stage("checkpoint copy");
-  if (bytes > staging_bytes_) {
-    staging_.reset();
-    staging_bytes_ = 0;
-    try {
-      staging_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
-    } catch (const std::bad_alloc&) {
-      fail(ErrorCode::kOutOfMemory,
-           fmt::format("no memory for the copy of a checkpoint, {} bytes; lower "
-                       "checkpoint.copy_gib, and training waits while checkpoints are written",
-                       bytes));
-    }
-    staging_bytes_ = bytes;
+bool CheckpointWriter::is_mine(const CheckpointArray& array) const {
+  SEGUE_ASSERT(!array.part || !alone(), "one rank alone has whole arrays");
+  return array.part ? array.saved_here : ranks_.rank == 0;
+}
+
+void CheckpointWriter::take_staging(int64_t bytes) {
+  if (bytes <= staging_bytes_) return;
+  staging_.reset();
+  staging_bytes_ = 0;
+  try {
+    staging_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+  } catch (const std::bad_alloc&) {
+    fail(ErrorCode::kOutOfMemory,
+         fmt::format("no memory for the copy of a checkpoint, {} bytes; lower "
+                     "checkpoint.copy_gib, and training waits while checkpoints are written",
+                     bytes));
   }
-  std::vector<int64_t> begins;
-  int64_t end = 0;
-  bool on_gpu = false;
-  for (const CheckpointArray& array : arrays) {
-    std::byte* const to = staging_.get() + end;
-    begins.push_back(end);
-    job_.sources.push_back({to, Device::cpu()});
-    if (array.value.device.is_cuda()) {
-      on_gpu = true;
-      copy_bytes(to, Device::cpu(), array.value.data, array.value.device,
-                 static_cast<size_t>(array.value.bytes()), stream);
+  staging_bytes_ = bytes;
+}
+
+/// Copies of what lies on a GPU, beside it: the stream is busy with that for milliseconds, however
+/// long they are written. False: there is no memory for them.
+bool CheckpointWriter::copy_on_device(const Stream* stream) {
+  int64_t bytes = 0;
+  Device device;
+  for (const CheckpointArray& array : job_.arrays) {
+    if (array.value.device.is_cpu()) continue;
+    device = array.value.device;
+    bytes += aligned(array.value.bytes());
+  }
+  if (bytes == 0 || stream == nullptr) return false;
+  device_staging_ = spare_buffer(device, bytes, Purpose::kScratch);
+  if (device_staging_.bytes() < bytes) return false;
+  auto* to = static_cast<std::byte*>(device_staging_.data());
+  for (CheckpointArray& array : job_.arrays) {
+    const Tensor from = array.value;
+    if (from.device.is_cpu()) continue;
+    Tensor copied = from;
+    copied.data = to;
+    if (array.order.empty()) {
+      copy_bytes(to, device, from.data, device, static_cast<size_t>(from.bytes()), stream);
+    } else {
+      Buffer index;
+      gather_on_device(all_rows(array), array.order, copied, stream, index);
+      stream->synchronize();
     }
-    end += aligned(array.value.bytes());
+    array.value = copied;
+    array.order = {};
+    to += aligned(from.bytes());
+  }
+  copied_.record(*stream);
+  return true;
+}
+
+/// False: there is too much of it, nothing was copied.
+bool CheckpointWriter::copy_arrays(const Stream* stream) {
+  const base::Stage stage("checkpoint copy");
+  int64_t bytes = 0, on_device = 0;
+  for (const CheckpointArray& array : job_.arrays) {
+    (array.value.device.is_cpu() ? bytes : on_device) += aligned(array.value.bytes());
+  }
+  if (bytes > copy_bytes_) return false;
+  const bool stays = copy_on_device(stream);
+  if (!stays) bytes += on_device;
+  if (bytes > copy_bytes_) return false;
+  take_staging(bytes);
+  std::vector<int64_t> begins;
+  std::vector<CheckpointArray> arrays;  // those of the host
+  int64_t end = 0;
+  for (CheckpointArray& array : job_.arrays) {
+    const CheckpointArray from = array;
+    if (stays && from.value.device.is_cuda()) continue;
+    std::byte* to = staging_.get() + end;
+    array.value.data = to;
+    array.value.device = Device::cpu();
+    array.order = {};
+    if (from.value.device.is_cpu()) {
+      begins.push_back(end);
+      arrays.push_back(from);
+    } else if (from.order.empty()) {
+      copy_bytes(to, Device::cpu(), from.value.data, from.value.device,
+                 static_cast<size_t>(from.value.bytes()), stream);
+    } else {
+      visit_rows(all_rows(from), from.order, stream,
+                 [&](std::span<const std::byte> rows) { to = std::ranges::copy(rows, to).out; });
+    }
+    end += aligned(from.value.bytes());
   }
   // By bytes, not by arrays: a few large tables and hundreds of small vectors share the threads
   // evenly.
-  base::parallel_for(end, kCopyGrain, [&](int64_t from, int64_t to) {
-    auto i = static_cast<size_t>(std::prev(std::upper_bound(begins.begin(), begins.end(), from)) -
-                                 begins.begin());
+  base::parallel_for(arrays.empty() ? 0 : end, kCopyGrain, [&](int64_t from, int64_t to) {
+    const auto after = std::upper_bound(begins.begin(), begins.end(), from);
+    auto i = static_cast<size_t>(std::max<int64_t>(0, after - begins.begin() - 1));
     for (; i < arrays.size() && begins[i] < to; ++i) {
       const Tensor& value = arrays[i].value;
       const int64_t first = std::max(from, begins[i]);
       const int64_t last = std::min(to, begins[i] + value.bytes());
-      if (value.device.is_cuda() || first >= last) continue;
+      if (first >= last) continue;
       const auto* const data = static_cast<const std::byte*>(value.data);
       if (!arrays[i].order.empty()) {
         gather_bytes(data, arrays[i].order, row_bytes_of(arrays[i]), first - begins[i],
@@ -202,7 +269,16 @@ void CheckpointWriter::copy_arrays(std::span<const CheckpointArray> arrays, int6
                   static_cast<size_t>(last - first));
     }
   });
-  if (on_gpu && stream != nullptr) stream->synchronize();
+  if (on_device > 0 && !stays && stream != nullptr) stream->synchronize();
+  return true;
+}
+
+/// For what is not live any more: training has its own.
+const Stream* CheckpointWriter::stream_for(Device device) {
+  if (device.is_cpu()) return nullptr;
+  if (!own_stream_) own_stream_ = std::make_unique<Stream>(device);
+  copied_.hold(*own_stream_);
+  return own_stream_.get();
 }
 
 std::string CheckpointWriter::temporary() const {
@@ -226,7 +302,7 @@ void CheckpointWriter::require_room() const {
     add(bytes);
   }
   add(static_cast<int64_t>(job_.state_json.size() + kManifestBytes +
-                           kEntryBytes * (job_.shards.size() + job_.parts.size())));
+                           kEntryBytes * (job_.shards.size() + job_.arrays.size())));
   needed += std::min(kMostLeft, disk->total / kLeastShare);
   if (needed <= disk->available) return;
   fail(ErrorCode::kIo, fmt::format("{}: No space left on device: it needs {} bytes, {} are free",
@@ -234,18 +310,31 @@ void CheckpointWriter::require_room() const {
 }
 
 /// This rank's files; what goes wrong is in the record.
-RankRecord CheckpointWriter::write_part(bool wide) const {
+RankRecord CheckpointWriter::write_part(bool wide) {
   if (!wide) base::name_thread("checkpoint");
   const base::Stage stage("checkpoint write");
   RankRecord record;
   record.step = job_.step;
   record.rank = ranks_.rank;
-  record.parts = job_.parts;
-  record.files.resize(job_.shards.size());
   const std::string folder = temporary();
-  const auto count = static_cast<int64_t>(job_.shards.size());
   try {
     job_.ready.throw_if_failed();
+    if (!wide) {
+      use_device(job_.device);
+      job_.stream = nullptr;
+    }
+    for (const CheckpointContents::Later& make : job_.later) {
+      std::vector<CheckpointArray> made = make();
+      std::erase_if(made, [this](const CheckpointArray& array) { return !is_mine(array); });
+      std::ranges::move(made, std::back_inserter(job_.arrays));
+    }
+    for (const CheckpointArray& array : job_.arrays) {
+      if (array.part) record.parts.push_back({ranks_.rank, array.file, array.name, *array.part});
+    }
+    job_.shards =
+        plan_shards(job_.arrays, shard_bytes_, alone() ? std::nullopt : std::optional(ranks_.rank));
+    const auto count = static_cast<int64_t>(job_.shards.size());
+    record.files.resize(job_.shards.size());
     require_room();
     base::make_folders(folder);
     // In the background one thread is enough: the cores belong to training.
@@ -280,6 +369,9 @@ void CheckpointWriter::finish(RankRecord mine) {
   } catch (const std::exception& error) {
     status = Status(ErrorCode::kIo, error.what());
   }
+  job_.arrays.clear();
+  job_.later.clear();
+  device_staging_ = Buffer();
   if (!status.ok()) {
     std::error_code ignored;  // the next writer tries again
     if (ranks_.rank == 0) fs::remove_all(temporary(), ignored);
@@ -310,7 +402,7 @@ void CheckpointWriter::leave_part(RankRecord mine) const {
 
 /// Of rank 0: one checkpoint from the parts of all ranks. When one has failed the others are waited
 /// for as well, so that nobody writes into a folder that is being removed.
-void CheckpointWriter::complete(RankRecord mine) const {
+void CheckpointWriter::complete(RankRecord mine) {
   std::vector<RankRecord> records =
       collect_records(temporary(), job_.step, ranks_.size, ranks_.timeout_seconds, hurry_);
   mine.status.throw_if_failed();
@@ -330,24 +422,26 @@ void CheckpointWriter::complete(RankRecord mine) const {
   write_manifest(std::move(manifest));
 }
 
-base::FileRecord CheckpointWriter::write_shard(const std::string& folder,
-                                               const Shard& shard) const {
+base::FileRecord CheckpointWriter::write_shard(const std::string& folder, const Shard& shard) {
   const std::string path = folder + "/" + shard.file_name;
   const base::SafetensorsLayout layout = base::safetensors_layout(path, shard.items);
   ShardWriter writer(path, layout.header);
   for (const size_t i : layout.data_order) {
     const Shard::Piece& piece = shard.pieces[i];
-    const Source& source = job_.sources[piece.array];
-    if (source.row_bytes == 0) {
-      writer.write(source.data + piece.offset, source.device, piece.bytes, job_.stream);
-      continue;
-    }
-    std::vector<std::byte> some(static_cast<size_t>(std::min(piece.bytes, kGatherBytes)));
-    for (int64_t done = 0; done < piece.bytes; done += kGatherBytes) {
-      const int64_t bytes = std::min(kGatherBytes, piece.bytes - done);
-      gather_bytes(source.data, source.order, source.row_bytes, piece.offset + done,
-                   piece.offset + done + bytes, some.data());
-      writer.write(some.data(), Device::cpu(), bytes, nullptr);
+    const CheckpointArray& array = job_.arrays[piece.array];
+    const Tensor& value = array.value;
+    const Stream* const stream = job_.stream != nullptr ? job_.stream : stream_for(value.device);
+    if (array.order.empty()) {
+      writer.write(static_cast<const std::byte*>(value.data) + piece.offset, value.device,
+                   piece.bytes, stream);
+    } else if (piece.bytes > 0) {  // whole rows
+      const auto row_bytes = row_bytes_of(array);
+      visit_rows(all_rows(array),
+                 array.order.subspan(static_cast<size_t>(piece.offset / row_bytes),
+                                     static_cast<size_t>(piece.bytes / row_bytes)),
+                 stream, [&](std::span<const std::byte> rows) {
+                   writer.write(rows.data(), Device::cpu(), std::ssize(rows), nullptr);
+                 });
     }
   }
   base::FileRecord record = writer.finish();
@@ -355,7 +449,12 @@ base::FileRecord CheckpointWriter::write_shard(const std::string& folder,
   return record;
 }
 
-void CheckpointWriter::write_manifest(CheckpointManifest manifest) const {
+void CheckpointWriter::write_manifest(CheckpointManifest manifest) {
+  if (job_.increment) {
+    SEGUE_ASSERT(before_ && before_->step < job_.step, "an increment of nothing");
+    manifest.increment = before_;
+  }
+  before_.reset();
   manifest.step = job_.step;
   manifest.ranks = ranks_.size;
   manifest.segue_version = SEGUE_VERSION;
@@ -367,6 +466,7 @@ void CheckpointWriter::write_manifest(CheckpointManifest manifest) const {
   base::sync_folder(temporary());
   put_in_place();
   base::sync_folder(folder_);
+  before_ = {job_.step, base::xxh64(text), manifest.increment ? manifest.increment->number + 1 : 1};
 }
 
 void CheckpointWriter::put_in_place() const {
@@ -391,8 +491,16 @@ void CheckpointWriter::prune() const {
                                   [this](const auto& e) { return e.step > job_.step; });
   const int64_t up_to_now = later - entries.begin();
   const int64_t too_many = keep_last_ > 0 ? std::max<int64_t>(0, up_to_now - keep_last_) : 0;
-  for (int64_t i = 0; i < static_cast<int64_t>(entries.size()); ++i) {
-    if (i < too_many || i >= up_to_now) move_aside(entries[static_cast<size_t>(i)].step);
+  std::set<int64_t> needed;  // by those that stay
+  for (int64_t i = up_to_now - 1; i >= 0; --i) {
+    const CheckpointEntry& entry = entries[static_cast<size_t>(i)];
+    if (i < too_many && !needed.contains(entry.step)) continue;
+    needed.insert(entry.step);
+    if (const std::optional<int64_t> before = step_before(entry.path)) needed.insert(*before);
+  }
+  // The newest first: what is half done leaves no increment without what it needs.
+  for (const CheckpointEntry& entry : std::views::reverse(entries)) {
+    if (!needed.contains(entry.step)) move_aside(entry.step);
   }
   clear_temporaries(job_.number);
 }
@@ -413,6 +521,11 @@ Status CheckpointWriter::wait() {
   worker_.wait();
   const std::lock_guard lock(mutex_);
   return last_;
+}
+
+bool CheckpointWriter::succeeded() const {
+  const std::lock_guard lock(mutex_);
+  return last_.ok() && job_.number > 0;
 }
 
 Status CheckpointWriter::take_failure() {

@@ -224,7 +224,7 @@ class Loop {
       report_save_failure(writer_->take_failure());
       if (trained && trainer_->agreed().save) {
         wait_for_verification();
-        save();
+        save(trainer_->agreed().full);
       }
     }
     if (nothing_left() && !state_.eval_pending) {
@@ -284,7 +284,10 @@ class Loop {
   Ranks::StopSave wish() {
     constexpr double kPatience = 60;  // seconds
     const bool verified = source_->verified(0) || since_due_.seconds() > kPatience;
-    return {.stop = StopSignals::requested(), .save = save_wanted_ && verified && !writer_->busy()};
+    const bool free = !writer_->busy();
+    return {.stop = StopSignals::requested(),
+            .save = save_wanted_ && verified && free,
+            .full = free && !writer_->succeeded()};
   }
 
   void write_train_line() {
@@ -365,12 +368,21 @@ class Loop {
     }
   }
 
-  void save() {
+  /// An increment where the config asks for them and there is something to add to. The first save
+  /// of a process and its last one are full.
+  void save(bool full) {
+    full = full || ++since_full_ >= config_.checkpoint.full_every;
+    if (full) since_full_ = 0;
     update_wall_time();
     const Status logs = settle_logs();
     if (folder_) state_.metrics_bytes = folder_->metrics_bytes();
     state_.window_labels = trainer_->window().labels_seen();
-    writer_->save(state_.step, arrays(), to_json(state_), trainer_->stream(), logs);
+    CheckpointContents contents =
+        trainer_->contents(full ? sparse::Extent::kAll : sparse::Extent::kChanges);
+    std::ranges::move(eval_lifetime_.arrays("eval_lifetime"), std::back_inserter(contents.arrays));
+    if (config_.checkpoint.full_every > 1) trainer_->tables().mark_saved();
+    writer_->save(state_.step, std::move(contents), to_json(state_), trainer_->stream(), logs,
+                  !full);
     save_wanted_ = false;
     since_save_.restart();
   }
@@ -389,7 +401,7 @@ class Loop {
     wait_for_verification();
     static_cast<void>(writer_->wait());
     report_save_failure(writer_->take_failure());  // of the one before
-    save();
+    save(/*full=*/true);
     const Status status = writer_->wait();
     if (!status.ok()) fail(ErrorCode::kIo, "the last checkpoint: " + status.message());
   }
@@ -467,7 +479,8 @@ class Loop {
   base::Stopwatch wall_, since_save_, since_due_;
   double wall_before_ = 0;
   bool save_wanted_ = false;
-  StepStats stats_;  // of the newest step
+  int64_t since_full_ = 0;  // saves
+  StepStats stats_;         // of the newest step
   TrainSummary summary_;
 };
 

@@ -18,7 +18,7 @@ namespace {
 using StopSave = Ranks::StopSave;
 
 int64_t to_word(const StopSave& s) {
-  return (s.stop ? 1 : 0) | (s.save ? 2 : 0) | (s.verified ? 4 : 0);
+  return (s.stop ? 1 : 0) | (s.save ? 2 : 0) | (s.verified ? 4 : 0) | (s.full ? 8 : 0);
 }
 
 /// Words of all ranks.
@@ -26,6 +26,7 @@ StopSave agreed(std::span<const int64_t> words) {
   StopSave all{.save = (words[0] & 2) != 0, .verified = true};
   for (const int64_t word : words) {
     all.stop |= (word & 1) != 0;
+    all.full |= (word & 8) != 0;
     all.verified &= (word & 4) != 0;
   }
   return all;

@@ -46,6 +46,7 @@ class Ranks {
   struct StopSave {
     bool stop = false;      // any
     bool save = false;      // the first
+    bool full = false;      // any: the next save must be
     bool verified = false;  // all: the data is as it was written
   };
   StopSave agree(const StopSave& mine) const;

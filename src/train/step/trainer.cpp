@@ -269,11 +269,21 @@ model::Pass Trainer::predict(model::PreparedBatch& prepared) {
 
 std::vector<CheckpointArray> Trainer::arrays() {
   std::vector<CheckpointArray> all = model_arrays(model_->parameters(), tables_);
+  add_metrics(all);
+  return all;
+}
+
+CheckpointContents Trainer::contents(sparse::Extent extent) {
+  CheckpointContents all = model_contents(model_->parameters(), tables_, extent, stream_);
+  add_metrics(all.arrays);
+  return all;
+}
+
+void Trainer::add_metrics(std::vector<CheckpointArray>& arrays) {
   for (std::vector<CheckpointArray> part :
        {lifetime_.arrays("train_lifetime"), window_.arrays("train_window")}) {
-    std::ranges::move(part, std::back_inserter(all));
+    std::ranges::move(part, std::back_inserter(arrays));
   }
-  return all;
 }
 
 void Trainer::restore(const Checkpoint& checkpoint, int64_t steps_done,

@@ -78,11 +78,13 @@ class Trainer {
   const WindowMetrics& window() const { return window_; }
 
   /// Everything that further steps depend on, beside steps_done() and the labels that window() has
-  /// seen: to be saved, or to be read into before restore().
+  /// seen: to be read into before restore(); or to be saved, of tables as much as asked for.
   std::vector<CheckpointArray> arrays();
+  CheckpointContents contents(sparse::Extent extent);
   void restore(const Checkpoint& checkpoint, int64_t steps_done, int64_t window_labels_seen);
 
  private:
+  void add_metrics(std::vector<CheckpointArray>& arrays);
   Trainer(const RunConfig& config, Device device, std::unique_ptr<Ranks> alone);
   Exec exec(int64_t step);
   model::PassOptions pass_options(const model::PreparedBatch& prepared, bool training);
