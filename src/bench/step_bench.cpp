@@ -92,11 +92,13 @@ std::vector<Batch> make_batches(const train::RunConfig& config, const Repeats& r
   return batches;
 }
 
-/// Host work of the next batch goes on while one is trained, as in a run on a GPU.
+/// Host work of the next batch goes on while one is trained, as in a run on a GPU whose pipeline is
+/// not off.
 Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
   train::Trainer trainer(config, train::choose_device(config.train.device));
   const std::vector<Batch> batches = make_batches(config, repeats);
-  const bool ahead = trainer.device().is_cuda();
+  const bool ahead =
+      trainer.device().is_cuda() && config.parallel.pipeline != train::Pipeline::kOff;
   const std::unique_ptr<model::PreparedBatch> prepared[] = {trainer.model().new_batch(),
                                                             trainer.model().new_batch()};
   const auto prepare = [&](int64_t i) {

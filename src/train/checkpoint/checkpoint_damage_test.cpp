@@ -180,7 +180,7 @@ TEST(CheckpointDamageTest, ALaterFormatIsNotPassedOver) {
   const std::string path = folder + "/step-2/manifest.json";
   std::string text = base::read_file(path);
   const size_t at = text.find("\"version\": 1");
-  text[at + 11] = '3';
+  text[at + 11] = '9';
   const size_t end = text.find(",\n  \"checksum\"");
   text = fmt::format("{},\n  \"checksum\": \"{:016x}\"\n}}\n", text.substr(0, end),
                      base::xxh64(text.substr(0, end)));

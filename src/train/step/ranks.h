@@ -46,8 +46,8 @@ class Ranks {
   struct StopSave {
     bool stop = false;      // any
     bool save = false;      // the first
-    bool full = false;      // any: the next save must be
     bool verified = false;  // all: the data is as it was written
+    bool full = false;      // any: the next save must be
   };
   StopSave agree(const StopSave& mine) const;
   /// Makes the pass of one rank that of all ranks: samples, tokens, predictions and labels, in the

@@ -59,16 +59,17 @@ TEST(RanksTest, PassesBecomeThatOfTheGlobalBatch) {
 TEST(RanksTest, AnyRankStopsAllAndTheFirstAloneSaves) {
   comm::run_as_threads(2, kTimeout, [&](comm::World& world) {
     const Ranks ranks(world, tiny_config(), Device::cpu());
-    for (int wishes = 0; wishes < 64; ++wishes) {
+    for (int wishes = 0; wishes < 256; ++wishes) {
       const auto wants = [&](int bit, int rank) { return ((wishes >> (2 * bit + rank)) & 1) != 0; };
       const int r = world.rank();
-      const Ranks::StopSave mine{wants(0, r), wants(1, r), wants(2, r)};
+      const Ranks::StopSave mine{wants(0, r), wants(1, r), wants(2, r), wants(3, r)};
       Gathering g = gathering_of(r);
       for (const Ranks::StopSave& all :
            {ranks.agree(mine), ranks.gather(*g.prepared, mine, g.pass)}) {
         EXPECT_EQ(all.stop, wants(0, 0) || wants(0, 1));
         EXPECT_EQ(all.save, wants(1, 0));
         EXPECT_EQ(all.verified, wants(2, 0) && wants(2, 1));
+        EXPECT_EQ(all.full, wants(3, 0) || wants(3, 1));
       }
     }
   });
