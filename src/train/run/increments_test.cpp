@@ -16,6 +16,9 @@
 #include "train/checkpoint/checkpoint_test_util.h"
 #include "train/run/loop.h"
 #include "train/run/loop_test_util.h"
+#include "train/step/ranks.h"
+#include "train/step/source.h"
+#include "train/step/trainer.h"
 #include "train/test_util.h"
 
 namespace segue::train {
@@ -95,11 +98,31 @@ class IncrementsTest : public LoopTest {
     c.checkpoint.copy_gib = 0;  // written at once, so that none comes late
     return c;
   }
-  static void train_on(int ranks, const RunConfig& config, const std::string& folder) {
+  /// Trains and saves every few steps; what is saved is written while training goes on.
+  static void train_on(int ranks, const RunConfig& config, const std::string& run) {
     comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
-      LoopOptions options;
-      options.own_process = false;
-      train_loop(config, folder, options, world);
+      const Device device = choose_device(config.train.device);
+      Ranks all(world, config, device);
+      Trainer trainer(config, device, all);
+      const std::unique_ptr<Source> source = make_source(config, world.rank(), ranks);
+      const std::unique_ptr<model::PreparedBatch> prepared = trainer.model().new_batch();
+      CheckpointWriter writer(run + "/checkpoints", config.checkpoint, kShardBytes,
+                              {world.rank(), ranks, kTimeout});
+      if (!all.alone()) all.results->barrier().throw_if_failed();
+      source->start(source->first());
+      Batch batch;
+      for (int64_t step = 1; step <= kSteps; ++step) {
+        ASSERT_TRUE(source->next(batch));
+        trainer.prepare(batch, *prepared);
+        trainer.step(*prepared);
+        if (step % kEvery != 0) continue;
+        const bool full = (step / kEvery - 1) % config.checkpoint.full_every == 0;
+        CheckpointContents contents =
+            trainer.contents(full ? sparse::Extent::kAll : sparse::Extent::kChanges);
+        trainer.tables().mark_saved();
+        writer.save(step, std::move(contents), "{}", trainer.stream(), {}, !full);
+      }
+      writer.wait().throw_if_failed();
     });
   }
   static std::string at(const std::string& run, int64_t step) {
@@ -153,18 +176,18 @@ TEST_F(IncrementsTest, AChainIsWhatFullCheckpointsAre) {
 
 TEST_F(IncrementsTest, AChainIsWhatFullCheckpointsAreOnSeveralRanks) {
   for (const auto sharding : {sparse::Sharding::kRow, sparse::Sharding::kColumn}) {
-    RunConfig full = config(1), chain = config(100);
-    for (RunConfig* c : {&full, &chain}) {
-      // Ranks are waited for in the background: saves come late, and some steps are in both runs.
-      c->train.steps = 40;
-      c->checkpoint.every_steps = 1;
-      c->sparse.tables[0].sharding = sparse::Sharding::kReplicated;
-      c->sparse.tables[1].sharding = sharding;
+    for (const int ranks : {1, 3}) {
+      RunConfig full = config(1), chain = config(100);
+      for (RunConfig* c : {&full, &chain}) {
+        c->sparse.tables[0].sharding = sparse::Sharding::kReplicated;
+        c->sparse.tables[1].sharding = sharding;
+        c->checkpoint.copy_gib = 1;
+      }
+      const std::string name = std::to_string(static_cast<int>(sharding)) + std::to_string(ranks);
+      train_on(ranks, full, folder + "/full" + name);
+      train_on(ranks, chain, folder + "/chain" + name);
+      EXPECT_EQ(expect_same_tables(folder + "/full" + name, folder + "/chain" + name, full), 5);
     }
-    const std::string name = std::to_string(static_cast<int>(sharding));
-    train_on(3, full, folder + "/full" + name);
-    train_on(3, chain, folder + "/chain" + name);
-    EXPECT_GT(expect_same_tables(folder + "/full" + name, folder + "/chain" + name, full), 0);
   }
 }
 
@@ -209,17 +232,6 @@ TEST_F(IncrementsTest, WhatStaysHasAllThatItNeeds) {
   train_loop(c, folder + "/two");
   EXPECT_EQ(steps_in(folder + "/two/checkpoints"), std::vector<int64_t>({2, 4, 6, 7}));
   EXPECT_EQ(Checkpoint(at(folder + "/two", 6)).before()->before()->step(), 2);
-}
-
-TEST_F(IncrementsTest, CopiesAreWrittenWhileTrainingGoesOn) {
-  RunConfig full = config(1), chain = config(100);
-  full.checkpoint.every_steps = 1;
-  for (RunConfig* c : {&full, &chain}) c->train.steps = 40;
-  chain.checkpoint.every_steps = 1;
-  chain.checkpoint.copy_gib = 1;
-  train_loop(full, folder + "/full");
-  train_loop(chain, folder + "/chain");
-  EXPECT_GT(expect_same_tables(folder + "/full", folder + "/chain", full), 0);
 }
 
 /// Every way in which a chain may not be whole, at every place.
@@ -318,23 +330,20 @@ class GpuIncrementsTest : public IncrementsTest {
   }
 };
 
-/// Copies are made on the GPU and written while training goes on.
+/// Copies are made on the GPU and written while training goes on, or written at once.
 TEST_F(GpuIncrementsTest, AChainIsWhatFullCheckpointsAre) {
-  RunConfig full = config(1), chain = config(100), at_once = config(4);
-  full.checkpoint.every_steps = chain.checkpoint.every_steps = 1;
-  for (RunConfig* c : {&full, &chain, &at_once}) {
-    c->train.device = "cuda";
-    c->train.steps = 40;
-  }
-  chain.checkpoint.copy_gib = 1;
-  train_loop(full, folder + "/full");
-  train_loop(chain, folder + "/chain");
+  RunConfig full = config(1), chain = config(100), at_once = config(100);
+  for (RunConfig* c : {&full, &chain, &at_once}) c->train.device = "cuda";
+  full.checkpoint.copy_gib = chain.checkpoint.copy_gib = 1;
+  train_on(1, full, folder + "/full");
+  train_on(1, chain, folder + "/chain");
   train_loop(at_once, folder + "/at_once");
-  EXPECT_GT(expect_same_tables(folder + "/full", folder + "/chain", full), 0);
+  EXPECT_EQ(expect_same_tables(folder + "/full", folder + "/chain", full), 5);
   EXPECT_GT(expect_same_tables(folder + "/full", folder + "/at_once", full), 0);
-  forget_after(folder + "/chain", steps_in(folder + "/chain/checkpoints")[3]);
-  EXPECT_TRUE(train_loop(chain, folder + "/chain").resumed);
-  EXPECT_EQ(checkpoint_bytes(folder + "/full", 40), checkpoint_bytes(folder + "/chain", 40));
+  const auto expected = checkpoint_bytes(folder + "/at_once", kSteps);
+  forget_after(folder + "/at_once", 8);
+  EXPECT_TRUE(train_loop(at_once, folder + "/at_once").resumed);
+  EXPECT_EQ(checkpoint_bytes(folder + "/at_once", kSteps), expected);
 }
 
 }  // namespace
