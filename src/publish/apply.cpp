@@ -39,6 +39,8 @@ VersionManifest apply(const std::string& from, const std::string& to, int64_t nu
   if (numbers.empty()) {
     fail(ErrorCode::kNotFound, from + ": no versions; give the folder that `--to` named");
   }
+  const std::string problem = number == 0 ? current_problem(from, numbers.back()) : "";
+  if (!problem.empty()) fail(ErrorCode::kCorrupt, problem);
   const Chain chain = open_chain(from, number == 0 ? numbers.back() : number);
   require_format(chain.front().format, parquet);
   const OwnedFolder owned(to);

@@ -93,6 +93,24 @@ std::optional<int64_t> current_version(const std::string& folder) {
   fail(ErrorCode::kCorrupt, fmt::format("{} is no link to a version beside it; remove it", link));
 }
 
+std::string current_problem(const std::string& folder, int64_t newest) {
+  const std::optional<int64_t> current = current_version(folder);
+  if (current == newest || (current ? *current == newest - 1 : list_versions(folder).size() == 1)) {
+    return {};
+  }
+  return fmt::format("{}/{} points to {}, the newest version is {}; put it right by hand", folder,
+                     kCurrent, current ? version_name(*current) : "nothing", version_name(newest));
+}
+
+VersionManifest read_version(const std::string& folder, int64_t number) {
+  const std::string path = version_path(folder, number);
+  VersionManifest manifest = VersionManifest::read(path);
+  if (manifest.number != number) {
+    fail(ErrorCode::kCorrupt, fmt::format("{}: holds {}", path, version_name(manifest.number)));
+  }
+  return manifest;
+}
+
 Versions read_versions(const std::string& folder, std::span<const int64_t> numbers) {
   Versions found;
   const auto add = [&](int64_t number, std::string_view what) {
@@ -100,12 +118,7 @@ Versions read_versions(const std::string& folder, std::span<const int64_t> numbe
   };
   for (const int64_t number : numbers) {
     try {
-      VersionManifest manifest = VersionManifest::read(version_path(folder, number));
-      if (manifest.number != number) {
-        add(number, "holds " + version_name(manifest.number));
-        continue;
-      }
-      found.manifests.emplace(number, std::move(manifest));
+      found.manifests.emplace(number, read_version(folder, number));
     } catch (const Error& error) {
       if (error.code() == ErrorCode::kUnsupported) throw;
       found.problems.emplace_back(error.what());
@@ -185,7 +198,7 @@ Chain open_chain(const std::string& folder, int64_t number) {
   if (last == all.end()) {
     fail(ErrorCode::kNotFound, fmt::format("{}: there is no {}", folder, version_name(number)));
   }
-  const int64_t base = VersionManifest::read(version_path(folder, number)).base;
+  const int64_t base = read_version(folder, number).base;
   const auto first = std::ranges::lower_bound(all, std::min(base, number));
   Versions versions = read_versions(folder, std::span(first, last + 1));
   require_none(folder, versions.problems);

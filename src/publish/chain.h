@@ -28,6 +28,13 @@ std::vector<int64_t> list_versions(const std::string& folder);
 /// is something else.
 std::optional<int64_t> current_version(const std::string& folder);
 
+/// What is wrong with `current`, where `newest` is the newest version; empty: nothing. It may lag
+/// behind by one: a publisher was killed before the switch, which the next one makes.
+std::string current_problem(const std::string& folder, int64_t newest);
+
+/// Error(kCorrupt) where the manifest is damaged or has another number than the folder.
+VersionManifest read_version(const std::string& folder, int64_t number);
+
 /// Manifests of these versions, and what is wrong with them and between them, one line each:
 /// damage, gaps, another number than that of the folder, not made after the one before.
 struct Versions {

@@ -101,15 +101,9 @@ void require_file_names(const VersionManifest& m) {
 
 /// Where a publisher was killed between the rename and the switch, this is the switch.
 void settle_current(const OwnedFolder& owned, const std::string& folder, int64_t newest) {
-  const std::optional<int64_t> current = current_version(folder);
-  if (current == newest) return;
-  if (current ? *current == newest - 1 : list_versions(folder).size() == 1) {
-    owned.switch_to(newest);
-    return;
-  }
-  fail(ErrorCode::kCorrupt,
-       fmt::format("{}/{} points to {}, the newest version is {}; put it right by hand", folder,
-                   kCurrent, current ? version_name(*current) : "nothing", version_name(newest)));
+  const std::string problem = current_problem(folder, newest);
+  if (!problem.empty()) fail(ErrorCode::kCorrupt, problem);
+  if (current_version(folder) != newest) owned.switch_to(newest);
 }
 
 /// Bytes of rows and ids, whatever the format makes of them.
@@ -175,7 +169,7 @@ PublishResult publish(const PublishConfig& config, const train::Checkpoint& chec
   const std::vector<int64_t> numbers = list_versions(config.folder);
   std::optional<VersionManifest> newest;
   if (!numbers.empty()) {
-    newest = VersionManifest::read(version_path(config.folder, numbers.back()));
+    newest = read_version(config.folder, numbers.back());
     settle_current(owned, config.folder, numbers.back());
   } else if (current_version(config.folder)) {
     fail(ErrorCode::kCorrupt,

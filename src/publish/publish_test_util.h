@@ -38,8 +38,8 @@ class TestModel {
   using Rows = std::map<int64_t, std::vector<float>>;
   static constexpr int64_t kAllDim = 4, kTouchedDim = 3, kHashedDim = 5;
 
-  explicit TestModel(uint32_t seed = 1) : random_(seed) {
-    for (int64_t id = 0; id < 40; ++id) all_[id] = row(kAllDim);
+  explicit TestModel(uint32_t seed = 1, int64_t rows = 40) : random_(seed), rows_(rows) {
+    for (int64_t id = 0; id < rows_; ++id) all_[id] = row(kAllDim);
     for (int64_t id = 3; id < 90; id += 4) touched_[id] = row(kTouchedDim);
     for (int i = 0; i < 60; ++i) hashed_[some_id()] = row(kHashedDim);
   }
@@ -52,7 +52,7 @@ class TestModel {
   void train() {
     for (float& x : dense_) x += number();
     for (int i = 0; i < 5; ++i) {
-      all_[below(40)] = row(kAllDim);
+      all_[below(rows_)] = row(kAllDim);
       touched_[below(200)] = row(kTouchedDim);
       hashed_[some_id()] = row(kHashedDim);
       std::next(hashed_.begin(), below(std::ssize(hashed_)))->second = row(kHashedDim);
@@ -114,6 +114,7 @@ class TestModel {
   }
 
   std::mt19937_64 random_;
+  int64_t rows_;
   std::vector<float> dense_ = std::vector<float>(6);
   Rows all_, touched_, hashed_;
 };

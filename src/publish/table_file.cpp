@@ -226,8 +226,9 @@ void require_room(const std::string& folder, int64_t bytes) {
 void require_format(FileFormat format, const data::VectorFiles* parquet) {
   if (format != FileFormat::kParquet || parquet != nullptr) return;
   fail(ErrorCode::kUnsupported,
-       "this build cannot write or read Parquet; publish with --format safetensors, or build with "
-       "Arrow (scripts/fetch_wheels.sh)");
+       "tables in Parquet: built without Parquet support; run scripts/fetch_wheels.sh and rebuild, "
+       "or "
+       "publish with --format safetensors");
 }
 
 std::unique_ptr<TableFile> open_table_file(const std::string& folder,

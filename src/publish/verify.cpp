@@ -35,7 +35,8 @@ std::vector<std::string> extra_problems(const std::string& folder,
   return problems;
 }
 
-std::string current_problem(const std::string& folder, int64_t newest) {
+/// No killed publisher is forgiven here: what is not finished is told.
+std::string unfinished_problem(const std::string& folder, int64_t newest) {
   try {
     const std::optional<int64_t> current = current_version(folder);
     if (current == newest) return {};
@@ -80,7 +81,7 @@ Verified verify(const std::string& folder, const data::VectorFiles* parquet) {
     if (problems.empty() && (follows || manifest.is_base())) chain.push_back(std::move(manifest));
   }
   replay_chain();
-  add({current_problem(folder, numbers.back())});
+  add({unfinished_problem(folder, numbers.back())});
   add(extra_problems(folder, numbers));
   std::erase(verified.problems, "");
   return verified;

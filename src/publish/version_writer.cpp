@@ -50,6 +50,7 @@ void clear_temporaries(const std::string& folder) {
 }
 
 std::string folder_made(const std::string& path) {
+  if (base::exists(path)) return path;
   base::make_folders(path);
   base::sync_folder(base::folder_of(path));
   return path;

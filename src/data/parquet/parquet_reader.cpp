@@ -336,20 +336,25 @@ class ParquetVectorReader final : public VectorReader {
   bool read_block(VectorBlock& block) {
     constexpr int64_t kBlockNumbers = 1 << 17;
     while (left_in_group_ == 0) {
-      if (group_ == file_->metadata()->num_row_groups()) return false;
+      if (group_ == file_->metadata()->num_row_groups()) {
+        if (row_ != rows()) throw parquet::ParquetException("row groups have another sum of rows");
+        return false;
+      }
       row_group_ = file_->RowGroup(group_++);
       left_in_group_ = row_group_->metadata()->num_rows();
+      if (left_in_group_ < 0) throw parquet::ParquetException("a row group has no possible size");
       columns_.clear();
       for (int i = 0; i < row_group_->metadata()->num_columns(); ++i) {
         columns_.push_back(row_group_->Column(i));
       }
     }
     const int64_t most = std::max<int64_t>(1, kBlockNumbers / std::max<int64_t>(1, shape_.dim));
-    const auto rows = static_cast<size_t>(std::min(most, left_in_group_));
-    read_flat<parquet::Int64Type>(0, rows, ids_);
-    if (shape_.dim > 0) read_weights(rows);
-    if (shape_.scaled) read_flat<parquet::FloatType>(2, rows, scales_);
-    left_in_group_ -= static_cast<int64_t>(rows);
+    const auto count = static_cast<size_t>(std::min(most, left_in_group_));
+    read_flat<parquet::Int64Type>(0, count, ids_);
+    if (shape_.dim > 0) read_weights(count);
+    if (shape_.scaled) read_flat<parquet::FloatType>(2, count, scales_);
+    left_in_group_ -= static_cast<int64_t>(count);
+    row_ += static_cast<int64_t>(count);
     block = {ids_, numbers_.data(), scales_.data()};
     return true;
   }
@@ -412,7 +417,7 @@ class ParquetVectorReader final : public VectorReader {
   std::shared_ptr<parquet::RowGroupReader> row_group_;
   std::vector<std::shared_ptr<parquet::ColumnReader>> columns_;
   int group_ = 0;
-  int64_t left_in_group_ = 0;
+  int64_t left_in_group_ = 0, row_ = 0;
   std::vector<int64_t> ids_;
   std::vector<float> floats_, scales_;
   std::vector<int32_t> integers_;

@@ -84,7 +84,7 @@ TEST(ParquetVectors, OfAnotherShapeAreRefused) {
   }
   EXPECT_TRUE(contains(message_of(ErrorCode::kCorrupt,
                                   [&] {
-                                    read(path, {Number::kI8, 5, true});
+                                    read(path, {Number::kI8, 2, true});
                                   }),
                        "a list has another length"));
   write(path, {Number::kU16, 4, true}, made({Number::kU16, 4, true}, 10));
