@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/error.h"
 #include "base/hash.h"
 
 namespace segue::base {

@@ -133,7 +133,8 @@ TEST_F(PublishCommand, WithoutArrowSaysSo) {
 TEST_F(PublishCommand, PublishesARun) {
   base::write_file(folder_ + "/config.toml", kSmallConfig);
   std::vector<std::string> train = {"train", folder_ + "/config.toml", "--run", folder_ + "/run"};
-  const std::vector<std::string> sets = {"data.random.lengths.high=20", "checkpoint.every_steps=4"};
+  const std::vector<std::string> sets = {"data.random.lengths.high=20", "eval.every_windows=0",
+                                         "eval.every_steps=100", "checkpoint.every_steps=4"};
   for (const std::string& set : sets) train.insert(train.end(), {"--set", set});
   train.insert(train.end(), {"--allow-config-change", "train.steps", "--steps", "4"});
   const Outcome trained = run(train);
@@ -216,7 +217,7 @@ TEST_F(PublishCommand, LosesNothingOnAFullDisk) {
   save(2, 4000);
   base::make_folders(to());
   // From where not even the lock fits to where an increment does not, nor all of a base.
-  for (const char* size : {"4k", "64k", "132k"}) {
+  for (const char* size : {"4k", "64k", "100k"}) {
     const int code = base::on_small_disk(to(), size, [&]() -> int {
       const Outcome o = run_process(arguments(1));
       if (o.code != kExitFile || !contains(o.err, "No space left on device")) return 1;

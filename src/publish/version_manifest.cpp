@@ -55,13 +55,13 @@ std::optional<int64_t> fact_of(const Json& j, const char* name) {
   return base::whole_number(j, name, -1);
 }
 
-VersionManifest from_json(const Json& j) {
+VersionManifest from_json(const Json& j, const std::string& path) {
   if (base::text_of(j, "format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a version");
   const int64_t version = base::whole_number(j, "version");
   if (version != kFormatVersion) {
     fail(ErrorCode::kUnsupported,
-         fmt::format("format version {}, written by segue {}; this program knows version {}",
-                     version, base::text_of(j, "segue"), kFormatVersion));
+         fmt::format("{}: format version {}, written by segue {}; this program knows version {}",
+                     path, version, base::text_of(j, "segue"), kFormatVersion));
   }
   VersionManifest m;
   m.number = base::whole_number(j, "number", 1);
@@ -168,16 +168,10 @@ std::string VersionManifest::text() const {
 }
 
 VersionManifest VersionManifest::parse(const std::string& text, const std::string& path) {
-  const Json j = base::unseal_json(text, path);
-  try {
-    VersionManifest manifest = from_json(j);
-    manifest.checksum = base::seal_of(text);
-    return manifest;
-  } catch (const Error& error) {
-    const bool broken = error.code() == ErrorCode::kCorrupt;
-    fail(error.code(),
-         fmt::format("{}: {}{}", path, broken ? "broken manifest: " : "", error.what()));
-  }
+  VersionManifest manifest =
+      base::unseal_json(text, path, [&](const Json& j) { return from_json(j, path); });
+  manifest.checksum = base::seal_of(text);
+  return manifest;
 }
 
 VersionManifest VersionManifest::read(const std::string& folder) {
