@@ -23,6 +23,7 @@ set(SEGUE_FUZZ_TARGETS
   "run_config: train"
   "checkpoint_manifest: train"
   "run_state: train"
+  "version_manifest: publish"
   "bench_rates: train"
 )
 

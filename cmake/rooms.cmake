@@ -14,8 +14,9 @@ set(SEGUE_ROOMS
   "data: base tensor batch"
   "report: base"
   "train: base tensor ops attention comm batch sparse model data balance report"
+  "publish: base tensor sparse data train"
   "bench: base tensor ops attention comm batch sparse model data balance report train"
-  "cli: base tensor ops attention comm batch sparse model data balance report train bench"
+  "cli: base tensor ops attention comm batch sparse model data balance report train publish bench"
 )
 
 # The golden runner, tests/golden/runner: no room, yet held to the same rules.
@@ -99,7 +100,7 @@ function(segue_add_tests room)
   add_executable(${target} ${tests})
   target_link_libraries(${target} PRIVATE segue_${room} ${SEGUE_PRIVATE_${room}} GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE SEGUE_HAS_ARROW=${SEGUE_HAS_ARROW})
-  if(room STREQUAL "data" AND TARGET segue_parquet)
+  if(room MATCHES "^(data|publish)$" AND TARGET segue_parquet)
     target_link_libraries(${target} PRIVATE segue_parquet segue_arrow)
   endif()
   # Parametrised suites are called Instance/Suite, hence the second pattern of each pair.

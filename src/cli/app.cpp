@@ -58,6 +58,7 @@ void parse_and_run(int argc, const char* const* argv) {
   add_inspect(app);
   add_mllog(app);
   add_prep(app);
+  add_publish(app);
   add_report(app);
   add_synth(app);
   add_version(app);

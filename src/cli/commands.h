@@ -22,6 +22,7 @@ void add_config(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_mllog(CLI::App& app);
 void add_prep(CLI::App& app);
+void add_publish(CLI::App& app);
 void add_report(CLI::App& app);
 void add_synth(CLI::App& app);
 void add_version(CLI::App& app);

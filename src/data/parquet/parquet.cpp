@@ -25,11 +25,28 @@ class ArrowParquet final : public ParquetSupport {
   }
 };
 
+class ParquetVectors final : public VectorFiles {
+ public:
+  std::unique_ptr<VectorWriter> create(const std::string& path,
+                                       const VectorShape& shape) const override {
+    return make_vector_writer(path, shape);
+  }
+  std::unique_ptr<VectorReader> open(const std::string& path,
+                                     const VectorShape& shape) const override {
+    return open_vectors(path, shape);
+  }
+};
+
 }  // namespace
 
 const ParquetSupport& parquet_support() {
   static const ArrowParquet kSupport;
   return kSupport;
+}
+
+const VectorFiles& parquet_vectors() {
+  static const ParquetVectors kVectors;
+  return kVectors;
 }
 
 }  // namespace segue::data

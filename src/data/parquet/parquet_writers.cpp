@@ -5,8 +5,12 @@
 #include <utility>
 
 #include <arrow/array/array_dict.h>
+#include <arrow/array/array_nested.h>
+#include <arrow/array/array_primitive.h>
 #include <arrow/array/builder_binary.h>
 #include <arrow/array/builder_primitive.h>
+#include <arrow/array/util.h>
+#include <arrow/buffer.h>
 #include <arrow/io/interfaces.h>
 #include <arrow/record_batch.h>
 #include <arrow/type.h>
@@ -183,6 +187,61 @@ class ParquetLogWriter final : public RawLogWriter {
   std::shared_ptr<arrow::Array> kind_names_;
 };
 
+std::shared_ptr<arrow::DataType> number_type(const VectorShape& shape) {
+  switch (shape.number) {
+    case VectorShape::Number::kF32:
+      return arrow::float32();
+    case VectorShape::Number::kU16:
+      return arrow::uint16();
+    case VectorShape::Number::kI8:
+      break;
+  }
+  return arrow::int8();
+}
+
+class ParquetVectorWriter final : public VectorWriter {
+ public:
+  ParquetVectorWriter(const std::string& path, const VectorShape& shape)
+      : shape_(shape), file_(path, schema_of(shape)) {}
+
+  void write(const VectorBlock& rows) override {
+    const auto count = static_cast<int64_t>(rows.ids.size());
+    arrow::ArrayVector columns = {view(arrow::int64(), rows.ids.data(), count, sizeof(int64_t))};
+    if (shape_.dim > 0) {
+      columns.push_back(std::make_shared<arrow::FixedSizeListArray>(
+          list_type(shape_), count,
+          view(number_type(shape_), rows.numbers, count * shape_.dim, shape_.number_bytes())));
+    }
+    if (shape_.scaled) {
+      columns.push_back(view(arrow::float32(), rows.scales, count, sizeof(float)));
+    }
+    file_.write(std::move(columns));
+  }
+  void finish() override { file_.commit(); }
+
+ private:
+  static std::shared_ptr<arrow::DataType> list_type(const VectorShape& shape) {
+    return arrow::fixed_size_list(arrow::field("element", number_type(shape), false),
+                                  static_cast<int32_t>(shape.dim));
+  }
+  static std::shared_ptr<arrow::Schema> schema_of(const VectorShape& shape) {
+    arrow::FieldVector fields = {arrow::field("id", arrow::int64(), false)};
+    if (shape.dim > 0) fields.push_back(arrow::field("weight", list_type(shape), false));
+    if (shape.scaled) fields.push_back(arrow::field("scale", arrow::float32(), false));
+    return arrow::schema(fields);
+  }
+  /// An array over the caller's memory.
+  static std::shared_ptr<arrow::Array> view(const std::shared_ptr<arrow::DataType>& type,
+                                            const void* data, int64_t count, int64_t bytes) {
+    const auto buffer =
+        std::make_shared<arrow::Buffer>(static_cast<const uint8_t*>(data), count * bytes);
+    return arrow::MakeArray(arrow::ArrayData::Make(type, count, {nullptr, buffer}, 0));
+  }
+
+  VectorShape shape_;
+  ParquetFile file_;
+};
+
 template <class Builder, class Value>
 std::shared_ptr<arrow::Array> array_of(std::span<const Value> values) {
   Builder builder;
@@ -195,6 +254,11 @@ std::shared_ptr<arrow::Array> array_of(std::span<const Value> values) {
 std::unique_ptr<RawLogWriter> make_parquet_log_writer(const std::string& folder,
                                                       const std::string& size_name) {
   return std::make_unique<ParquetLogWriter>(folder, LogSchema::preset("yambda-" + size_name));
+}
+
+std::unique_ptr<VectorWriter> make_vector_writer(const std::string& path,
+                                                 const VectorShape& shape) {
+  return std::make_unique<ParquetVectorWriter>(path, shape);
 }
 
 void write_parquet_table(const std::string& path, std::span<const TableColumn> columns) {
