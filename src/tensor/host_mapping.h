@@ -8,10 +8,9 @@
 namespace segue {
 
 /// Host memory that kernels of a GPU read and write where it lies, over the bus, by the addresses
-/// that it has on the host. It stays in memory until then. The CPU needs nothing for that.
+/// that it has on the host. It is pinned as long as this exists. The CPU needs nothing for that.
 class HostMapping {
  public:
-  HostMapping() = default;
   explicit HostMapping(Device device) : device_(device) {}
   /// Waits for the device. The memory is given back after this.
   ~HostMapping();
