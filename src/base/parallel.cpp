@@ -201,11 +201,10 @@ bool in_parallel() { return t_in_chunk; }
 void parallel_for(int64_t n, int64_t grain, RangeFunction body) {
   SEGUE_ASSERT(n >= 0 && grain > 0, "parallel_for needs n >= 0 and grain > 0");
   if (n == 0) return;
+  // A single chunk leaves all threads to loops inside it.
+  if (n <= grain) return body(0, n);
+  if (num_threads() == 1 || in_parallel()) return run_serial(n, grain, body);
   const int threads = static_cast<int>(std::min<int64_t>(num_threads(), num_chunks(n, grain)));
-  if (threads == 1 || in_parallel()) {
-    run_serial(n, grain, body);
-    return;
-  }
   Job job(n, grain, body);
   Pool::instance().run(job, threads);
   job.rethrow();

@@ -32,13 +32,14 @@ class RangeFunction {
 /// shorter). The cut depends on n and grain alone, never on the number of threads, so a body that
 /// keeps one partial result per chunk (chunk index = begin / grain) gives the same bits on any
 /// machine load. An exception thrown by a body is rethrown here, the one of the lowest chunk if
-/// several throw. Nested calls run their chunks in order on the calling thread.
+/// several throw. Nested calls run their chunks in order on the calling thread, unless the outer
+/// one has a single chunk: that is a plain call.
 void parallel_for(int64_t n, int64_t grain, RangeFunction body);
 
 /// Number of chunks parallel_for makes.
 inline int64_t num_chunks(int64_t n, int64_t grain) { return n / grain + (n % grain != 0); }
 
-/// True while the calling thread runs a chunk of parallel_for.
+/// True while the calling thread runs one of several chunks of parallel_for.
 bool in_parallel();
 
 }  // namespace segue::base

@@ -1,7 +1,10 @@
 #include "base/parallel.h"
 
 #include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -109,6 +112,23 @@ TEST_F(Parallel, WorksAgainAfterAnException) {
   std::atomic<int64_t> sum = 0;
   parallel_for(8, 1, [&](int64_t begin, int64_t) { sum += begin; });
   EXPECT_EQ(sum.load(), 28);
+}
+
+TEST_F(Parallel, ASingleChunkLeavesTheThreadsToLoopsInIt) {
+  set_num_threads(4);
+  std::set<std::thread::id> seen;
+  std::mutex mutex;
+  std::condition_variable met;
+  parallel_for(5, 5, [&](int64_t, int64_t) {
+    EXPECT_FALSE(in_parallel());
+    // Both chunks wait for each other: one thread alone would not get through.
+    parallel_for(2, 1, [&](int64_t, int64_t) {
+      std::unique_lock lock(mutex);
+      seen.insert(std::this_thread::get_id());
+      met.notify_all();
+      EXPECT_TRUE(met.wait_for(lock, std::chrono::seconds(30), [&] { return seen.size() == 2; }));
+    });
+  });
 }
 
 TEST_F(Parallel, NestedCallsRunInOrderOnTheCallingThread) {

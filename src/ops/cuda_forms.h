@@ -18,7 +18,9 @@
 
 namespace segue::ops {
 
-struct TokenFill;  // token_rules.h
+struct TokenFill;    // token_rules.h
+struct RowExchange;  // exchange.h
+struct RowPair;
 
 /// An op opens with `if constexpr (kHasCuda) { if (exec.device.is_cuda()) return cuda::op(...); }`:
 /// a build without CUDA never names the functions below, so it needs no stubs for them.
@@ -61,6 +63,7 @@ void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Te
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
 void scatter_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
+void exchange_rows(const Exec& exec, const RowExchange& rows, std::span<const RowPair> pairs);
 void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
 void mix(const Exec& exec, const Tensor& from, const Tensor& to);
 void gather_tables(const Exec& exec, std::span<const TableRows> parts, DType wire);

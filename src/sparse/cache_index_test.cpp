@@ -7,17 +7,19 @@
 #include <random>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "base/parallel.h"
 
 namespace segue::sparse {
 namespace {
 
 using Rows = std::vector<int64_t>;
-using Changes = std::vector<CacheIndex::Change>;
+using Changes = HostArray<CacheIndex::Change>;
 
 const auto kAnyRoom = [](int64_t) {};
 
@@ -45,7 +47,7 @@ struct Model {
   void acquire(const Rows& rows, const Rows& got, const Changes& changes) {
     const std::set<int64_t> wanted(rows.begin(), rows.end());
     std::set<int64_t> changed;
-    for (const CacheIndex::Change& c : changes) {
+    for (const CacheIndex::Change& c : changes.span()) {
       Slot& slot = slots[c.slot];
       EXPECT_TRUE(changed.insert(c.slot).second) << "a slot changes once a batch";
       EXPECT_TRUE(wanted.contains(c.row));
@@ -130,6 +132,54 @@ bool holds(const CacheIndex& index, int64_t row) {
   return false;
 }
 
+/// Batches of several pieces of parallel work, with rows beyond the sets and batches in flight.
+TEST(CacheIndexTest, NothingDependsOnTheNumberOfThreads) {
+  constexpr int64_t kSteps = 10;
+  std::mt19937_64 random(5);
+  std::vector<Rows> batches;
+  for (int64_t step = 0; step < kSteps; ++step) batches.push_back(draw(random, 20'000, 60'000));
+  for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
+    for (const int64_t room : {3'000, 20'000}) {
+      using Step = std::tuple<Rows, Rows, Rows, Rows>;  // slots; rows, slots, victims of changes
+      std::vector<std::vector<Step>> runs;
+      for (const int threads : {1, 2, 3, 8}) {
+        base::set_num_threads(threads);
+        CacheIndex index(room, policy);
+        std::vector<Step>& run = runs.emplace_back();
+        for (int64_t step = 0; step < kSteps; ++step) {
+          Rows rows = batches[static_cast<size_t>(step)];
+          Changes changes;
+          index.acquire(rows, kAnyRoom, changes);
+          auto& [got, came, slots, victims] = run.emplace_back();
+          got = rows;
+          for (const CacheIndex::Change& c : changes.span()) {
+            came.push_back(c.row);
+            slots.push_back(c.slot);
+            victims.push_back(c.victim);
+          }
+          if (step > 0) index.release(std::get<0>(run[run.size() - 2]), step % 2 == 0, step);
+        }
+        EXPECT_GT(index.evicted(), 0);
+      }
+      base::set_num_threads(0);
+      for (const auto& run : runs) EXPECT_TRUE(run == runs.front());
+    }
+  }
+}
+
+/// In one set, where it is plain which row goes: rows that a batch lacks take the ways of those not
+/// used for longest, in the order of the batch.
+TEST(CacheIndexTest, RowsOfABatchTakeWaysInItsOrder) {
+  CacheIndex index(CacheIndex::kWays, CachePolicy::kLru);
+  Rows slots;
+  for (int64_t row = 0; row < CacheIndex::kWays; ++row) {
+    slots.push_back(acquire(index, {row}).front());
+    index.release(std::span(&slots.back(), 1), false, row + 1);
+  }
+  const Rows got = acquire(index, {0, 100, 200, 300});  // row 0 is there
+  EXPECT_EQ(got, (Rows{slots[0], slots[1], slots[2], slots[3]}));
+}
+
 TEST(CacheIndexTest, ForgetsTheOldestOrTheRarest) {
   for (const CachePolicy policy : {CachePolicy::kLru, CachePolicy::kLfu}) {
     CacheIndex index(CacheIndex::kWays, policy);  // one set
@@ -185,10 +235,10 @@ TEST(CacheIndexTest, WithoutRoomNothingIsPinned) {
   const Rows before = many;
   EXPECT_THROW(index.acquire(many, at_most_40, changes), Error);
   EXPECT_EQ(many, before);
-  EXPECT_EQ(changes.size(), 40u);
+  EXPECT_EQ(changes.size(), 40);
   EXPECT_EQ(index.slots(), 40);
   for (int64_t s = 0; s < index.slots(); ++s) EXPECT_FALSE(index.pinned(s));
-  for (const CacheIndex::Change& c : changes) EXPECT_EQ(index.row_at(c.slot), c.row);
+  for (const CacheIndex::Change& c : changes.span()) EXPECT_EQ(index.row_at(c.slot), c.row);
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 #include "sparse/cached_table.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
-#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,28 +13,19 @@
 #include "base/parallel.h"
 #include "base/stage.h"
 #include "base/time.h"
-#include "ops/initialize.h"
-#include "ops/rows.h"
 
 namespace segue::sparse {
 namespace {
 
-constexpr int64_t kChunkBytes = CachedTable::kStagingBytes / 2;  // one each way
-constexpr int64_t kCopyBytes = 1 << 16;  // of rows, per piece of parallel work
-
-Exec exec_on(const Stream& stream) {
-  Exec exec;
-  exec.stream = &stream;
-  exec.device = stream.device();
-  return exec;
-}
+constexpr int64_t kGrain = 1 << 12;  // rows, per piece of parallel work
 
 }  // namespace
 
 CachedTable::CachedTable(TableSpec given)
     : RowTable(std::move(given)),
       store_(store_config()),
-      index_(planned_rows(), spec().config.cache_policy) {
+      index_(planned_rows(), spec().config.cache_policy),
+      mover_(store_, spec().init(), shard().columns.begin) {
   // The cache grows where batches in flight need more rows at once than were planned for; the sets
   // may be larger than a small table.
   constexpr int64_t kMostBeyond = int64_t{1} << 26;
@@ -46,6 +37,7 @@ CachedTable::CachedTable(TableSpec given)
   state_memory_ = GrowingBuffer(device, most * state_bytes(), Purpose::kOptimizer);
   resident_.weights = Tensor(weight_memory_.data(), dtype, device, {most, columns()});
   resident_.state = Tensor(state_memory_.data(), dtype, device, {most, state_columns()});
+  mover_.set_resident(resident_);
   if (most > 0) make_room(index_.slots());
 }
 
@@ -65,16 +57,13 @@ RowStoreConfig CachedTable::store_config() const {
   RowStoreConfig c{.table = spec().config.name,
                    .rows = shard().rows(),
                    .weight_bytes = weight_bytes(),
-                   .state_bytes = state_bytes()};
+                   .state_bytes = state_bytes(),
+                   .device = spec().device};
   if (spec().placement.tier == Tier::kFile) {
     c.folder = spec().spill_folder.empty() ? std::filesystem::temp_directory_path().string()
                                            : spec().spill_folder;
   }
   return c;
-}
-
-int64_t CachedTable::chunk_rows() const {
-  return std::max<int64_t>(1, kChunkBytes / std::max<int64_t>(1, weight_bytes() + state_bytes()));
 }
 
 void CachedTable::make_room(int64_t slots) {
@@ -145,53 +134,69 @@ void CachedTable::hold_until_unused(int64_t release, const Stream& stream) {
   events_[static_cast<size_t>(release) % kEvents].hold(stream);
 }
 
+void CachedTable::note_places(Pending& now) {
+  const int64_t n = now.changes.size();
+  now.place.resize(n);
+  now.victim_place.resize(n);
+  base::parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const CacheIndex::Change& c = now.changes[i];
+      int64_t& place = places_[static_cast<size_t>(c.slot)];
+      now.victim_place[i] = c.victim_dirty ? place : RowStore::kNone;
+      now.place[i] = place = store_.find(c.row);
+    }
+  });
+}
+
+void CachedTable::add_places(std::span<const int64_t> slots, Pending& now) {
+  const auto has_none = [&](int64_t slot) {
+    return places_[static_cast<size_t>(slot)] == RowStore::kNone;
+  };
+  std::atomic<int64_t> missing = 0;
+  base::parallel_for(std::ssize(slots), kGrain, [&](int64_t begin, int64_t end) {
+    missing += std::count_if(slots.begin() + begin, slots.begin() + end, has_none);
+  });
+  if (missing == 0) return;
+  store_.reserve(missing);
+  for (const int64_t slot : slots) {
+    if (has_none(slot)) places_[static_cast<size_t>(slot)] = store_.add(index_.row_at(slot));
+  }
+  for (int64_t i = 0; i < now.changes.size(); ++i) {
+    now.place[i] = places_[static_cast<size_t>(now.changes[i].slot)];
+  }
+}
+
 void CachedTable::find_slots(std::span<int64_t> keys, Mode mode) {
   const std::lock_guard lock(mutex_);
   take_releases();
   if (keys.empty()) return;
   make_local(keys);
   Pending now;
-  const auto note = [&] {
-    for (const CacheIndex::Change& c : now.changes) {
-      int64_t& place = places_[static_cast<size_t>(c.slot)];
-      now.victim_place.push_back(c.victim_dirty ? place : RowStore::kNone);
-      place = store_.find(c.row);
-    }
-  };
-  const auto grow = [this](int64_t slots) { make_room(slots); };
-  try {
-    index_.acquire(keys, grow, now.changes);
-  } catch (const Error&) {
-    note();
-    for (const CacheIndex::Change& c : now.changes) {
-      now.place.push_back(places_[static_cast<size_t>(c.slot)]);
-    }
-    pending_.push_back(std::move(now));
-    throw;
+  if (!spare_pending_.empty()) {
+    now = std::move(spare_pending_.back());
+    spare_pending_.pop_back();
   }
-  note();
+  std::exception_ptr failed;
+  try {
+    index_.acquire(
+        keys, [this](int64_t slots) { make_room(slots); }, now.changes);
+  } catch (const Error&) {
+    failed = std::current_exception();
+  }
+  note_places(now);
   // Rows that will be updated get a place to come back to before that: when there is none, nothing
   // has happened yet.
-  const auto has_none = [&](int64_t slot) {
-    return places_[static_cast<size_t>(slot)] == RowStore::kNone;
-  };
-  std::exception_ptr full;
-  if (mode == Mode::kTraining) {
+  if (!failed && mode == Mode::kTraining) {
     try {
-      store_.reserve(std::ranges::count_if(keys, has_none));
-      for (const int64_t slot : keys) {
-        if (has_none(slot)) places_[static_cast<size_t>(slot)] = store_.add(index_.row_at(slot));
-      }
+      add_places(keys, now);
     } catch (const Error&) {
-      full = std::current_exception();
+      failed = std::current_exception();
       index_.release(keys, false, 0);
     }
   }
-  for (const CacheIndex::Change& c : now.changes) {
-    now.place.push_back(places_[static_cast<size_t>(c.slot)]);
-  }
-  if (!now.changes.empty()) pending_.push_back(std::move(now));
-  if (full) std::rethrow_exception(full);
+  // Slots that have got other rows have them, whatever became of this batch.
+  pending_.push_back(std::move(now));
+  if (failed) std::rethrow_exception(failed);
 }
 
 bool CachedTable::stage(std::span<const int64_t> /*slots*/, const Stream& copy_stream) {
@@ -201,186 +206,66 @@ bool CachedTable::stage(std::span<const int64_t> /*slots*/, const Stream& copy_s
   staged_.hold(copy_stream);
   bring_all(copy_stream);
   staged_.record(copy_stream);
-  counted_.stage_seconds += watch.seconds();
+  stage_seconds_ += watch.seconds();
   return shard().part >= 0;
 }
 
 void CachedTable::bring_all(const Stream& stream) {
   for (; !pending_.empty(); pending_.pop_front()) {
     const base::Stage stage("stage rows");
-    land_all();  // rows may come back that have just left
-    const Pending& now = pending_.front();
-    int64_t last_use = 0;
-    std::vector<int64_t> slots, places;
-    for (size_t i = 0; i < now.changes.size(); ++i) {
+    if (!pending_.front().changes.empty()) bring(pending_.front(), stream);
+    spare_pending_.push_back(std::move(pending_.front()));
+  }
+}
+
+void CachedTable::bring(const Pending& now, const Stream& stream) {
+  const int64_t n = now.changes.size();
+  RowMoves& moves = mover_.next_moves();
+  UploadBlock& block = moves.block;
+  moves.slots = block.add<int64_t>(n);
+  moves.out = block.add<int64_t>(n);
+  moves.in = block.add<int64_t>(n);
+  const std::span<int64_t> slots = block.span(moves.slots), out = block.span(moves.out),
+                           in = block.span(moves.in);
+  std::atomic<int64_t> last_use = 0, rows_out = 0, rows_in = 0;
+  base::parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    int64_t latest = 0, leave = 0, come = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      const auto at = static_cast<size_t>(i);
       const CacheIndex::Change& c = now.changes[i];
-      last_use = std::max(last_use, c.last_use);
-      if (!c.victim_dirty) continue;
-      slots.push_back(c.slot);
-      places.push_back(now.victim_place[i]);
+      const int64_t from = now.place[i], to = now.victim_place[i];
+      // A place that nothing was written to belongs to a row that still has its initial values.
+      const bool stored = from != RowStore::kNone && store_.written(from);
+      slots[at] = c.slot;
+      out[at] = to;
+      in[at] = stored ? from : RowStore::kNone;
+      if (to != RowStore::kNone) store_.set_written(to);
+      latest = std::max(latest, c.last_use);
+      leave += to != RowStore::kNone;
+      come += stored;
     }
-    hold_until_unused(last_use, stream);
-    send_out(slots, places, stream);
-    bring_in(now, stream);
-  }
-}
-
-void CachedTable::wait(const Event& event) {
-  const base::Stopwatch watch;
-  event.synchronize();
-  counted_.stall_seconds += watch.seconds();
-}
-
-void CachedTable::prepare_chunk(Chunk& chunk, int64_t rows) {
-  if (spec().device.is_cuda()) {
-    chunk.index.set_memory(HostMemory::kPinned);
-    chunk.numbers.set_memory(HostMemory::kPinned);
-    chunk.weights.set_memory(HostMemory::kPinned);
-    chunk.state.set_memory(HostMemory::kPinned);
-  }
-  chunk.rows = rows;
-  chunk.index.resize(rows);
-  chunk.numbers.resize(rows);
-  chunk.weights.resize(rows * weight_bytes());
-  chunk.state.resize(rows * state_bytes());
-}
-
-/// Where ops have the arrays of a chunk.
-CachedTable::Placed CachedTable::place(Chunk& chunk, Scratch& scratch, int64_t rows) {
-  const Device device = spec().device;
-  const DType dtype = spec().dtype;
-  if (device.is_cpu()) {
-    return {chunk.index.tensor(), chunk.numbers.tensor(),
-            Tensor(chunk.weights.data(), dtype, device, {rows, columns()}),
-            Tensor(chunk.state.data(), dtype, device, {rows, state_columns()})};
-  }
-  const auto there = [&](Buffer& buffer, int64_t row_bytes) {
-    if (buffer.bytes() < rows * row_bytes) {
-      const int64_t most = std::min(chunk_rows(), 2 * rows);
-      buffer = Buffer(device, most * row_bytes, Purpose::kScratch);
+    rows_out += leave;
+    rows_in += come;
+    int64_t known = last_use;
+    while (known < latest && !last_use.compare_exchange_weak(known, latest)) {
     }
-    return buffer.data();
-  };
-  constexpr int64_t kWord = sizeof(int64_t);
-  return {Tensor(there(scratch.index, kWord), DType::kI64, device, {rows}),
-          Tensor(there(scratch.numbers, kWord), DType::kI64, device, {rows}),
-          Tensor(there(scratch.weights, weight_bytes()), dtype, device, {rows, columns()}),
-          Tensor(there(scratch.state, state_bytes()), dtype, device, {rows, state_columns()})};
-}
-
-void CachedTable::send_out(std::span<const int64_t> slots, std::span<const int64_t> places,
-                           const Stream& stream) {
-  const Exec exec = exec_on(stream);
-  const int64_t total = std::ssize(slots);
-  for (int64_t first = 0; first < total; first += chunk_rows()) {
-    const int64_t rows = std::min(chunk_rows(), total - first);
-    Chunk& chunk = out_[next_out_++ % kChunks];
-    land(chunk);
-    prepare_chunk(chunk, rows);
-    std::copy_n(slots.begin() + first, rows, chunk.index.data());
-    std::copy_n(places.begin() + first, rows, chunk.numbers.data());
-    const Placed placed = place(chunk, out_scratch_, rows);
-    const bool copies = spec().device.is_cuda();
-    if (copies) copy(placed.index, chunk.index.tensor(), &stream);
-    ops::gather_rows(exec, resident_.weights, placed.index, placed.weights);
-    if (state_bytes() > 0) ops::gather_rows(exec, resident_.state, placed.index, placed.state);
-    if (copies) {
-      copy_bytes(chunk.weights.data(), Device::cpu(), placed.weights.data, spec().device,
-                 static_cast<size_t>(chunk.weights.size()), &stream);
-      if (state_bytes() > 0) {
-        copy_bytes(chunk.state.data(), Device::cpu(), placed.state.data, spec().device,
-                   static_cast<size_t>(chunk.state.size()), &stream);
-      }
+  });
+  moves.rows_out = rows_out;
+  moves.rows_in = rows_in;
+  if (rows_in < n) {
+    moves.new_slots = block.add<int64_t>(n - rows_in);
+    moves.new_numbers = block.add<int64_t>(n - rows_in);
+    auto slot = block.span(moves.new_slots).begin();
+    auto number = block.span(moves.new_numbers).begin();
+    const std::span<const int64_t> from = block.span(moves.in);
+    for (int64_t i = 0; i < n; ++i) {
+      if (from[static_cast<size_t>(i)] != RowStore::kNone) continue;
+      *slot++ = now.changes[i].slot;
+      *number++ = row_number(now.changes[i].row);
     }
-    chunk.done.record(stream);
-    chunk.in_flight = true;
-    counted_.bytes_out += rows * (weight_bytes() + state_bytes());
   }
-}
-
-void CachedTable::land(Chunk& chunk) {
-  if (!chunk.in_flight) return;
-  wait(chunk.done);
-  const auto weight = static_cast<size_t>(weight_bytes()),
-             state = static_cast<size_t>(state_bytes());
-  base::parallel_for(
-      chunk.rows, std::max<int64_t>(1, kCopyBytes / std::max<int64_t>(1, weight_bytes())),
-      [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t place = chunk.numbers[i];
-          std::memcpy(store_.weights(place), chunk.weights.data() + i * weight_bytes(), weight);
-          if (state > 0) {
-            std::memcpy(store_.state(place), chunk.state.data() + i * state_bytes(), state);
-          }
-        }
-      });
-  for (const int64_t place : chunk.numbers.span()) store_.set_written(place);
-  chunk.in_flight = false;
-}
-
-void CachedTable::land_all() {
-  // Oldest first: a row may be among several.
-  for (size_t i = 0; i < kChunks; ++i) land(out_[(next_out_ + i) % kChunks]);
-}
-
-void CachedTable::bring_in(const Pending& pending, const Stream& stream) {
-  const Exec exec = exec_on(stream);
-  const auto weight = static_cast<size_t>(weight_bytes()),
-             state = static_cast<size_t>(state_bytes());
-  // Those that the store has, then those that begin.
-  std::vector<size_t> order(pending.changes.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  const auto stored = [&](size_t i) {
-    return pending.place[i] != RowStore::kNone && store_.written(pending.place[i]);
-  };
-  const auto begins = std::stable_partition(order.begin(), order.end(), stored);
-  const int64_t total = std::ssize(order), num_stored = begins - order.begin();
-  for (int64_t first = 0; first < total; first += chunk_rows()) {
-    const int64_t rows = std::min(chunk_rows(), total - first);
-    const int64_t fetched = std::clamp<int64_t>(num_stored - first, 0, rows);
-    Chunk& chunk = in_[next_in_++ % kChunks];
-    if (chunk.in_flight) wait(chunk.done);
-    prepare_chunk(chunk, rows);
-    base::parallel_for(
-        rows, std::max<int64_t>(1, kCopyBytes / std::max<int64_t>(1, weight_bytes())),
-        [&](int64_t begin, int64_t end) {
-          for (int64_t i = begin; i < end; ++i) {
-            const size_t which = order[static_cast<size_t>(first + i)];
-            const CacheIndex::Change& c = pending.changes[which];
-            chunk.index[i] = c.slot;
-            chunk.numbers[i] = row_number(c.row);
-            if (i >= fetched) continue;
-            const int64_t at = pending.place[which];
-            std::memcpy(chunk.weights.data() + i * weight_bytes(), store_.weights(at), weight);
-            if (state > 0) {
-              std::memcpy(chunk.state.data() + i * state_bytes(), store_.state(at), state);
-            }
-          }
-        });
-    const Placed placed = place(chunk, in_scratch_, rows);
-    if (spec().device.is_cuda()) {
-      copy(placed.index, chunk.index.tensor(), &stream);
-      copy(placed.numbers, chunk.numbers.tensor(), &stream);
-      const auto send = [&](const Tensor& to, const HostArray<std::byte>& from, int64_t row_bytes) {
-        if (fetched * row_bytes == 0) return;
-        copy_bytes(to.data, spec().device, from.data(), Device::cpu(),
-                   static_cast<size_t>(fetched * row_bytes), &stream);
-      };
-      send(placed.weights, chunk.weights, weight_bytes());
-      send(placed.state, chunk.state, state_bytes());
-    }
-    if (fetched < rows) {
-      ops::initialize_part(placed.weights.rows(fetched, rows - fetched), spec().init(),
-                           placed.numbers.narrow(0, fetched, rows - fetched), shard().columns.begin,
-                           &stream);
-      if (state > 0) zero(placed.state.rows(fetched, rows - fetched), &stream);
-    }
-    ops::scatter_rows(exec, placed.weights, placed.index, resident_.weights);
-    if (state > 0) ops::scatter_rows(exec, placed.state, placed.index, resident_.state);
-    chunk.done.record(stream);
-    chunk.in_flight = true;
-    counted_.bytes_in += fetched * (weight_bytes() + state_bytes());
-  }
+  hold_until_unused(last_use, stream);
+  mover_.move(moves, stream);
 }
 
 void CachedTable::flush(const Stream& stream) {
@@ -396,11 +281,17 @@ void CachedTable::flush(const Stream& stream) {
     if (!index_.dirty(slot)) continue;
     slots.push_back(slot);
     places.push_back(places_[static_cast<size_t>(slot)]);
+    store_.set_written(places.back());
     index_.set_clean(slot);
   }
-  land_all();
-  send_out(slots, places, stream);
-  land_all();
+  RowMoves& moves = mover_.next_moves();
+  moves.slots = moves.block.add<int64_t>(slots);
+  moves.out = moves.block.add<int64_t>(places);
+  moves.in = moves.block.add<int64_t>(std::ssize(slots));
+  std::ranges::fill(moves.block.span(moves.in), RowStore::kNone);
+  moves.rows_out = std::ssize(slots);
+  mover_.move(moves, stream);
+  mover_.finish();
   staged_.record(stream);
 }
 
@@ -453,19 +344,12 @@ std::vector<TableArray> CachedTable::dense_snapshot(const Stream& stream) {
   const Tensor weights(dense_weights_.data(), dtype, Device::cpu(), {total, columns()});
   const Tensor state(dense_state_.data(), dtype, Device::cpu(), {total, state_columns()});
   // Initial values are those of the device.
-  for (int64_t first = 0; first < total && columns() > 0; first += chunk_rows()) {
-    const int64_t rows = std::min(chunk_rows(), total - first);
-    Chunk& chunk = in_[0];
-    if (chunk.in_flight) wait(chunk.done);
-    chunk.in_flight = false;
-    prepare_chunk(chunk, rows);
-    for (int64_t i = 0; i < rows; ++i) chunk.numbers[i] = row_number(first + i);
-    const Placed placed = place(chunk, in_scratch_, rows);
-    if (spec().device.is_cuda()) copy(placed.numbers, chunk.numbers.tensor(), &stream);
-    ops::initialize_part(placed.weights, spec().init(), placed.numbers, shard().columns.begin,
-                         &stream);
-    copy(weights.rows(first, rows), placed.weights, &stream);
-    stream.synchronize();
+  std::vector<int64_t> numbers;
+  for (int64_t first = 0; first < total && columns() > 0; first += mover_.chunk_rows()) {
+    const int64_t rows = std::min(mover_.chunk_rows(), total - first);
+    numbers.clear();
+    for (int64_t i = first; i < first + rows; ++i) numbers.push_back(row_number(i));
+    mover_.initial_rows(numbers, weights.rows(first, rows), stream);
   }
   base::parallel_for(store_.size(), 1 << 10, [&](int64_t begin, int64_t end) {
     for (int64_t place = begin; place < end; ++place) {
@@ -487,7 +371,7 @@ void CachedTable::load(const SavedArrays& saved) {
   const Stream stream(spec().device);
   staged_.synchronize();
   for (const Event& event : events_) event.synchronize();
-  land_all();
+  mover_.finish();
   pending_.clear();
   index_ = CacheIndex(planned_rows(), spec().config.cache_policy);
   std::ranges::fill(places_, RowStore::kNone);
@@ -510,13 +394,17 @@ int64_t CachedTable::bytes() const {
 std::optional<TableStats> CachedTable::stats() const {
   const std::lock_guard lock(mutex_);
   TableStats s;
-  s.cache = counted_;
+  s.cache.emplace();
   s.cache->rows = index_.rows_held();
   s.cache->capacity = index_.slots();
   s.cache->stored = store_.size();
   s.cache->hits = index_.hits();
   s.cache->misses = index_.misses();
   s.cache->evicted = index_.evicted();
+  s.cache->bytes_in = mover_.bytes_in();
+  s.cache->bytes_out = mover_.bytes_out();
+  s.cache->stage_seconds = stage_seconds_;
+  s.cache->stall_seconds = mover_.stall_seconds();
   return s;
 }
 

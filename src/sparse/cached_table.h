@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "sparse/cache_index.h"
+#include "sparse/row_mover.h"
 #include "sparse/row_store.h"
 #include "sparse/row_table.h"
 #include "tensor/buffer.h"
@@ -43,52 +44,31 @@ class CachedTable final : public RowTable {
   int64_t bytes() const override;
 
   static constexpr int64_t kDenseBytes = int64_t{1} << 30;
-  /// On the device, at most, for rows that come and go.
-  static constexpr int64_t kStagingBytes = 16 << 20;
-  void set_dense_bytes(int64_t bytes) { dense_bytes_ = bytes; }  // for tests
+  // For tests.
+  void set_dense_bytes(int64_t bytes) { dense_bytes_ = bytes; }
+  void set_most_mapped(int64_t bytes) { store_.set_most_mapped(bytes); }
 
  private:
   /// What one find_slots() has left to do, in order.
   struct Pending {
-    std::vector<CacheIndex::Change> changes;
-    std::vector<int64_t> place, victim_place;  // in the store, per change; kNone: none
+    HostArray<CacheIndex::Change> changes;
+    HostArray<int64_t> place, victim_place;  // in the store, per change; kNone: none
   };
-  /// Rows on their way between host and device. On the CPU both sides are one.
-  struct Chunk {
-    int64_t rows = 0;
-    HostArray<int64_t> index, numbers;  // slots; numbers of rows, or places in the store
-    HostArray<std::byte> weights, state;
-    Event done;
-    bool in_flight = false;
-  };
-  struct Scratch {
-    Buffer index, numbers, weights, state;
-  };
-  struct Placed {
-    Tensor index, numbers, weights, state;
-  };
-  static constexpr size_t kChunks = 2;
   static constexpr size_t kEvents = 16;
 
   RowStoreConfig store_config() const;
   int64_t planned_rows() const;
   int64_t weight_bytes() const { return columns() * size_of(spec().dtype); }
   int64_t state_bytes() const { return state_columns() * size_of(spec().dtype); }
-  int64_t chunk_rows() const;
   void make_room(int64_t slots);
   void take_releases();
   void hold_until_unused(int64_t release, const Stream& stream);
 
-  void prepare_chunk(Chunk& chunk, int64_t rows);
-  Placed place(Chunk& chunk, Scratch& scratch, int64_t rows);
-  void wait(const Event& event);
-  /// Rows at `slots` that belong at `places` of the store leave the cache.
-  void send_out(std::span<const int64_t> slots, std::span<const int64_t> places,
-                const Stream& stream);
-  /// What has left the cache gets into the store.
-  void land(Chunk& chunk);
-  void land_all();
-  void bring_in(const Pending& pending, const Stream& stream);
+  /// Places of the rows that came and went.
+  void note_places(Pending& now);
+  /// Rows of `slots` that have no place get one.
+  void add_places(std::span<const int64_t> slots, Pending& now);
+  void bring(const Pending& now, const Stream& stream);
   /// Everything that was asked for, so that pending_ is empty.
   void bring_all(const Stream& stream);
   /// The store is as the cache is.
@@ -105,11 +85,10 @@ class CachedTable final : public RowTable {
   GrowingBuffer weight_memory_, state_memory_;
   Resident resident_;
   std::deque<Pending> pending_;
-  Event staged_;  // end of the last stage()
-  std::array<Chunk, kChunks> in_, out_;
-  size_t next_in_ = 0, next_out_ = 0;
-  Scratch in_scratch_, out_scratch_;
-  CacheStats counted_;
+  std::vector<Pending> spare_pending_;  // their memory
+  Event staged_;                        // end of the last stage()
+  RowMover mover_;
+  double stage_seconds_ = 0;
 
   // Batches that are done with their slots wait here for the next find_slots(), so that the thread
   // that computes never waits for the one that prepares.

@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <deque>
+#include <limits>
 #include <random>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 
 #include "base/test_util.h"
 #include "ops/gpu_test_util.h"
+#include "sparse/cached_table.h"
 #include "sparse/tables_test_util.h"
 
 namespace segue::sparse {
@@ -125,6 +127,25 @@ TEST_F(GpuCachedTableTest, LargeBatches) {
   Tables tables(config, plan, {}, Device::cuda(), DType::kF32, 9);
   play(bed, tables, 1, 60'000);
   EXPECT_TRUE(contents(bed, tables) == contents(bed, device));
+}
+
+/// By a kernel, by host threads, and by both where memory that was mapped is not enough.
+TEST_F(GpuCachedTableTest, TheSameBitsWhoeverMovesTheRows) {
+  const TablesConfig config = config_of(256, RowOptimizer::kAdagrad, 200'000);
+  ModeBed bed(Device::cuda(), Precision::kF32);
+  Tables device(config, Device::cuda(), DType::kF32, 9);
+  play(bed, device, 0, 20'000);
+  const auto expected = contents(bed, device);
+  constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
+  for (const int64_t most_mapped : {int64_t{0}, int64_t{128} << 20, kAll}) {
+    ShardPlan plan = ShardPlan::single(1);
+    plan.tables[0].tier = Tier::kCached;
+    Tables tables(config, plan, {}, Device::cuda(), DType::kF32, 9);
+    dynamic_cast<CachedTable&>(tables.table(kItem)).set_most_mapped(most_mapped);
+    play(bed, tables, 2, 20'000);
+    EXPECT_TRUE(contents(bed, tables) == expected) << "mapped: " << most_mapped;
+    EXPECT_GT(tables.table(kItem).stats()->cache->bytes_out, 0);
+  }
 }
 
 TEST_F(GpuCachedTableTest, NormalInitialValuesAreThoseOfTheDevice) {

@@ -187,6 +187,29 @@ TEST_F(CachedTableTest, TheSameBitsAsOnTheDevice) {
   }
 }
 
+/// Memory that the device cannot use, from the beginning or from some step on, is left to the host.
+TEST_F(CachedTableTest, TheSameBitsWhoeverMovesTheRows) {
+  Tables device = make(Tier::kDevice);
+  const Log log = play(device, {.steps = 30, .drops = false});
+  const auto expected = contents(device);
+  for (const int64_t direct : {0, 1, 13}) {
+    Tables tables = make(Tier::kCached);
+    Log seen;
+    const auto go_on = [&](const Script& script) {
+      const Log more = play(tables, script);
+      seen.insert(seen.end(), more.begin(), more.end());
+    };
+    if (direct > 0) go_on({.steps = direct, .drops = false});
+    for (const TableId id : {kItem, kArtist}) {
+      dynamic_cast<CachedTable&>(tables.table(id)).set_most_mapped(0);
+    }
+    go_on({.steps = 30 - direct, .first = 1 + direct, .ahead = 1, .drops = false});
+    EXPECT_EQ(seen, log);
+    EXPECT_EQ(contents(tables), expected);
+    EXPECT_GT(cached(tables).stats()->cache->bytes_out, 0);
+  }
+}
+
 TEST_F(CachedTableTest, TheSameBitsForAllInitialValues) {
   for (const InitChoice init :
        {InitChoice::kNormal, InitChoice::kTruncatedNormal, InitChoice::kConstant}) {

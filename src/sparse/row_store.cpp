@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/progress.h"
 
@@ -33,8 +34,10 @@ std::string text(int64_t bytes) { return format_bytes(static_cast<double>(bytes)
 
 }  // namespace
 
-GrowingStore::GrowingStore(int64_t most_bytes, const std::string& folder, const std::string& table)
+GrowingStore::GrowingStore(int64_t most_bytes, const std::string& folder, const std::string& table,
+                           Device device)
     : table_(table), folder_(folder), most_bytes_(round_up(most_bytes, kStep)) {
+  mapping_.emplace(device);
   if (most_bytes == 0) return;
   void* const at = mmap(nullptr, static_cast<size_t>(most_bytes_), PROT_NONE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -53,6 +56,7 @@ GrowingStore::GrowingStore(int64_t most_bytes, const std::string& folder, const 
 }
 
 GrowingStore::~GrowingStore() {
+  mapping_.reset();
   if (data_ != nullptr) munmap(data_, static_cast<size_t>(most_bytes_));
 }
 
@@ -61,6 +65,13 @@ void GrowingStore::use_large_pages() {
   if (folder_.empty() && data_ != nullptr) {
     madvise(data_, static_cast<size_t>(most_bytes_), MADV_HUGEPAGE);
   }
+}
+
+bool GrowingStore::map() {
+  if (!folder_.empty()) return false;
+  if (!mapping_->add(data_ + mapped_bytes_, bytes_ - mapped_bytes_)) return false;
+  mapped_bytes_ = bytes_;
+  return true;
 }
 
 void GrowingStore::take_blocks(int64_t from, int64_t to) {
@@ -99,64 +110,69 @@ void GrowingStore::grow(int64_t bytes) {
 
 RowStore::RowStore(RowStoreConfig config)
     : config_(std::move(config)),
-      weights_(config_.rows * config_.weight_bytes, config_.folder, config_.table),
-      states_(config_.rows * config_.state_bytes, config_.folder, config_.table),
-      leaf_of_((config_.rows + kLeafRows - 1) / kLeafRows * static_cast<int64_t>(sizeof(uint32_t)),
-               "", config_.table) {
-  leaf_of_.grow((config_.rows + kLeafRows - 1) / kLeafRows *
-                static_cast<int64_t>(sizeof(uint32_t)));
+      weights_(config_.rows * config_.weight_bytes, config_.folder, config_.table, config_.device),
+      states_(config_.rows * config_.state_bytes, config_.folder, config_.table, config_.device),
+      leaf_of_(most_leaves() * static_cast<int64_t>(sizeof(uint32_t)), "", config_.table),
+      leaves_(most_leaves() * static_cast<int64_t>(sizeof(Leaf)), "", config_.table),
+      mapped_(config_.folder.empty()) {
+  leaf_of_.grow(most_leaves() * static_cast<int64_t>(sizeof(uint32_t)));
   weights_.use_large_pages();
+  states_.use_large_pages();
 }
 
 int64_t RowStore::find(int64_t row) const {
-  const uint32_t leaf = reinterpret_cast<const uint32_t*>(leaf_of_.data())[row / kLeafRows];
-  if (leaf == 0) return kNone;
-  return static_cast<int64_t>(leaves_[leaf - 1].places[row % kLeafRows]) - 1;
+  const uint32_t number = leaf_of(row);
+  if (number == 0) return kNone;
+  return static_cast<int64_t>(leaf(number - 1).places[row % kLeafRows]) - 1;
 }
 
 int64_t RowStore::add(int64_t row) {
   SEGUE_ASSERT(size() < capacity_, "a row without room");
-  uint32_t& leaf = reinterpret_cast<uint32_t*>(leaf_of_.data())[row / kLeafRows];
-  if (leaf == 0) {
-    leaves_.emplace_back();
-    leaf = static_cast<uint32_t>(leaves_.size());
+  uint32_t& number = leaf_of(row);
+  if (number == 0) {
+    number = static_cast<uint32_t>(++num_leaves_);
+    leaf(number - 1) = {};
   }
   rows_.push_back(row);
-  written_.push_back(false);
-  leaves_[leaf - 1].places[row % kLeafRows] = static_cast<uint32_t>(size());
+  written_.push_back(0);
+  leaf(number - 1).places[row % kLeafRows] = static_cast<uint32_t>(size());
   return size() - 1;
 }
 
 void RowStore::clear() {
-  for (const int64_t row : rows_) {
-    reinterpret_cast<uint32_t*>(leaf_of_.data())[row / kLeafRows] = 0;
-  }
-  leaves_.clear();
+  for (const int64_t row : rows_) leaf_of(row) = 0;
+  num_leaves_ = 0;
   rows_.clear();
   written_.clear();
 }
 
 /// Whether memory has room for what is not there yet; a disk is asked when its blocks are taken.
 bool RowStore::fits(int64_t capacity) const {
-  const int64_t row_bytes = config_.weight_bytes + config_.state_bytes;
-  if (config_.most_bytes > 0 && capacity * row_bytes > config_.most_bytes) return false;
+  if (config_.most_bytes > 0 && capacity * row_bytes() > config_.most_bytes) return false;
   if (!config_.folder.empty()) return true;
+  const int64_t taken = pinned() ? capacity_ : size();
   const std::optional<int64_t> available = base::available_memory();
-  return !available || (capacity - size()) * row_bytes + kLeft <= *available;
+  return !available || (capacity - taken) * row_bytes() + kLeft <= *available;
 }
 
 void RowStore::grow(int64_t capacity) {
   if (!fits(capacity)) {
-    const int64_t row_bytes = config_.weight_bytes + config_.state_bytes;
     fail(ErrorCode::kOutOfMemory,
          fmt::format("table `{}` has {} rows in host memory ({}) and there is no room for {} more. "
                      "Nothing is lost: give the machine more memory, use more ranks, or set the "
                      "table's placement to \"file\", and resume from the last checkpoint",
-                     config_.table, size(), text(size() * row_bytes), capacity - size()));
+                     config_.table, size(), text(size() * row_bytes()), capacity - size()));
   }
   weights_.grow(capacity * config_.weight_bytes);
   states_.grow(capacity * config_.state_bytes);
+  leaves_.grow(std::min(most_leaves(), capacity) * static_cast<int64_t>(sizeof(Leaf)));
   capacity_ = capacity;
+  if (!mapped_ || (weights_.map() && states_.map())) return;
+  mapped_ = false;
+  base::log_warning(
+      fmt::format("table `{}`: the GPU cannot use {} of host memory where they lie; from now on "
+                  "its rows are copied by the host, which is slower",
+                  config_.table, text(bytes())));
 }
 
 void RowStore::reserve(int64_t more) {
@@ -169,10 +185,11 @@ void RowStore::reserve(int64_t more) {
                      config_.table, kMostPlaces));
   }
   // Some more than is needed, so that this is rare; but nothing fails that would do with less.
-  const int64_t row_bytes = std::max<int64_t>(1, config_.weight_bytes + config_.state_bytes);
-  const int64_t wanted =
-      std::min({config_.rows, kMostPlaces,
-                std::max(least, capacity_ + std::max(capacity_ / 8, 16 * kStep / row_bytes))});
+  // Pinning takes time, and all of the memory at once.
+  const int64_t least_step = 16 * kStep / std::max<int64_t>(1, row_bytes());
+  const int64_t most_step = pinned() ? 8 * least_step : kMostPlaces;
+  const int64_t step = std::clamp(capacity_ / 8, least_step, most_step);
+  const int64_t wanted = std::min({config_.rows, kMostPlaces, std::max(least, capacity_ + step)});
   if (fits(wanted)) {
     try {
       return grow(wanted);

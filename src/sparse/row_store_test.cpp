@@ -58,6 +58,16 @@ TEST(RowStoreTest, RowsKeepTheirPlacesInMemoryAndInAFile) {
   }
 }
 
+TEST(RowStoreTest, ADeviceMayUseMemoryButNotAFile) {
+  RowStore memory(config_of(1000)), file(config_of(1000, base::temp_path("store")));
+  memory.reserve(10);
+  file.reserve(10);
+  EXPECT_TRUE(memory.mapped());
+  EXPECT_FALSE(file.mapped());
+  memory.set_most_mapped(0);
+  EXPECT_FALSE(memory.mapped());
+}
+
 TEST(RowStoreTest, FarMoreRowsThanMemoryHas) {
   RowStore store({.table = "huge", .rows = int64_t{1} << 33, .weight_bytes = 32, .state_bytes = 4});
   for (int64_t i = 0; i < 1000; ++i) {

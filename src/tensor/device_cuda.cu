@@ -10,6 +10,7 @@
 #include "tensor/device.h"
 #include "tensor/device_memory.h"
 #include "tensor/event.h"
+#include "tensor/host_mapping.h"
 
 namespace segue {
 
@@ -187,6 +188,26 @@ void* cuda_allocate_pinned(int64_t bytes) {
 }
 
 void cuda_free_pinned(void* data) noexcept { cudaFreeHost(data); }
+
+bool cuda_map_host(int index, void* data, int64_t bytes) {
+  DeviceScope scope(index);
+  int same_addresses = 0;
+  check_cuda(
+      cudaDeviceGetAttribute(&same_addresses, cudaDevAttrCanUseHostPointerForRegisteredMem, index));
+  if (same_addresses == 0) return false;
+  const cudaError_t rc = cudaHostRegister(data, static_cast<size_t>(bytes), cudaHostRegisterMapped);
+  if (rc != cudaSuccess) cudaGetLastError();  // an answer, not an error to keep
+  return rc == cudaSuccess;
+}
+
+void cuda_unmap_host(int index, const std::vector<void*>& pieces) noexcept {
+  int previous = 0;
+  cudaGetDevice(&previous);
+  cudaSetDevice(index);
+  cudaDeviceSynchronize();  // nothing may still use it
+  for (void* const piece : pieces) cudaHostUnregister(piece);
+  cudaSetDevice(previous);
+}
 
 void cuda_zero(int index, void* data, int64_t pitch, int64_t row_bytes, int64_t rows,
                const Stream* stream) {

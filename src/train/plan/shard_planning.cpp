@@ -6,7 +6,7 @@
 #include <string>
 
 #include "base/memory.h"
-#include "sparse/cached_table.h"
+#include "sparse/row_mover.h"
 #include "train/plan/memory_plan.h"
 #include "train/step/random_schema.h"
 #include "train/step/trainer.h"
@@ -197,7 +197,7 @@ RunPlan plan_run(const RunConfig& config, const Cluster& cluster, int rank, Devi
       plan.tables.plan.tables, [](const auto& p) { return p.tier != sparse::Tier::kDevice; });
   if (staged > 0 && device.is_cuda()) {
     parts.push_back({Purpose::kScratch, "rows that come and go",
-                     static_cast<double>(staged * sparse::CachedTable::kStagingBytes)});
+                     static_cast<double>(staged * sparse::RowMover::kStagingBytes)});
   }
   if (cluster.ranks == 1) return plan;
   if (config.train.arena_gib > 0) return plan;  // a given arena has to hold rows on their way, too
