@@ -10,6 +10,7 @@ class StaticTable final : public RowTable {
  public:
   explicit StaticTable(TableSpec spec);
 
+  bool ids_are_keys() const override { return spec().ranks == 1; }
   void find_slots(std::span<int64_t> keys, Mode mode) override;
   Resident resident() const override { return resident_; }
   /// "weight" and "state": the memory itself.
