@@ -215,6 +215,8 @@ const std::vector<Bench>& benches() {
       {"embedding", "distinct ids, gather of rows, sum of gradients, update", bench_embedding},
       {"cache", "rows that come from host memory and go back, at several hit rates", bench_cache},
       {"index", "keys of a batch found in a hash index of rows, and inserted", bench_index},
+      {"tables", "steps of several tables: ids, a row and a gradient for each, the update",
+       bench_tables},
       {"stack", "STU layers without the identities", bench_stack},
       {"step", "whole training steps of a config, with and without the identities", bench_step},
       {"prepare", "host work of a batch of a config, with nothing beside it", bench_prepare},

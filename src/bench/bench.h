@@ -113,14 +113,21 @@ struct IndexShape {
   std::vector<double> loads = {0.5, 0.75, 1};
 };
 
+/// The tables of the bench `tables`.
+struct TablesShape {
+  int64_t tables = 10, dim = 128;
+  int64_t ids = 0;  // of all tables in a step; 0: by device
+};
+
 struct Settings {
   Repeats repeats;
   std::string device = "auto";  // auto, cpu or cuda:N
   LayerShape layer;
   AttentionGrid grid;
   IndexShape index;
+  TablesShape tables;
   int64_t ceiling = 0;     // rows and columns of the product that rates are shares of; 0: by device
-  int64_t table_rows = 0;  // of the benches `embedding` and `cache`; 0: by device
+  int64_t table_rows = 0;  // of the benches `embedding`, `cache`, `tables`; 0: by device
   std::string config = "configs/random.toml";  // of the benches `step`, `prepare` and `balance`
   std::vector<std::string> sets;
   std::string preset;                              // of `step` and `prepare`, in place of a config
@@ -148,6 +155,7 @@ void bench_ops(const Settings& settings, Report& report);
 void bench_embedding(const Settings& settings, Report& report);
 void bench_cache(const Settings& settings, Report& report);
 void bench_index(const Settings& settings, Report& report);
+void bench_tables(const Settings& settings, Report& report);
 void bench_stack(const Settings& settings, Report& report);
 void bench_step(const Settings& settings, Report& report);
 void bench_prepare(const Settings& settings, Report& report);

@@ -17,6 +17,7 @@ Settings small() {
   s.table_rows = 100;
   s.index.slots = 4000;
   s.index.batch = 200;
+  s.tables = {3, 8, 300};
   s.store_users = 20;
   s.store_events = 600;
   return s;
@@ -134,6 +135,20 @@ TEST(BenchTest, IndexIsFilledStepByStep) {
   EXPECT_TRUE(base::contains(bad->what(), "not 1.5"));
 }
 
+TEST(BenchTest, TablesTakeWholeStepsOfEveryKind) {
+  const std::vector<std::string> lines = lines_of("tables", true);
+  ASSERT_EQ(lines.size(), 1u + 7 * 4);  // copy; ids, forward, backward, step of each
+  for (size_t i = 1; i < lines.size(); ++i) {
+    EXPECT_TRUE(base::contains(lines[i], "\"ids_per_s\": ")) << lines[i];
+    EXPECT_TRUE(base::contains(lines[i], "\"tables\": 3")) << lines[i];
+  }
+  EXPECT_TRUE(base::contains(lines[4], "\"kind\": \"static\"")) << lines[4];
+  EXPECT_TRUE(base::contains(lines[4], "\"name\": \"step\"")) << lines[4];
+  EXPECT_TRUE(base::contains(lines[16], "\"kind\": \"dynamic\"")) << lines[16];
+  EXPECT_TRUE(base::contains(lines[17], "\"rows_in\": \"cache 0.8\"")) << lines[17];
+  EXPECT_TRUE(base::contains(lines[28], "\"rows_in\": \"host\"")) << lines[28];
+}
+
 TEST(BenchTest, Jagged40IsBuiltIn) {
   LayerShape s;
   s.lengths = Lengths::kJagged40;
@@ -153,7 +168,8 @@ TEST_F(GpuBenchTest, BenchesRunOnAGpu) {
   s.device = "cuda";
   s.layer = {64, 2, 64, 4, 40, Lengths::kSpread, 0.1};
   s.ceiling = 256;
-  for (const char* name : {"gemm", "layer", "ops", "embedding", "cache", "index", "stack"}) {
+  for (const char* name :
+       {"gemm", "layer", "ops", "embedding", "cache", "index", "tables", "stack"}) {
     for (const std::string& line : lines_of(name, true, s)) {
       EXPECT_TRUE(base::contains(line, "\"device\": \"cuda:0\"")) << name;
     }

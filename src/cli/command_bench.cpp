@@ -88,6 +88,22 @@ void add_index(CLI::App& command, bench::IndexShape& index) {
       ->group(group);
 }
 
+/// Options of the bench `tables`.
+void add_tables(CLI::App& command, bench::TablesShape& tables) {
+  const char* group = "Bench tables";
+  command.add_option("--tables", tables.tables, "how many")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--table-dim", tables.dim, "width of their rows")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 16))
+      ->capture_default_str()
+      ->group(group);
+  command.add_option("--ids", tables.ids, "of all in a step; 0: 1 Mi on a GPU, 8 ki on the CPU")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 26))
+      ->group(group);
+}
+
 struct TableArguments {
   std::string rows = "docs/rows";
   std::vector<std::string> files = {"docs/performance.md", "docs/planning.md"};
@@ -171,10 +187,11 @@ void add_bench(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--table-rows", s.table_rows,
-                   "of the benches `embedding` and `cache`; 0: by device")
+                   "of the benches `embedding`, `cache` and `tables`; 0: by device")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40));
   add_grid(*command, s.grid);
   add_index(*command, s.index);
+  add_tables(*command, s.tables);
   command->add_option("--preset", s.preset,
                       "of the benches `step` and `prepare`: dlrmv4-1gpu, the reference's model "
                       "beside 70 GB of tables");

@@ -25,7 +25,9 @@ struct ChunkRange {
   __host__ __device__ int64_t chunks() const { return (end - begin + length - 1) / length; }
 };
 
+struct TargetRow;
 struct TargetArgs {
+  using Row = TargetRow;
   struct Rows {
     void* data;
     int64_t stride;
@@ -86,8 +88,9 @@ struct TargetRow {
   }
 };
 
-/// Everything that a sum in chunks reads and writes.
-template <class T>
+/// Everything that a sum in chunks reads and writes. Another kind of targets does with finished
+/// sums what its Row::add says.
+template <class T, class Targets = TargetArgs>
 struct ChunkArgs {
   SortedItems sorted;
   ChunkRange range;
@@ -210,6 +213,15 @@ __device__ void add_chunk(const ChunkArgs<T>& a, int64_t chunk, Adder& adder) {
   flush(end < range.end && keys[end] == key);
 }
 
+/// Items of a chunk. Short chunks keep a small sum parallel, long ones keep partial sums few.
+inline int chunk_length(int64_t items) {
+  constexpr int kShort = 16, kLong = 64;
+  constexpr int64_t kFew = 16384;
+  return items <= kFew ? kShort : kLong;
+}
+/// So few rows need no sort, and no chunks.
+inline constexpr int kFewRows = 1024;
+
 // With dropout there is more to do for a row, so that it pays to let fewer warps have more of it.
 template <bool kDrops>
 using ChunkLanes = Lanes<8, kDrops ? 2 : 1>;
@@ -327,11 +339,13 @@ __device__ inline Span span_of(const SortedItems& s, const ChunkRange& range, in
   }
 }
 
+/// Another kind of targets does with finished sums what its Row::add says.
+template <class Targets = TargetArgs>
 struct SpanArgs {
   SortedItems sorted;
   ChunkRange ranges[2];  // the second may be empty
   int columns;
-  TargetArgs targets;
+  Targets targets;
   const float* partials;
 };
 
@@ -340,8 +354,9 @@ inline constexpr int kShortSpan = 2 * kWarpsPerBlock;
 /// Finishes groups that go beyond the chunk where they begin: kW columns a lane. A warp adds the
 /// few partial sums of one; where there are many, all warps of the block add pieces of them, then
 /// the pieces in order.
-template <int kW>
-__global__ void __launch_bounds__(kThreads) sum_spans_kernel(const __grid_constant__ SpanArgs a) {
+template <int kW, class Targets = TargetArgs>
+__global__ void __launch_bounds__(kThreads)
+    sum_spans_kernel(const __grid_constant__ SpanArgs<Targets> a) {
   constexpr int kColumns = kWarp * kW;
   __shared__ __align__(16) float pieces[kWarpsPerBlock][kColumns];
   __shared__ Span spans[kWarpsPerBlock];
@@ -373,7 +388,7 @@ __global__ void __launch_bounds__(kThreads) sum_spans_kernel(const __grid_consta
   if (own.chunks > 0 && own.chunks < kShortSpan && column < a.columns) {
     float sum[kW] = {};
     sum_part(first + warp, 0, own.chunks + 1, sum);
-    TargetRow(a.targets, own.key).add(column, sum);
+    typename Targets::Row(a.targets, own.key).add(column, sum);
   }
   __syncthreads();
   for (int w = 0; w < kWarpsPerBlock; ++w) {
@@ -391,7 +406,7 @@ __global__ void __launch_bounds__(kThreads) sum_spans_kernel(const __grid_consta
          c += kThreads) {
       float total[1] = {0.f};
       for (int piece = 0; piece < kWarpsPerBlock; ++piece) total[0] += pieces[piece][c];
-      TargetRow(a.targets, spans[w].key).add(base + c, total);
+      typename Targets::Row(a.targets, spans[w].key).add(base + c, total);
     }
     __syncthreads();
   }

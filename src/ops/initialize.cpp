@@ -86,51 +86,57 @@ void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_nu
   });
 }
 
-void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
-                         const Tensor& slots, const Tensor& is_new, const Tensor& weights,
-                         const Tensor& state) {
-  const int64_t n = keys.elements();
-  SEGUE_ASSERT(slots.elements() == n && is_new.elements() == n, "one slot and one flag per key");
-#if SEGUE_HAS_CUDA
-  if (exec.device.is_cuda()) {
-    return cuda::initialize_new_rows(exec, init, keys, slots, is_new, weights, state);
+void initialize_new_rows(const Exec& exec, std::span<const NewRows> tables) {
+  for (const auto& [init, keys, slots, is_new, weights, state] : tables) {
+    SEGUE_ASSERT(slots.elements() == keys.elements() && is_new.elements() == keys.elements(),
+                 "one slot and one flag per key");
   }
+#if SEGUE_HAS_CUDA
+  if (exec.device.is_cuda()) return cuda::initialize_new_rows(exec, tables);
 #endif
   require_cpu(exec, "initialize_new_rows");
-  const int64_t columns = weights.size(1), state_columns = state.size(1);
-  dispatch_real(weights.dtype, [&](auto zero_value) {
-    using T = decltype(zero_value);
-    for_rows(n, columns, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        if (is_new.ptr<uint8_t>()[i] == 0) continue;
-        const int64_t slot = slots.ptr<int64_t>()[i];
-        initialize_row(init, id_of_key(keys.ptr<int64_t>()[i]), 0, columns, weights.row<T>(slot));
-        if (state_columns > 0) std::fill_n(state.row<T>(slot), state_columns, T{0});
-      }
+  for (const NewRows& t : tables) {
+    const int64_t columns = t.weights.size(1), state_columns = t.state.size(1);
+    dispatch_real(t.weights.dtype, [&](auto zero_value) {
+      using T = decltype(zero_value);
+      for_rows(t.keys.elements(), columns, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          if (t.is_new.ptr<uint8_t>()[i] == 0) continue;
+          const int64_t slot = t.slots.ptr<int64_t>()[i];
+          const uint64_t id = id_of_key(t.keys.ptr<int64_t>()[i]);
+          initialize_row(t.init, id, 0, columns, t.weights.row<T>(slot));
+          if (state_columns > 0) std::fill_n(t.state.row<T>(slot), state_columns, T{0});
+        }
+      });
     });
-  });
+  }
 }
 
-void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
-                             const Tensor& slots, const Tensor& to) {
-  const int64_t n = keys.elements();
-  SEGUE_ASSERT(slots.elements() == n && to.size(0) == n, "one slot and one row per key");
+void initialize_missing_rows(const Exec& exec, std::span<const MissingRows> tables) {
+  for (const MissingRows& t : tables) {
+    SEGUE_ASSERT(t.slots.elements() == t.keys.elements() &&
+                     t.to.size(0) == (t.of ? t.of : t.keys).elements(),
+                 "one slot per key, and a key for every row");
+  }
 #if SEGUE_HAS_CUDA
-  if (exec.device.is_cuda())
-    return cuda::initialize_missing_rows(exec, init, keys, mixed, slots, to);
+  if (exec.device.is_cuda()) return cuda::initialize_missing_rows(exec, tables);
 #endif
   require_cpu(exec, "initialize_missing_rows");
-  dispatch_real(to.dtype, [&](auto zero_value) {
-    using T = decltype(zero_value);
-    for_rows(n, to.size(1), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        if (slots.ptr<int64_t>()[i] >= 0) continue;
-        const int64_t key = keys.ptr<int64_t>()[i];
-        const uint64_t id = mixed ? id_of_key(key) : static_cast<uint64_t>(key);
-        initialize_row(init, id, 0, to.size(1), to.row<T>(i));
-      }
+  for (const MissingRows& t : tables) {
+    dispatch_real(t.to.dtype, [&](auto zero_value) {
+      using T = decltype(zero_value);
+      for_rows(t.to.size(0), t.to.size(1), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          if (t.of && t.of.ptr<int32_t>()[i] < 0) continue;
+          const int64_t at = t.of ? t.of.ptr<int32_t>()[i] - t.first : i;
+          if (t.slots.ptr<int64_t>()[at] >= 0) continue;
+          const int64_t key = t.keys.ptr<int64_t>()[at];
+          const uint64_t id = t.mixed ? id_of_key(key) : static_cast<uint64_t>(key);
+          initialize_row(t.init, id, 0, t.to.size(1), t.to.row<T>(i));
+        }
+      });
     });
-  });
+  }
 }
 
 }  // namespace segue::ops

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 #include "tensor/exec.h"
@@ -29,14 +30,24 @@ struct RowInit {
 void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
                      int64_t first_column, const Stream* stream = nullptr);
 
-/// Rows of a table whose keys are mixed ids (base::splitmix64), which are their row numbers. Where
+/// Rows of tables whose keys are mixed ids (base::splitmix64), which are their row numbers. Where
 /// is_new[i] (u8), row slots[i] (i64) of `weights` gets its initial values and of `state` zeros.
-void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
-                         const Tensor& slots, const Tensor& is_new, const Tensor& weights,
-                         const Tensor& state);
-/// Where slots[i] is -1, to[i] gets the initial values of that key; keys that are not `mixed` are
-/// the ids.
-void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
-                             const Tensor& slots, const Tensor& to);
+struct NewRows {
+  RowInit init;
+  Tensor keys, slots, is_new, weights, state;
+};
+void initialize_new_rows(const Exec& exec, std::span<const NewRows> tables);
+
+/// Row i of `to` stands for key of[i] - first (i32 `of`; -1: for none; absent: for key i). Where
+/// slots[that] is -1, it gets the initial values of the key; keys that are not `mixed` are the ids.
+struct MissingRows {
+  RowInit init;
+  Tensor keys;
+  bool mixed = false;
+  Tensor slots, to;
+  Tensor of = {};
+  int64_t first = 0;
+};
+void initialize_missing_rows(const Exec& exec, std::span<const MissingRows> tables);
 
 }  // namespace segue::ops

@@ -26,25 +26,6 @@ unsigned blocks_for(int64_t threads) {
       std::min(kMostBlocks, std::max<int64_t>(1, (threads + kThreads - 1) / kThreads)));
 }
 
-/// Which rows are made, and where they go.
-struct Rows {
-  int64_t count = 0;
-  const int64_t* numbers = nullptr;  // null: from 0
-  const int64_t* keys = nullptr;     // instead of numbers: mixed ones
-  const int64_t* slots = nullptr;    // null: row i goes to row i
-  const uint8_t* is_new = nullptr;   // which rows; null: all, or with `slots` those without one
-
-  __device__ uint64_t number(int64_t i) const {
-    if (keys != nullptr) return base::splitmix64_inverse(static_cast<uint64_t>(keys[i]));
-    return static_cast<uint64_t>(numbers == nullptr ? i : numbers[i]);
-  }
-  /// Where row i goes; -1: nowhere.
-  __device__ int64_t place(int64_t i) const {
-    if (is_new != nullptr) return is_new[i] != 0 ? slots[i] : -1;
-    return slots != nullptr && slots[i] >= 0 ? -1 : i;
-  }
-};
-
 struct Target {
   int64_t columns, stride, groups, first_column;
   bool vectors;  // groups are whole and lie on 16 bytes
@@ -52,22 +33,22 @@ struct Target {
 
 /// A thread makes four columns of a row, the unit of one Philox call.
 template <class T>
-__global__ void initialize_kernel(T* data, Target p, Rows rows, RowInit init) {
-  const int64_t total = rows.count * p.groups;
+__global__ void initialize_kernel(T* data, Target p, int64_t rows, const int64_t* numbers,
+                                  RowInit init) {
+  const int64_t total = rows * p.groups;
   const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < total;
        i += step) {
     const int64_t row = i / p.groups;
-    const int64_t place = rows.place(row);
-    if (place < 0) continue;
+    const auto number = static_cast<uint64_t>(numbers == nullptr ? row : numbers[row]);
     const int64_t group = i - row * p.groups + p.first_column / 4;
     double wide[4];
-    four_initial_values(init.kind, init.bound, init.seed, init.name_hash, rows.number(row),
+    four_initial_values(init.kind, init.bound, init.seed, init.name_hash, number,
                         static_cast<uint32_t>(group), wide);
     T values[4];
     for (int k = 0; k < 4; ++k) values[k] = static_cast<T>(wide[k]);
     const int64_t first = group * 4 - p.first_column;  // negative: the group begins before us
-    T* to = data + place * p.stride + first;
+    T* to = data + row * p.stride + first;
     const int64_t left = p.columns - first;
     if constexpr (sizeof(T) == 4) {
       if (p.vectors && left >= 4) {
@@ -81,14 +62,75 @@ __global__ void initialize_kernel(T* data, Target p, Rows rows, RowInit init) {
   }
 }
 
+constexpr int kWarp = 32;
+constexpr int kMaxTables = 16;  // of one launch: their list is a kernel parameter
+
+/// Which rows of one table are made, and where they go.
+struct SomeRows {
+  RowInit init;
+  const int64_t* keys;
+  bool mixed;
+  const int64_t* slots;
+  const uint8_t* is_new;  // null: rows without a slot are made
+  const int32_t* of;      // row i stands for key of[i] - first; null: for key i
+  int64_t first;
+  void* to;
+  int64_t stride, columns;
+  bool vectors;
+  void* state;
+  int64_t state_columns;  // they lie without gaps
+  int64_t rows;
+  int64_t end;  // one past its last warp, counted through all tables
+};
+struct SomeRowsList {
+  SomeRows tables[kMaxTables];
+};
+
+/// A warp looks at 32 rows and makes those that are wanted, most often none, one after the other.
 template <class T>
-__global__ void zero_kernel(T* data, int64_t columns, int64_t stride, Rows rows) {
-  const int64_t total = rows.count * columns;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < total;
-       i += step) {
-    const int64_t place = rows.place(i / columns);
-    if (place >= 0) data[place * stride + i % columns] = T{0};
+__global__ void __launch_bounds__(kThreads)
+    initialize_some_kernel(const __grid_constant__ SomeRowsList list, int64_t warps) {
+  const int64_t warp = static_cast<int64_t>(blockIdx.x) * (kThreads / kWarp) + threadIdx.x / kWarp;
+  if (warp >= warps) return;
+  int which = 0;
+  while (warp >= list.tables[which].end) ++which;
+  const SomeRows& t = list.tables[which];
+  const auto lane = static_cast<int>(threadIdx.x % kWarp);
+  const int64_t i = (warp - (which == 0 ? 0 : list.tables[which - 1].end)) * kWarp + lane;
+  int64_t place = -1;
+  uint64_t number = 0;
+  int64_t at = i < t.rows ? i : -1;
+  if (at >= 0 && t.of != nullptr) at = t.of[i] < 0 ? -1 : t.of[i] - t.first;
+  if (at >= 0 && (t.is_new == nullptr || t.is_new[at] != 0)) {
+    const int64_t slot = t.slots[at];
+    if (t.is_new != nullptr) place = slot;
+    if (t.is_new == nullptr && slot < 0) place = i;
+    if (place >= 0) {
+      const auto key = static_cast<uint64_t>(t.keys[at]);
+      number = t.mixed ? base::splitmix64_inverse(key) : key;
+    }
+  }
+  for (unsigned todo = __ballot_sync(~0u, place >= 0); todo != 0; todo &= todo - 1) {
+    const int from = __ffs(static_cast<int>(todo)) - 1;
+    const int64_t row = __shfl_sync(~0u, place, from);
+    const uint64_t own = __shfl_sync(~0u, number, from);
+    T* const to = static_cast<T*>(t.to) + row * t.stride;
+    for (int64_t first = lane * 4; first < t.columns; first += kWarp * 4) {
+      double wide[4];
+      four_initial_values(t.init.kind, t.init.bound, t.init.seed, t.init.name_hash, own,
+                          static_cast<uint32_t>(first / 4), wide);
+      if constexpr (sizeof(T) == 4) {
+        if (t.vectors && first + 4 <= t.columns) {
+          *reinterpret_cast<float4*>(to + first) =
+              make_float4(static_cast<float>(wide[0]), static_cast<float>(wide[1]),
+                          static_cast<float>(wide[2]), static_cast<float>(wide[3]));
+          continue;
+        }
+      }
+      for (int k = 0; k < 4 && first + k < t.columns; ++k) to[first + k] = static_cast<T>(wide[k]);
+    }
+    T* const state = static_cast<T*>(t.state) + row * t.state_columns;
+    for (int64_t c = lane; c < t.state_columns; c += kWarp) state[c] = T{0};
   }
 }
 
@@ -99,18 +141,22 @@ void dispatch(DType dtype, F f) {
   f(float{});
 }
 
-void launch(const Tensor& matrix, const RowInit& init, const Rows& rows, int64_t first_column,
+/// Groups of four columns lie on 16 bytes.
+bool on_vectors(const Tensor& matrix) {
+  return matrix.stride(0) % 4 == 0 && reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0;
+}
+
+void launch(const Tensor& matrix, const RowInit& init, const int64_t* numbers, int64_t first_column,
             cudaStream_t stream) {
-  const int64_t columns = matrix.size(1);
-  if (rows.count == 0 || columns == 0) return;
-  const bool vectors = first_column % 4 == 0 && matrix.stride(0) % 4 == 0 &&
-                       reinterpret_cast<uintptr_t>(matrix.data) % 16 == 0;
+  const int64_t rows = matrix.size(0), columns = matrix.size(1);
+  if (rows == 0 || columns == 0) return;
+  const bool vectors = first_column % 4 == 0 && on_vectors(matrix);
   const int64_t groups = (first_column + columns + 3) / 4 - first_column / 4;
   const Target target{columns, matrix.stride(0), groups, first_column, vectors};
   dispatch(matrix.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
-    initialize_kernel<<<blocks_for(rows.count * groups), kThreads, 0, stream>>>(
-        static_cast<T*>(matrix.data), target, rows, init);
+    initialize_kernel<<<blocks_for(rows * groups), kThreads, 0, stream>>>(
+        static_cast<T*>(matrix.data), target, rows, numbers, init);
   });
   check(cudaGetLastError());
 }
@@ -121,7 +167,7 @@ void run(const Tensor& matrix, const RowInit& init, const int64_t* row_numbers,
   int previous = 0;
   check(cudaGetDevice(&previous));
   check(cudaSetDevice(matrix.device.index));
-  launch(matrix, init, {.count = matrix.size(0), .numbers = row_numbers}, first_column, nullptr);
+  launch(matrix, init, row_numbers, first_column, nullptr);
   check(cudaStreamSynchronize(nullptr));
   check(cudaSetDevice(previous));
 }
@@ -135,6 +181,44 @@ const int64_t* numbers_of(const Tensor& t) {
   return static_cast<const int64_t*>(t.data);
 }
 
+DType dtype_of(const NewRows& t) { return t.weights.dtype; }
+DType dtype_of(const MissingRows& t) { return t.to.dtype; }
+
+SomeRows rows_of(const RowInit& init, const Tensor& keys, const Tensor& slots, const Tensor& to) {
+  SomeRows s{};
+  s.init = init;
+  s.keys = numbers_of(keys);
+  s.slots = numbers_of(slots);
+  s.to = to.data;
+  s.stride = to.stride(0);
+  s.columns = to.size(1);
+  s.vectors = on_vectors(to);
+  return s;
+}
+
+/// Tables of one type.
+template <class Table, class Describe>
+void make_some(const Exec& exec, std::span<const Table> tables, Describe describe) {
+  while (!tables.empty()) {
+    const auto some = tables.first(std::min<size_t>(tables.size(), kMaxTables));
+    tables = tables.subspan(some.size());
+    SomeRowsList list{};
+    int64_t warps = 0;
+    for (size_t i = 0; i < some.size(); ++i) {
+      list.tables[i] = describe(some[i]);
+      warps += (list.tables[i].rows + kWarp - 1) / kWarp;
+      list.tables[i].end = warps;
+    }
+    if (warps == 0) continue;
+    const int64_t blocks = (warps * kWarp + kThreads - 1) / kThreads;
+    dispatch(dtype_of(some.front()), [&](auto zero_value) {
+      initialize_some_kernel<decltype(zero_value)>
+          <<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(list, warps);
+    });
+    check(cudaGetLastError());
+  }
+}
+
 }  // namespace
 
 void initialize(const Tensor& matrix, const RowInit& init) { run(matrix, init, nullptr, 0); }
@@ -143,35 +227,32 @@ void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_nu
                      int64_t first_column, const Stream* stream) {
   const auto* numbers = static_cast<const int64_t*>(row_numbers.data);
   if (stream == nullptr) return run(to, init, numbers, first_column);
-  launch(to, init, {.count = to.size(0), .numbers = numbers}, first_column,
-         static_cast<cudaStream_t>(stream->handle()));
+  launch(to, init, numbers, first_column, static_cast<cudaStream_t>(stream->handle()));
 }
 
-void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
-                         const Tensor& slots, const Tensor& is_new, const Tensor& weights,
-                         const Tensor& state) {
-  const Rows rows{.count = keys.elements(),
-                  .keys = numbers_of(keys),
-                  .slots = numbers_of(slots),
-                  .is_new = static_cast<const uint8_t*>(is_new.data)};
-  launch(weights, init, rows, 0, stream_of(exec));
-  const int64_t columns = state.size(1);
-  if (rows.count == 0 || columns == 0) return;
-  dispatch(state.dtype, [&](auto zero_value) {
-    using T = decltype(zero_value);
-    zero_kernel<<<blocks_for(rows.count * columns), kThreads, 0, stream_of(exec)>>>(
-        static_cast<T*>(state.data), columns, state.stride(0), rows);
+void initialize_new_rows(const Exec& exec, std::span<const NewRows> tables) {
+  make_some(exec, tables, [](const NewRows& t) {
+    SEGUE_ASSERT(t.state.is_contiguous() && t.state.dtype == t.weights.dtype,
+                 "the state of rows lies without gaps, in their type");
+    SomeRows s = rows_of(t.init, t.keys, t.slots, t.weights);
+    s.mixed = true;
+    s.is_new = static_cast<const uint8_t*>(t.is_new.data);
+    s.rows = t.keys.elements();
+    s.state = t.state.data;
+    s.state_columns = t.state.size(1);
+    return s;
   });
-  check(cudaGetLastError());
 }
 
-void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
-                             const Tensor& slots, const Tensor& to) {
-  const Rows rows{.count = keys.elements(),
-                  .numbers = mixed ? nullptr : numbers_of(keys),
-                  .keys = mixed ? numbers_of(keys) : nullptr,
-                  .slots = numbers_of(slots)};
-  launch(to, init, rows, 0, stream_of(exec));
+void initialize_missing_rows(const Exec& exec, std::span<const MissingRows> tables) {
+  make_some(exec, tables, [](const MissingRows& t) {
+    SomeRows s = rows_of(t.init, t.keys, t.slots, t.to);
+    s.mixed = t.mixed;
+    s.of = t.of ? static_cast<const int32_t*>(t.of.data) : nullptr;
+    s.first = t.first;
+    s.rows = t.to.size(0);
+    return s;
+  });
 }
 
 }  // namespace segue::ops::cuda

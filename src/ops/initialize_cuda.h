@@ -10,10 +10,7 @@ namespace segue::ops::cuda {
 void initialize(const Tensor& matrix, const RowInit& init);
 void initialize_part(const Tensor& to, const RowInit& init, const Tensor& row_numbers,
                      int64_t first_column, const Stream* stream);
-void initialize_new_rows(const Exec& exec, const RowInit& init, const Tensor& keys,
-                         const Tensor& slots, const Tensor& is_new, const Tensor& weights,
-                         const Tensor& state);
-void initialize_missing_rows(const Exec& exec, const RowInit& init, const Tensor& keys, bool mixed,
-                             const Tensor& slots, const Tensor& to);
+void initialize_new_rows(const Exec& exec, std::span<const NewRows> tables);
+void initialize_missing_rows(const Exec& exec, std::span<const MissingRows> tables);
 
 }  // namespace segue::ops::cuda

@@ -4,22 +4,10 @@
 #include "ops/cuda_forms.h"
 #include "ops/dense_step.h"
 #include "ops/kernel.cuh"
+#include "ops/update_rules.cuh"
 
 namespace segue::ops::cuda {
 namespace {
-
-/// Values that must all be finite for anything to change.
-struct Finite {
-  const double* values;
-  int64_t count;
-
-  explicit Finite(const Tensor& t) : values(device_ptr<double>(t)), count(t ? t.elements() : 0) {}
-  __device__ bool all() const {
-    bool good = true;
-    for (int64_t i = 0; i < count; ++i) good = good && isfinite(values[i]);
-    return good;
-  }
-};
 
 template <class Step, int kW, size_t... kState>
 __global__ void __launch_bounds__(kThreads)
@@ -104,13 +92,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-/// What is left of a gradient after a trip over the wire.
-enum class WireRounding { kNone, kF16, kBf16 };
-__device__ float through(WireRounding wire, float x) {
-  if (wire == WireRounding::kF16) return rounded<f16>(x);
-  return wire == WireRounding::kBf16 ? rounded<bf16>(x) : x;
-}
-
 /// The same on all lanes of a warp.
 template <class G>
 __device__ double warp_square_sum(const G* row, int dim, int lane, WireRounding wire) {
@@ -133,8 +114,6 @@ __global__ void __launch_bounds__(kThreads)
     if (lane == 0) out[i] = squares / width;
   }
 }
-
-constexpr int kMaxTables = 16;  // of one launch: their list is a kernel parameter
 
 template <class G>
 struct UpdateList {
@@ -319,9 +298,7 @@ void sums_of_squares(const Exec& exec, std::span<const Tensor> x, const Tensor& 
 
 void update_tables(const Exec& exec, const RowUpdateParams& p, std::span<const TableUpdate> parts,
                    DType wire, const Tensor& finite) {
-  const WireRounding rounding = wire == DType::kF16    ? WireRounding::kF16
-                                : wire == DType::kBf16 ? WireRounding::kBf16
-                                                       : WireRounding::kNone;
+  const WireRounding rounding = rounding_of(wire);
   while (!parts.empty()) {
     const auto some = parts.first(std::min<size_t>(parts.size(), kMaxTables));
     parts = parts.subspan(some.size());

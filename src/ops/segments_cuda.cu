@@ -26,8 +26,6 @@ __global__ void make_keys_kernel(KeyArgs a, uint32_t* keys, uint32_t* items) {
   }
 }
 
-constexpr int kFewRows = 1024;
-
 /// Few rows need no sort: the block of a row that is the first of its destination adds all of them,
 /// in order.
 template <class T, int kW>
@@ -210,9 +208,7 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
                  "sums of rows: a fused sum has an index for each row");
     fused_range = {0, rows, 0, static_cast<int>(divide_up(rows, blocks * kFusedWarps))};
   }
-  // Short chunks keep a small sum parallel, long ones keep partial sums few.
-  constexpr int kShortChunk = 16, kLongChunk = 64;
-  plain = {fused_range.end, n, fused_range.chunks(), n <= 16384 ? kShortChunk : kLongChunk};
+  plain = {fused_range.end, n, fused_range.chunks(), chunk_length(n)};
   const int64_t chunks = fused_range.chunks() + plain.chunks();
   const Tensor partials = exec.arena->tensor(DType::kF32, {chunks * 2, columns});
   dispatch_type(from.dtype, [&](auto zero_value) {
@@ -230,11 +226,11 @@ void sum_rows(const Exec& exec, const Tensor& from, const DroppedRows& dropped,
     a.range = plain;
     if (plain.chunks() > 0) sum_chunks(stream, a, vectorize);
   });
-  const SpanArgs spans{sorted,
-                       {fused_range, plain},
-                       static_cast<int>(columns),
-                       targets,
-                       device_ptr<float>(partials)};
+  const SpanArgs<> spans{sorted,
+                         {fused_range, plain},
+                         static_cast<int>(columns),
+                         targets,
+                         device_ptr<float>(partials)};
   const auto kernel = vectorize ? sum_spans_kernel<8> : sum_spans_kernel<1>;
   const dim3 grid(static_cast<unsigned>(divide_up(chunks, kWarpsPerBlock)),
                   static_cast<unsigned>(divide_up(columns, kWarp * (vectorize ? 8 : 1))));

@@ -134,5 +134,80 @@ TEST_F(GpuDistinctTest, EqualsTheHostForAnyRangeOfIds) {
   }
 }
 
+/// Lists of their own, in ranges of their own: as one call for each.
+TEST_F(GpuDistinctTest, SeveralListsAtOnce) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937_64 random(seed);
+    const size_t lists = 1 + random() % 12;
+    std::vector<IdPart> parts(lists);
+    std::vector<int64_t> all;
+    std::vector<std::vector<int64_t>> ids(lists);
+    for (size_t p = 0; p < lists; ++p) {
+      const auto first = static_cast<int64_t>(random() % 1000) - 500;
+      const auto width = static_cast<int64_t>(1 + random() % (seed % 2 == 0 ? 300 : 1 << 30));
+      ids[p].resize(random() % 3 == 0 ? 0 : random() % 5000);
+      parts[p] = {std::ssize(ids[p]),
+                  {first, first + width - 1},
+                  random() % 2 == 0 ? OutsideIds::kSkip : OutsideIds::kClamp};
+      for (int64_t& id : ids[p]) {
+        id = first + static_cast<int64_t>(random() % static_cast<uint64_t>(width));
+        if (random() % 16 == 0) id = first - 1 - static_cast<int64_t>(random() % 9);
+        if (random() % 16 == 0) id = first + width + static_cast<int64_t>(random() % 9);
+      }
+      all.insert(all.end(), ids[p].begin(), ids[p].end());
+    }
+    const auto n = std::ssize(all);
+    const Tensor input = dedup_.input(n, Device::cuda());
+    copy_bytes(input.data, input.device, all.data(), Device::cpu(), all.size() * sizeof(int64_t),
+               stream_.get());
+    const DeviceDedup::Found found = dedup_.find(input, parts, *stream_);
+    const std::vector<int64_t> values = fetch<int64_t>(found.values, dedup_.count(), *stream_);
+    const std::vector<int32_t> inverse = fetch<int32_t>(found.inverse, n, *stream_);
+    const std::vector<int32_t> order = fetch<int32_t>(found.order, n, *stream_);
+    const std::vector<int32_t> places = fetch<int32_t>(found.places, n, *stream_);
+    int64_t place = 0, at = 0;
+    for (size_t p = 0; p < lists; ++p) {
+      const auto [smallest, largest] = parts[p].range;
+      IdRange seen = parts[p].range;
+      int64_t outside = 0, first_outside = -1;
+      std::vector<int64_t> keys = ids[p];
+      for (int64_t& key : keys) {
+        const int64_t number = at + (&key - keys.data());
+        seen.add(key);
+        if (key >= smallest && key <= largest) {
+          key -= smallest;
+          continue;
+        }
+        if (outside++ == 0) first_outside = number;
+        const bool clamps = parts[p].outside == OutsideIds::kClamp;
+        key = clamps ? std::clamp(key, smallest, largest) - smallest : -1;
+      }
+      const Distinct expected = distinct(keys, true);
+      const DeviceDedup::PartFound part = dedup_.part(p);
+      ASSERT_EQ(part.first, place);
+      ASSERT_EQ(part.count, expected.values.size());
+      EXPECT_EQ(part.outside, outside);
+      EXPECT_EQ(part.first_outside, first_outside);
+      EXPECT_EQ(part.range.smallest, seen.smallest);
+      EXPECT_EQ(part.range.largest, seen.largest);
+      for (int64_t v = 0; v < part.count; ++v) {
+        ASSERT_EQ(values[static_cast<size_t>(place + v)], expected.values[v] + smallest);
+      }
+      for (int64_t i = 0; i < std::ssize(keys); ++i) {
+        const int64_t of = expected.inverse[i];
+        ASSERT_EQ(inverse[static_cast<size_t>(at + i)], of < 0 ? -1 : place + of);
+      }
+      place += part.count;
+      at += std::ssize(keys);
+    }
+    for (size_t i = 0; i < order.size(); ++i) {
+      const int32_t of = inverse[static_cast<size_t>(order[i])];
+      ASSERT_EQ(places[i], of < 0 ? place : of);
+      ASSERT_TRUE(i == 0 || places[i - 1] < places[i] || order[i - 1] < order[i]);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace segue::sparse

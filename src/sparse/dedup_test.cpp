@@ -158,5 +158,19 @@ TEST(DistinctTuplesTest, NoTuples) {
   EXPECT_TRUE(d.column(1).empty());
 }
 
+TEST(DeviceDedupTest, RangesFitWhereAllTheirIdsHaveAKey) {
+  const IdPart all{1, {kSmallest, kLargest}, OutsideIds::kNever},
+      one{1, {5, 5}, OutsideIds::kNever};
+  IdPart half{1, {0, kLargest}, OutsideIds::kSkip};
+  EXPECT_TRUE(DeviceDedup::fits(std::vector{all}));
+  EXPECT_FALSE(DeviceDedup::fits(std::vector{all, one}));
+  EXPECT_FALSE(DeviceDedup::fits(std::vector{one, all}));
+  EXPECT_TRUE(DeviceDedup::fits(std::vector{half, one}));
+  EXPECT_FALSE(DeviceDedup::fits(std::vector{half, half}));  // those that are skipped have none
+  half.outside = OutsideIds::kClamp;
+  EXPECT_TRUE(DeviceDedup::fits(std::vector{half, half}));
+  EXPECT_FALSE(DeviceDedup::fits(std::vector<IdPart>(65, one)));
+}
+
 }  // namespace
 }  // namespace segue::sparse

@@ -111,61 +111,75 @@ void DynamicTable::make_room(int64_t rows) {
   state_memory_.grow(rows * state_columns() * value);
 }
 
-/// The index takes mixed keys in their order.
-DynamicTable::Sorted DynamicTable::sorted(const Exec& exec, const KeyBatch& batch,
-                                          const Stream& stream) {
-  if (mixes_early()) return {batch.keys, batch.uses, {}};
-  const int64_t n = batch.keys.elements();
-  Sorted s;
-  if (exec.device.is_cuda()) {
-    const Tensor mixed = device_dedup_.input(n, exec.device);
-    ops::mix(exec, batch.keys, mixed);
-    const DeviceDedup::Found found = device_dedup_.find(
-        mixed, {std::numeric_limits<int64_t>::min(), std::numeric_limits<int64_t>::max()}, false,
-        stream);
-    s.keys = found.values;
-    s.place = found.inverse;
-    if (!batch.uses) return s;
-    s.uses = exec.arena->tensor(DType::kI32, {n});
-    ops::take(exec, batch.uses, found.first, s.uses);
-    return s;
+void DynamicTable::resolve(const Exec& exec, std::span<const LateBatch> batches) {
+  std::vector<LateBatch> found, added;
+  for (const LateBatch& late : batches) {
+    auto& own = static_cast<DynamicTable&>(*late.table);
+    const bool trains = late.batch.mode == Mode::kTraining;
+    own.saved_ = {};
+    if (trains) ++own.clock_;
+    if (late.batch.keys.elements() == 0) continue;
+    SEGUE_ASSERT(own.index_ != nullptr, "keys at a rank without shards");
+    (trains ? added : found).push_back(late);
   }
-  mixed_.resize(n);
-  ops::mix(exec, batch.keys, mixed_.tensor());
-  distinct(std::as_const(mixed_).span(), false, scratch_, distinct_);
-  s.keys = distinct_.values.tensor();
-  s.place = distinct_.inverse.tensor();
-  if (!batch.uses) return s;
-  s.uses = exec.arena->tensor(DType::kI32, {n});
-  const std::span<const int32_t> uses = batch.uses.span<int32_t>();
-  for (int64_t i = 0; i < n; ++i) {
-    s.uses.ptr<int32_t>()[distinct_.inverse[i]] = uses[static_cast<size_t>(i)];
+  find_rows(exec, found);
+  for (std::span<const LateBatch> left = added; !left.empty();) {
+    const auto some = left.first(std::min<size_t>(left.size(), MixedOrder::kMostLists));
+    left = left.subspan(some.size());
+    find_or_add_rows(exec, some);
   }
-  return s;
 }
 
-void DynamicTable::resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) {
-  saved_ = {};
-  if (batch.mode == Mode::kTraining) ++clock_;
-  const int64_t n = batch.keys.elements();
-  if (n == 0) return;
-  SEGUE_ASSERT(index_ != nullptr, "keys at a rank without shards");
+void DynamicTable::find_rows(const Exec& exec, std::span<const LateBatch> batches) {
+  const Stream host(Device::cpu());
+  for (const auto& [table, batch, slots] : batches) {
+    const auto& own = static_cast<const DynamicTable&>(*table);
+    const Arena::Mark mark(*exec.arena);
+    Tensor keys = batch.keys;
+    if (!own.mixes_early()) {
+      keys = exec.arena->tensor(DType::kI64, {batch.keys.elements()});
+      ops::mix(exec, batch.keys, keys);
+    }
+    own.index_->find(keys, slots, exec.stream != nullptr ? *exec.stream : host);
+  }
+}
+
+/// The indices take mixed keys in their order.
+void DynamicTable::find_or_add_rows(const Exec& exec, std::span<const LateBatch> batches) {
   const Stream host(Device::cpu());
   const Stream& stream = exec.stream != nullptr ? *exec.stream : host;
   const Arena::Mark mark(*exec.arena);
-  const Sorted batch_sorted = sorted(exec, batch, stream);
-  const Tensor rows = batch_sorted.place ? exec.arena->tensor(DType::kI64, {n}) : slots;
-  if (batch.mode == Mode::kEvaluation) {
-    index_->find(batch_sorted.keys, rows, stream);
+  std::vector<MixedOrder::Sorted> sorted;
+  if (mixes_early()) {
+    for (const auto& [table, batch, slots] : batches) {
+      const Tensor is_new = exec.arena->tensor(DType::kU8, {batch.keys.elements()});
+      sorted.push_back({batch.keys, batch.uses, slots, is_new});
+    }
   } else {
-    const Tensor is_new = exec.arena->tensor(DType::kU8, {n});
-    index_->find_or_insert({batch_sorted.keys, batch_sorted.uses, {}, clock_, batch.time},
-                           {rows, is_new}, stream);
-    make_room(index_->rows_in_use());
-    const auto& [weights, state] = resident();
-    ops::initialize_new_rows(exec, spec().init(), batch_sorted.keys, rows, is_new, weights, state);
+    std::vector<MixedOrder::List> lists;
+    for (const auto& [table, batch, slots] : batches) {
+      lists.push_back({batch.keys, batch.uses, slots});
+    }
+    sorted = order_.sort(exec, lists);
   }
-  if (batch_sorted.place) ops::take(exec, rows, batch_sorted.place, slots);
+  std::vector<IndexRequest> requests;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    const auto& own = static_cast<const DynamicTable&>(*batches[i].table);
+    const auto& [keys, uses, rows, is_new] = sorted[i];
+    requests.push_back(
+        {own.index_.get(), {keys, uses, {}, own.clock_, batches[i].batch.time}, {rows, is_new}});
+  }
+  find_or_insert(requests, stream);
+  std::vector<ops::NewRows> new_rows;
+  for (size_t i = 0; i < batches.size(); ++i) {
+    auto& own = static_cast<DynamicTable&>(*batches[i].table);
+    own.make_room(own.index_->rows_in_use());
+    const auto& [weights, state] = own.resident();
+    new_rows.push_back(
+        {own.spec().init(), sorted[i].keys, sorted[i].rows, sorted[i].is_new, weights, state});
+  }
+  ops::initialize_new_rows(exec, new_rows);
+  if (!mixes_early()) order_.put_back(exec);
 }
 
 void DynamicTable::release(std::span<const int64_t> /*slots*/, Mode /*mode*/,
@@ -173,9 +187,11 @@ void DynamicTable::release(std::span<const int64_t> /*slots*/, Mode /*mode*/,
   if (last_use != nullptr) updated_.record(*last_use);
 }
 
-void DynamicTable::fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
-                                const Tensor& rows) const {
-  ops::initialize_missing_rows(exec, spec().init(), keys, mixes_early(), slots, rows);
+ops::MissingRows DynamicTable::missing_rows() const {
+  ops::MissingRows missing;
+  missing.init = spec().init();
+  missing.mixed = mixes_early();
+  return missing;
 }
 
 Resident DynamicTable::resident() const {

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "sparse/dedup.h"
 #include "sparse/hash_index.h"
+#include "sparse/mixed_order.h"
 #include "sparse/table.h"
 #include "tensor/buffer.h"
 #include "tensor/event.h"
@@ -25,12 +25,12 @@ class DynamicTable final : public Table {
   void make_keys(std::span<const int64_t> ids, int64_t* keys) const override;
   bool has_negative_keys() const override { return true; }
   Share share_of(int rank) const override;
+  bool ids_are_keys() const override { return !mixes_early() && !counts_uses(); }
   void find_slots(std::span<int64_t> keys, Mode mode) override;
   bool resolves_late() const override { return true; }
   bool counts_uses() const override;
-  void resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots) override;
-  void fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
-                    const Tensor& rows) const override;
+  void resolve(const Exec& exec, std::span<const LateBatch> batches) override;
+  ops::MissingRows missing_rows() const override;
   Resident resident() const override;
   void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use) override;
   /// "weight", "state", "key" and "stamp" of the rows in the order of keys; "candidate": keys that
@@ -44,11 +44,9 @@ class DynamicTable final : public Table {
   int64_t bytes() const override;
 
  private:
-  struct Sorted {
-    Tensor keys, uses;
-    Tensor place;  // of each key of the batch; absent: they come in this order
-  };
-  Sorted sorted(const Exec& exec, const KeyBatch& batch, const Stream& stream);
+  /// Of resolve(): at most MixedOrder::kMostLists batches that have keys.
+  void find_rows(const Exec& exec, std::span<const LateBatch> batches);
+  void find_or_add_rows(const Exec& exec, std::span<const LateBatch> batches);
   /// Several ranks find owners by mixed keys. One has its rows in the order of ids, as a static
   /// table has: sums over them then have the same bits.
   bool mixes_early() const { return spec().ranks > 1; }
@@ -85,12 +83,7 @@ class DynamicTable final : public Table {
   int64_t num_shards_ = 1;
   std::unique_ptr<HashIndex> index_;  // absent: this rank has no shards
   GrowingBuffer weight_memory_, state_memory_;
-  // Of a call; kept for the next one.
-  DeviceDedup device_dedup_;
-  DedupScratch scratch_;
-  HostArray<int64_t> mixed_;
-  Distinct distinct_;
-
+  MixedOrder order_;              // of resolve(), where this table is the first
   int64_t clock_ = 0;             // batches trained
   TableStats before_;             // what was counted before the checkpoint that was loaded
   Event updated_;                 // behind the last use that was released

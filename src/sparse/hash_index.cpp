@@ -88,6 +88,13 @@ int64_t shard_of_key(int64_t key, int64_t shards) {
   return rules.shard_of(key);
 }
 
+void find_or_insert(std::span<const IndexRequest> requests, const Stream& stream) {
+  if constexpr (SEGUE_HAS_CUDA != 0) {
+    if (stream.device().is_cuda()) return detail::cuda_find_or_insert(requests, stream);
+  }
+  for (const auto& [index, batch, found] : requests) index->find_or_insert(batch, found, stream);
+}
+
 std::unique_ptr<HashIndex> make_hash_index(const HashIndexConfig& config, Device device) {
   if (device.is_cpu()) return detail::make_cpu_hash_index(config);
   if constexpr (SEGUE_HAS_CUDA != 0) return detail::make_cuda_hash_index(config, device);

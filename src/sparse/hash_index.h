@@ -95,6 +95,16 @@ class HashIndex {
   virtual int64_t bytes() const = 0;
 };
 
+/// What one index of several is asked.
+struct IndexRequest {
+  HashIndex* index = nullptr;
+  HashIndex::Batch batch;
+  HashIndex::Found found;
+};
+/// find_or_insert of indices on one device: on a GPU they share its launches, and the wait while
+/// one of them is below its largest size.
+void find_or_insert(std::span<const IndexRequest> requests, const Stream& stream);
+
 std::unique_ptr<HashIndex> make_hash_index(const HashIndexConfig& config, Device device);
 
 }  // namespace segue::sparse

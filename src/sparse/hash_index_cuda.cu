@@ -1,25 +1,25 @@
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <cub/device/device_scan.cuh>
 #include <cuda_runtime.h>
-#include <thrust/iterator/transform_iterator.h>
 
 #include "ops/kernel.cuh"
 #include "sparse/hash_index_find.cuh"
 #include "sparse/hash_index_growth.cuh"
 #include "sparse/hash_index_insert.cuh"
+#include "sparse/hash_index_number.cuh"
 #include "sparse/hash_index_rules.h"
 #include "sparse/hash_index_slots.h"
 #include "tensor/buffer.h"
 #include "tensor/event.h"
 #include "tensor/host_array.h"
-#include "tensor/launches.h"
 
-// A batch takes five kernels and a scan, and no wait once every shard has its largest size:
+// Batches of several indices take five kernels and a scan, and no wait once every shard has its
+// largest size:
 //   expire  a warp per bucket, with a time to live only
 //   plan    finds every key and stamps those that are present; a thread per key, 8 threads for the
 //           128 digests of a bucket
@@ -37,52 +37,6 @@ using ops::cuda::check_launch;
 using ops::cuda::device_ptr;
 using ops::cuda::divide_up;
 
-// ---- rows' numbers ----
-
-struct IsFresh {
-  __host__ __device__ int32_t operator()(uint8_t mark) const { return mark == kFresh ? 1 : 0; }
-};
-
-__global__ void number_kernel(Table table, BatchArgs b, const int32_t* place) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= b.n) return;
-  const uint8_t mark = b.marks[i];
-  if (mark == kDone) return;
-  const uint32_t slot = b.slot_of[i];
-  b.is_new[i] = 1;
-  if (mark == kTaken) {
-    b.rows[i] = table.slots.rows[slot];
-    return;
-  }
-  const int64_t free = b.state[kFreeRows], at = place[i];
-  const int64_t row = at < free ? b.free_rows[free - 1 - at] : b.state[kNextRow] + (at - free);
-  table.slots.rows[slot] = static_cast<int32_t>(row);
-  b.rows[i] = row;
-}
-
-__global__ void settle_kernel(BatchArgs b, const int32_t* place) {
-  const int64_t numbered = place[b.n - 1] + IsFresh()(b.marks[b.n - 1]);
-  const int64_t reused = min(numbered, b.state[kFreeRows]);
-  b.state[kFreeRows] -= reused;
-  b.state[kNextRow] += numbered - reused;
-}
-
-// ---- host ----
-
-/// Pieces of one buffer, each on a line of its own.
-class Layout {
- public:
-  int64_t add(int64_t bytes) {
-    const int64_t at = bytes_;
-    bytes_ += divide_up(bytes, 256) * 256;
-    return at;
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  int64_t bytes_ = 0;
-};
-
 unsigned blocks_for(int64_t threads) { return static_cast<unsigned>(divide_up(threads, kThreads)); }
 
 class CudaHashIndex final : public HashIndex {
@@ -94,8 +48,10 @@ class CudaHashIndex final : public HashIndex {
         sizes_(static_cast<size_t>(rules_.shards_here()), rules_.start_buckets),
         pool_(device, rules_, rules_.shards_here(), rules_.start_buckets),
         sizes_memory_(device, std::max<int64_t>(1, rules_.shards_here()) * 4, Purpose::kTable),
-        report_(device, report_bytes(), Purpose::kTable),
-        host_report_(Device::cpu(), report_bytes(), Purpose::kScratch, HostMemory::kPinned) {
+        state_(device, kStates * static_cast<int64_t>(sizeof(int64_t)), Purpose::kTable) {
+    next_row_.set_memory(HostMemory::kPinned);
+    next_row_.resize(1);
+    next_row_[0] = 0;
     make_free_rows();
     send_sizes();
   }
@@ -104,45 +60,65 @@ class CudaHashIndex final : public HashIndex {
   const HashIndexConfig& config() const override { return config_; }
 
   void find_or_insert(const Batch& batch, const Found& found, const Stream& stream) override {
-    SEGUE_ASSERT(batch.step >= last_step_ && batch.step <= kMostSteps,
-                 "steps do not go back, and fit 32 bits");
-    last_step_ = batch.step;
-    const int64_t n = batch.keys.elements();
-    if (n == 0) return;
-    SEGUE_ASSERT(n <= INT32_MAX && !sizes_.empty(), "keys of shards that are here");
-    check_cuda(cudaSetDevice(device_.index));
-    const auto queue = static_cast<cudaStream_t>(stream.handle());
-    make_scratch(n);
-    BatchArgs b = arguments(batch, found);
-    const unsigned blocks = blocks_for(n);
+    const IndexRequest request{this, batch, found};
+    run({&request, 1}, stream);
+  }
 
-    if (rules_.keeps_times) {
-      expire_kernel<<<blocks, kThreads, 0, queue>>>(table(), rules_, b);
+  /// At most kMostCalls requests. Scratch memory is that of the first one.
+  static void run(std::span<const IndexRequest> requests, const Stream& stream) {
+    std::vector<Asked> asked;
+    unsigned blocks = 0;
+    for (const auto& [index, batch, found] : requests) {
+      auto& own = static_cast<CudaHashIndex&>(*index);
+      SEGUE_ASSERT(batch.step >= own.last_step_ && batch.step <= kMostSteps,
+                   "steps do not go back, and fit 32 bits");
+      own.last_step_ = batch.step;
+      const int64_t n = batch.keys.elements();
+      if (n == 0) continue;
+      SEGUE_ASSERT(n <= INT32_MAX && !own.sizes_.empty(), "keys of shards that are here");
+      asked.push_back({&own, &batch, &found, blocks});
+      blocks += blocks_for(n);
+    }
+    if (asked.empty()) return;
+    CudaHashIndex& first = *asked.front().index;
+    check_cuda(cudaSetDevice(first.device_.index));
+    const int64_t keys = int64_t{blocks} * kThreads;
+    SEGUE_ASSERT(keys <= INT32_MAX, "keys of one call are counted in 32 bits");
+    first.scratch_.reserve(keys, first.device_, first.done_);
+    IndexCalls calls{};
+    bool any_times = false, any_candidates = false, any_without = false;
+    for (const Asked& a : asked) {
+      IndexCall& call = calls.calls[calls.count++];
+      call.rules = a.index->rules_;
+      call.b = a.index->arguments(*a.batch, *a.found);
+      first.scratch_.give(int64_t{a.first_block} * kThreads, call.b);
+      call.end_block = a.first_block + blocks_for(call.b.n);
+      call.table = a.index->table();
+      any_times = any_times || call.rules.keeps_times;
+      any_candidates = any_candidates || call.rules.has_candidates;
+      any_without = any_without || !call.rules.has_candidates;
+    }
+
+    const auto queue = static_cast<cudaStream_t>(stream.handle());
+    const auto launch = [&](auto kernel) {
+      kernel<<<blocks, kThreads, 0, queue>>>(calls);
       check_launch();
+    };
+    if (any_times) launch(expire_kernel);
+    launch(plan_kernel);
+    grow(asked, calls, blocks, stream);
+    for (size_t i = 0; i < asked.size(); ++i) {
+      asked[i].index->raise_bound(calls.calls[i].b.n);
+      calls.calls[i].expects_evictions = asked[i].index->expects_evictions();
     }
-    plan_kernel<<<blocks, kThreads, 0, queue>>>(table(), rules_, b);
+    if (any_without) launch(place_kernel);
+    if (any_without) launch(insert_kernel<false>);
+    if (any_candidates) launch(insert_kernel<true>);
+    first.scratch_.count_fresh(keys, queue);
+    launch(number_kernel);
+    settle_kernel<<<1, kWarp, 0, queue>>>(calls);
     check_launch();
-    if (!is_largest()) {
-      grow(b, stream);
-      b.free_rows = static_cast<int32_t*>(free_rows_.data());  // it may have moved
-    }
-    if (is_largest() && done_.reached() && next_row_.size() > 0) rows_bound_ = next_row_[0];
-    rows_bound_ = std::min(capacity_rows(), rows_bound_ + n);
-    const bool expects_evictions = rows_bound_ > capacity_rows() / 8 * 7;
-    if (!rules_.has_candidates) {
-      place_kernel<<<blocks, kThreads, 0, queue>>>(table(), rules_, b, expects_evictions);
-      check_launch();
-    }
-    const auto insert = rules_.has_candidates ? insert_kernel<true> : insert_kernel<false>;
-    insert<<<blocks, kThreads, 0, queue>>>(table(), rules_, b, expects_evictions);
-    check_launch();
-    number(b, queue);
-    // What the next batch takes the bound from, if it has arrived by then.
-    next_row_.set_memory(HostMemory::kPinned);
-    next_row_.resize(1);
-    copy_bytes(next_row_.data(), Device::cpu(), state() + kNextRow, device_, sizeof(int64_t),
-               &stream);
-    done_.record(stream);
+    for (const Asked& a : asked) a.index->done_.record(stream);
   }
 
   void find(const Tensor& keys, const Tensor& rows, const Stream& stream) const override {
@@ -167,7 +143,7 @@ class CudaHashIndex final : public HashIndex {
   Counts counts() const override {
     done_.synchronize();
     std::vector<int64_t> state(kStates);
-    copy_bytes(state.data(), Device::cpu(), report_.data(), device_, kStates * sizeof(int64_t),
+    copy_bytes(state.data(), Device::cpu(), state_.data(), device_, kStates * sizeof(int64_t),
                nullptr);
     rows_bound_ = state[kNextRow];
     Counts c;
@@ -222,26 +198,33 @@ class CudaHashIndex final : public HashIndex {
     std::vector<int64_t> state(kStates, 0);
     state[kNextRow] = placed.rows;
     state[kCandidates] = placed.candidates;
-    copy_bytes(report_.data(), device_, state.data(), Device::cpu(), kStates * sizeof(int64_t),
+    copy_bytes(state_.data(), device_, state.data(), Device::cpu(), kStates * sizeof(int64_t),
                nullptr);
     rows_bound_ = placed.rows;
-    next_row_.resize(0);
+    next_row_[0] = placed.rows;
     growths_ = 0;
     last_step_ = 0;
   }
 
   int64_t bytes() const override {
-    return pool_.bytes() + sizes_memory_.bytes() + report_.bytes() + free_rows_.bytes() +
+    return pool_.bytes() + sizes_memory_.bytes() + state_.bytes() + free_rows_.bytes() +
            scratch_.bytes();
   }
 
  private:
-  // The numbers of State, then a byte per shard that must grow.
-  int64_t report_bytes() const {
-    return kStates * static_cast<int64_t>(sizeof(int64_t)) + rules_.shards_here();
+  struct Asked {
+    CudaHashIndex* index;
+    const Batch* batch;
+    const Found* found;
+    unsigned first_block;
+  };
+
+  /// Rows that may be in use after `n` more keys.
+  void raise_bound(int64_t n) {
+    if (is_largest() && done_.reached()) rows_bound_ = next_row_[0];
+    rows_bound_ = std::min(capacity_rows(), rows_bound_ + n);
   }
-  int64_t* state() const { return static_cast<int64_t*>(report_.data()); }
-  uint8_t* grows() const { return reinterpret_cast<uint8_t*>(state() + kStates); }
+  bool expects_evictions() const { return rows_bound_ > capacity_rows() / 8 * 7; }
 
   int64_t capacity_rows() const {
     int64_t buckets = 0;
@@ -274,27 +257,6 @@ class CudaHashIndex final : public HashIndex {
     free_rows_ = std::move(larger);
   }
 
-  void make_scratch(int64_t n) {
-    if (n <= scratch_keys_) return;
-    const int64_t keys =
-        std::max(n, std::min<int64_t>(INT32_MAX, scratch_keys_ + scratch_keys_ / 2));
-    check_cuda(cub::DeviceScan::ExclusiveSum(
-        nullptr, scan_bytes_,
-        thrust::make_transform_iterator(static_cast<uint8_t*>(nullptr), IsFresh()),
-        static_cast<int32_t*>(nullptr), static_cast<int>(keys)));
-    Layout layout;
-    marks_at_ = layout.add(keys);
-    slot_of_at_ = layout.add(keys * 4);
-    place_at_ = layout.add(keys * 4);
-    scan_at_ = layout.add(static_cast<int64_t>(scan_bytes_));
-    done_.synchronize();
-    scratch_ = {};
-    scratch_ = Buffer(device_, layout.bytes(), Purpose::kScratch);
-    scratch_keys_ = keys;
-  }
-  char* scratch_at(int64_t offset) const { return static_cast<char*>(scratch_.data()) + offset; }
-  int32_t* places() const { return reinterpret_cast<int32_t*>(scratch_at(place_at_)); }
-
   BatchArgs arguments(const Batch& batch, const Found& found) const {
     const int64_t n = batch.keys.elements();
     for (const Tensor& t : {batch.keys, batch.uses, batch.scores, found.rows, found.is_new}) {
@@ -312,39 +274,49 @@ class CudaHashIndex final : public HashIndex {
     b.oldest_kept = rules_.oldest_kept(batch.time);
     b.rows = device_ptr<int64_t>(found.rows);
     b.is_new = device_ptr<uint8_t>(found.is_new);
-    b.marks = reinterpret_cast<uint8_t*>(scratch_at(marks_at_));
-    b.slot_of = reinterpret_cast<uint32_t*>(scratch_at(slot_of_at_));
-    b.state = state();
+    b.state = static_cast<int64_t*>(state_.data());
     b.free_rows = static_cast<int32_t*>(free_rows_.data());
+    b.next_row = const_cast<int64_t*>(next_row_.data());
     return b;
-  }
-
-  void number(const BatchArgs& b, cudaStream_t queue) {
-    size_t bytes = scan_bytes_;
-    check_cuda(cub::DeviceScan::ExclusiveSum(scratch_at(scan_at_), bytes,
-                                             thrust::make_transform_iterator(b.marks, IsFresh()),
-                                             places(), static_cast<int>(b.n), queue));
-    count_launches(2);
-    number_kernel<<<blocks_for(b.n), kThreads, 0, queue>>>(table(), b, places());
-    check_launch();
-    settle_kernel<<<1, 1, 0, queue>>>(b, places());
-    check_launch();
   }
 
   // ---- growth ----
 
-  /// Waits for the device: what is found there decides what is done next.
-  void grow(const BatchArgs& b, const Stream& stream) {
+  /// Waits for the device unless all have their largest size: what is found there decides what is
+  /// done next.
+  static void grow(const std::vector<Asked>& asked, IndexCalls& calls, unsigned blocks,
+                   const Stream& stream) {
+    CudaHashIndex& first = *asked.front().index;
+    uint8_t* next = first.scratch_.grows();
+    for (size_t i = 0; i < asked.size(); ++i) {
+      if (asked[i].index->is_largest()) continue;
+      calls.calls[i].b.grows = next;
+      next += asked[i].index->sizes_.size();
+    }
+    const int64_t bytes = next - first.scratch_.grows();
+    if (bytes == 0) return;
     const auto queue = static_cast<cudaStream_t>(stream.handle());
-    check_cuda(cudaMemsetAsync(grows(), 0, sizes_.size(), queue));
-    check_kernel<<<blocks_for(b.n), kThreads, 0, queue>>>(table(), rules_, b, grows());
+    check_cuda(cudaMemsetAsync(first.scratch_.grows(), 0, static_cast<size_t>(bytes), queue));
+    check_kernel<<<blocks, kThreads, 0, queue>>>(calls);
     check_launch();
-    copy_bytes(host_report_.data(), Device::cpu(), report_.data(), device_,
-               static_cast<size_t>(report_bytes()), &stream);
+    HostArray<uint8_t>& marked = first.marked_;
+    marked.set_memory(HostMemory::kPinned);
+    marked.resize(bytes);
+    copy_bytes(marked.data(), Device::cpu(), first.scratch_.grows(), first.device_,
+               static_cast<size_t>(bytes), &stream);
     stream.synchronize();
-    const auto* numbers = static_cast<const int64_t*>(host_report_.data());
-    const auto* marked = reinterpret_cast<const uint8_t*>(numbers + kStates);
-    rows_bound_ = numbers[kNextRow];
+    for (size_t i = 0; i < asked.size(); ++i) {
+      IndexCall& call = calls.calls[i];
+      if (call.b.grows == nullptr) continue;
+      CudaHashIndex& own = *asked[i].index;
+      own.rows_bound_ = own.next_row_[0];
+      own.grow(call.b, marked.data() + (call.b.grows - first.scratch_.grows()), stream);
+      call.table = own.table();
+      call.b.free_rows = static_cast<int32_t*>(own.free_rows_.data());  // it may have moved
+    }
+  }
+
+  void grow(const BatchArgs& b, const uint8_t* marked, const Stream& stream) {
     std::vector<GrowingShard> shards;
     for (size_t s = 0; s < sizes_.size(); ++s) {
       if (marked[s] == 0) continue;
@@ -489,17 +461,15 @@ class CudaHashIndex final : public HashIndex {
   std::vector<uint32_t> sizes_;  // buckets of each shard
   SlotPool pool_;
   Buffer sizes_memory_;
-  Buffer report_, host_report_;
+  Buffer state_;
   Buffer free_rows_;
   bool is_even_ = true;
   mutable int64_t rows_bound_ = 0;  // counts() knows better
   int64_t last_step_ = 0, growths_ = 0;
   Event done_;
-  HostArray<int64_t> next_row_;  // pinned, one: of the batch before
-  // Of a call; kept for the next one.
-  Buffer scratch_;
-  int64_t scratch_keys_ = 0, marks_at_ = 0, slot_of_at_ = 0, place_at_ = 0, scan_at_ = 0;
-  size_t scan_bytes_ = 0;
+  HostArray<int64_t> next_row_;  // pinned, one: after the last batch that is done
+  IndexScratch scratch_;
+  HostArray<uint8_t> marked_;  // shards that must grow, of all indices of a call
 };
 
 }  // namespace
@@ -507,6 +477,14 @@ class CudaHashIndex final : public HashIndex {
 std::unique_ptr<HashIndex> make_cuda_hash_index(const HashIndexConfig& config, Device device) {
   require_available(device);
   return std::make_unique<CudaHashIndex>(config, device);
+}
+
+void cuda_find_or_insert(std::span<const IndexRequest> requests, const Stream& stream) {
+  while (!requests.empty()) {
+    const auto some = requests.first(std::min<size_t>(requests.size(), kMostCalls));
+    requests = requests.subspan(some.size());
+    CudaHashIndex::run(some, stream);
+  }
 }
 
 }  // namespace segue::sparse::detail

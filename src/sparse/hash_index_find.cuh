@@ -81,9 +81,10 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Phase 1.
-__global__ void __launch_bounds__(kThreads)
-    plan_kernel(Table table, IndexRules rules, BatchArgs b) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+__global__ void __launch_bounds__(kThreads) plan_kernel(const __grid_constant__ IndexCalls calls) {
+  const auto& [table, rules, b, expects_evictions, end_block] = calls.mine();
+  const int64_t i = calls.first_key() + threadIdx.x;
+  if (i >= b.n) b.marks[i] = kNothing;  // what lies between calls is counted, too
   if (i - lane_id() >= b.n) return;
   const int64_t key = i < b.n ? b.keys[i] : 0;
   if (i < b.n && !table.is_here(rules, key)) __trap();

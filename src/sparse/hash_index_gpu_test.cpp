@@ -235,5 +235,41 @@ TEST_F(GpuHashIndexTest, AnIndexWithoutShards) {
   EXPECT_TRUE(none->entries().keys.empty());
 }
 
+/// Of all kinds, at sizes of their own, more than one launch has room for.
+TEST_F(GpuHashIndexTest, SeveralIndicesShareACall) {
+  std::vector<std::unique_ptr<HashIndex>> cpu, gpu;
+  std::vector<HashIndex*> here, there;
+  std::vector<BatchMaker> makers;
+  for (int64_t i = 0; i < 20; ++i) {
+    HashIndexConfig config{.max_rows = 700 + 900 * i};
+    config.start_rows = i % 3 == 0 ? 0 : 200;
+    config.evict = i % 4 == 1 ? Evict::kLfu : i % 4 == 2 ? Evict::kAge : Evict::kLru;
+    config.admit_after = i % 5 == 2 ? 2 : 1;
+    config.ttl_seconds = i % 7 == 3 ? 100 : 0;
+    cpu.push_back(make_hash_index(config, Device::cpu()));
+    gpu.push_back(make_hash_index(config, Device::cuda()));
+    here.push_back(cpu.back().get());
+    there.push_back(gpu.back().get());
+    makers.emplace_back(static_cast<uint64_t>(i), 20'000, 1 + 150 * i);
+  }
+  const HashCaller on_cpu, on_gpu(Device::cuda());
+  for (int step = 0; step < 40; ++step) {
+    std::vector<HashBatch> batches;
+    for (BatchMaker& maker : makers) batches.push_back(maker.next());
+    const std::vector<HashFound> expected = on_cpu.find_or_insert(here, batches);
+    const std::vector<HashFound> found = on_gpu.find_or_insert(there, batches);
+    for (size_t i = 0; i < found.size(); ++i) {
+      ASSERT_EQ(found[i].is_new, expected[i].is_new) << "index " << i << ", step " << step;
+      for (size_t k = 0; k < found[i].rows.size(); ++k) {
+        ASSERT_EQ(found[i].rows[k] < 0, expected[i].rows[k] < 0);
+      }
+    }
+  }
+  for (size_t i = 0; i < cpu.size(); ++i) {
+    SCOPED_TRACE(i);
+    expect_equal(*cpu[i], *gpu[i]);
+  }
+}
+
 }  // namespace
 }  // namespace segue::sparse

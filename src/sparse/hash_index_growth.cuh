@@ -7,12 +7,11 @@
 namespace segue::sparse::detail {
 namespace {
 
-/// Marks shards that must grow.
-__global__ void __launch_bounds__(kThreads)
-    check_kernel(Table table, IndexRules rules, BatchArgs b, uint8_t* grows) {
-  const int64_t base =
-      (static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp) * kWarp;
-  if (base >= b.n) return;
+/// Marks shards that must grow, of indices that can.
+__global__ void __launch_bounds__(kThreads) check_kernel(const __grid_constant__ IndexCalls calls) {
+  const auto& [table, rules, b, expects_evictions, end_block] = calls.mine();
+  const int64_t base = calls.first_of_warp();
+  if (base >= b.n || b.grows == nullptr) return;
   const Window window(table, rules, b, base);
   for (unsigned todo = window.leaders(table, rules, b); todo != 0; todo &= todo - 1) {
     int needed = 0;
@@ -27,7 +26,7 @@ __global__ void __launch_bounds__(kThreads)
     const uint32_t shard = bucket / table.capacity;
     const uint32_t size = table.sizes == nullptr ? table.capacity : table.sizes[shard];
     if (rows + needed > rules.rows_per_bucket && size < rules.max_buckets && lane_id() == 0) {
-      grows[shard] = 1;
+      b.grows[shard] = 1;
     }
   }
 }

@@ -10,10 +10,11 @@ namespace {
 
 /// Phase 0.
 __global__ void __launch_bounds__(kThreads)
-    expire_kernel(Table table, IndexRules rules, BatchArgs b) {
+    expire_kernel(const __grid_constant__ IndexCalls calls) {
+  const auto& [table, rules, b, expects_evictions, end_block] = calls.mine();
+  if (!rules.keeps_times) return;
   int counts[2] = {};
-  const int64_t base =
-      (static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp) * kWarp;
+  const int64_t base = calls.first_of_warp();
   if (base < b.n) {
     Window window(table, rules, b, base);
     for (unsigned todo = window.leaders(table, rules, b); todo != 0; todo &= todo - 1) {
@@ -270,11 +271,12 @@ class WarpBucket {
 /// all are on their way before the first is looked at, steps of the next few.
 template <bool kHasCandidates>
 __global__ void __launch_bounds__(kThreads, 4)
-    insert_kernel(Table table, IndexRules rules, BatchArgs b, bool expects_evictions) {
+    insert_kernel(const __grid_constant__ IndexCalls calls) {
   constexpr int kAhead = 4;
+  const auto& [table, rules, b, expects_evictions, end_block] = calls.mine();
+  if (rules.has_candidates != kHasCandidates) return;
   const int lane = lane_id();
-  const int64_t base =
-      (static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp) * kWarp;
+  const int64_t base = calls.first_of_warp();
   WarpBucket<kHasCandidates> bucket(table, rules, b);
   if (base < b.n) {
     const Window window(table, rules, b, base);

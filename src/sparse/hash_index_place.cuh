@@ -88,10 +88,11 @@ __device__ void prefetch(const void* address) {
 
 /// Where every key is admitted at once: free slots, and with kLru evictions.
 __global__ void __launch_bounds__(kThreads, 4)
-    place_kernel(Table table, IndexRules rules, BatchArgs b, bool expects_evictions) {
+    place_kernel(const __grid_constant__ IndexCalls calls) {
+  const auto& [table, rules, b, expects_evictions, end_block] = calls.mine();
+  if (rules.has_candidates) return;
   const int lane = lane_id(), own = lane % kGroup;
-  const int64_t base =
-      (static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp) * kWarp;
+  const int64_t base = calls.first_of_warp();
   int inserted = 0, evicted = 0, refused = 0;
   if (base < b.n) {
     const Window window(table, rules, b, base);

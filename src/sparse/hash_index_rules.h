@@ -188,5 +188,6 @@ IndexRules rules_of(const HashIndexConfig& config);
 
 std::unique_ptr<HashIndex> make_cpu_hash_index(const HashIndexConfig& config);
 std::unique_ptr<HashIndex> make_cuda_hash_index(const HashIndexConfig& config, Device device);
+void cuda_find_or_insert(std::span<const IndexRequest> requests, const Stream& stream);
 
 }  // namespace segue::sparse::detail

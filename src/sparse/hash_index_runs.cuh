@@ -66,8 +66,11 @@ struct BatchArgs {
   uint8_t* is_new;
   uint8_t* marks;     // Need, then Outcome
   uint32_t* slot_of;  // of kFresh and kTaken
+  int32_t* place;     // counts keys that need a new number
+  uint8_t* grows;     // of each shard: whether it must
   int64_t* state;
   int32_t* free_rows;  // numbers of rows that were forgotten
+  int64_t* next_row;   // on the host: what state[kNextRow] is after the batch
 
   __device__ int64_t uses_of(int64_t i) const { return uses == nullptr ? 1 : uses[i]; }
   __device__ int64_t score_of(int64_t i) const { return scores == nullptr ? 0 : scores[i]; }
@@ -81,6 +84,38 @@ struct BatchArgs {
       rows[i] = -1;
       is_new[i] = 0;
     }
+  }
+};
+
+/// What one index does of a call that several share. It has blocks of threads of its own, and its
+/// arrays in the scratch memory begin where they do.
+struct IndexCall {
+  Table table;
+  IndexRules rules;
+  BatchArgs b;
+  bool expects_evictions;
+  unsigned end_block;  // one past its last, counted through all
+};
+constexpr int kMostCalls = 16;  // of one launch: their list is a kernel parameter
+struct IndexCalls {
+  IndexCall calls[kMostCalls];
+  int count;
+
+  /// The call that this block belongs to.
+  __device__ const IndexCall& mine() const {
+    int at = 0;
+    while (blockIdx.x >= calls[at].end_block) ++at;
+    return calls[at];
+  }
+  /// The first of this block's keys, counted in its call.
+  __device__ int64_t first_key() const {
+    unsigned begin = 0;
+    for (int at = 0; blockIdx.x >= calls[at].end_block; ++at) begin = calls[at].end_block;
+    return static_cast<int64_t>(blockIdx.x - begin) * kThreads;
+  }
+  /// The first of this warp's.
+  __device__ int64_t first_of_warp() const {
+    return first_key() + static_cast<int64_t>(threadIdx.x / kWarp) * kWarp;
   }
 };
 

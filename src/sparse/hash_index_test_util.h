@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
@@ -87,17 +88,34 @@ class HashCaller {
   explicit HashCaller(Device device = Device::cpu()) : device_(device), stream_(device) {}
 
   HashFound find_or_insert(HashIndex& index, const HashBatch& b) const {
-    const size_t n = b.keys.size();
-    const Placed keys = place<int64_t>(b.keys), uses = place<int32_t>(b.uses);
-    const Placed scores = place<int64_t>(b.scores);
-    HashFound found{std::vector<int64_t>(n, -7), std::vector<uint8_t>(n, 7)};
-    const Placed rows = place<int64_t>(found.rows), is_new = place<uint8_t>(found.is_new);
-    HashIndex::Batch batch{.keys = keys.view, .step = b.step, .time = b.time};
-    if (!b.uses.empty()) batch.uses = uses.view;
-    if (!b.scores.empty() || n == 0) batch.scores = scores.view;
-    index.find_or_insert(batch, {rows.view, is_new.view}, stream_);
-    fetch<int64_t>(rows, found.rows);
-    fetch<uint8_t>(is_new, found.is_new);
+    HashIndex* const one = &index;
+    return find_or_insert({&one, 1}, {&b, 1}).front();
+  }
+
+  /// By one call.
+  std::vector<HashFound> find_or_insert(std::span<HashIndex* const> indices,
+                                        std::span<const HashBatch> batches) const {
+    std::vector<HashFound> found;
+    std::vector<Placed> placed;
+    std::vector<IndexRequest> requests;
+    const auto keep = [&](Placed p) { return placed.emplace_back(std::move(p)).view; };
+    for (size_t i = 0; i < indices.size(); ++i) {
+      const HashBatch& b = batches[i];
+      const size_t n = b.keys.size();
+      found.push_back({std::vector<int64_t>(n, -7), std::vector<uint8_t>(n, 7)});
+      IndexRequest& r = requests.emplace_back();
+      r.index = indices[i];
+      r.batch = {.keys = keep(place<int64_t>(b.keys)), .step = b.step, .time = b.time};
+      if (!b.uses.empty()) r.batch.uses = keep(place<int32_t>(b.uses));
+      if (!b.scores.empty() || n == 0) r.batch.scores = keep(place<int64_t>(b.scores));
+      r.found = {keep(place<int64_t>(found.back().rows)),
+                 keep(place<uint8_t>(found.back().is_new))};
+    }
+    sparse::find_or_insert(requests, stream_);
+    for (size_t i = 0; i < found.size(); ++i) {
+      fetch<int64_t>(requests[i].found.rows, found[i].rows);
+      fetch<uint8_t>(requests[i].found.is_new, found[i].is_new);
+    }
     return found;
   }
 
@@ -105,7 +123,7 @@ class HashCaller {
     std::vector<int64_t> out(keys.size(), -7);
     const Placed from = place<int64_t>(keys), to = place<int64_t>(out);
     index.find(from.view, to.view, stream_);
-    fetch<int64_t>(to, out);
+    fetch<int64_t>(to.view, out);
     return out;
   }
 
@@ -128,8 +146,8 @@ class HashCaller {
     return p;
   }
   template <class T>
-  void fetch(const Placed& from, std::span<T> to) const {
-    copy_bytes(to.data(), Device::cpu(), from.memory.data(), device_, to.size_bytes(), &stream_);
+  void fetch(const Tensor& from, std::span<T> to) const {
+    copy_bytes(to.data(), Device::cpu(), from.data, device_, to.size_bytes(), &stream_);
     stream_.synchronize();
   }
 

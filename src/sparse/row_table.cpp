@@ -111,14 +111,14 @@ void RowTable::mark_saved() {
 }
 
 void RowTable::note_changed(std::span<const int64_t> local) {
-  if (changed_.empty()) return;
+  if (!tracks_changes()) return;
   for (const int64_t row : local) {
     changed_[static_cast<size_t>(row) / 64] |= uint64_t{1} << (static_cast<size_t>(row) % 64);
   }
 }
 
 std::vector<int64_t> RowTable::changed_rows() const {
-  SEGUE_ASSERT(!changed_.empty(), "changes since nothing was saved");
+  SEGUE_ASSERT(tracks_changes(), "changes since nothing was saved");
   std::vector<int64_t> local;
   for (size_t word = 0; word < changed_.size(); ++word) {
     for (uint64_t bits = changed_[word]; bits != 0; bits &= bits - 1) {

@@ -42,6 +42,8 @@ class RowTable : public Table {
   std::vector<TableArray> sparse_arrays(const Tensor& rows, const Tensor& weights,
                                         const Tensor& state, std::span<const int64_t> order) const;
 
+  /// Whether the host must know which rows are trained.
+  bool tracks_changes() const { return !changed_.empty(); }
   /// Rows of these numbers on this rank are trained.
   void note_changed(std::span<const int64_t> local);
   /// Those since mark_saved(), in the order of their numbers in the whole table.

@@ -168,10 +168,7 @@ bool Table::stage(std::span<const int64_t> /*slots*/, const Stream& /*copy_strea
   return false;
 }
 
-void Table::resolve(const Exec& /*exec*/, const KeyBatch& /*batch*/, const Tensor& /*slots*/) {}
-
-void Table::fill_missing(const Exec& /*exec*/, const Tensor& /*keys*/, const Tensor& /*slots*/,
-                         const Tensor& /*rows*/) const {}
+void Table::resolve(const Exec& /*exec*/, std::span<const LateBatch> /*batches*/) {}
 
 void Table::release(std::span<const int64_t> /*slots*/, Mode /*mode*/, const Stream* /*last_use*/) {
 }

@@ -82,6 +82,9 @@ struct Lookup {
   std::string_view feature;  // for messages
   std::span<const int64_t> ids;
   std::span<const int32_t> uses = {};  // places in `ids`, one per use; absent: each is used once
+  Tensor on_device = {};  // instead of `ids`: i64 where the tables are; see Tables::begin
+
+  int64_t count() const { return on_device ? on_device.elements() : std::ssize(ids); }
 };
 
 /// Everything that a table is made from.
@@ -168,6 +171,9 @@ class Table {
   /// zeros are read, nothing is updated.
   virtual bool has_negative_keys() const { return false; }
   virtual Share share_of(int rank) const = 0;
+  /// Whether distinct ids are their own keys and slots, on one rank, so that a GPU may find them
+  /// before the host has looked at any: those that are rows, or any where slots are found late.
+  virtual bool ids_are_keys() const { return false; }
 
   /// Keys that this rank holds, each once and ascending, become slots in place. Evaluation gets -1
   /// for a row that there is not, which reads zeros; training always gets a slot. They stay valid
@@ -180,11 +186,13 @@ class Table {
   virtual bool resolves_late() const { return false; }
   /// Whether it matters how often a batch uses a row.
   virtual bool counts_uses() const { return false; }
-  /// Slots (i64, where the table is) of keys; -1: there is no row, which reads as fill_missing()
-  /// says and is not updated.
-  virtual void resolve(const Exec& exec, const KeyBatch& batch, const Tensor& slots);
-  virtual void fill_missing(const Exec& exec, const Tensor& keys, const Tensor& slots,
-                            const Tensor& rows) const;
+  /// Slots (i64, where the tables are) of keys; -1: there is no row, which reads as
+  /// missing_rows() says and is not updated.
+  struct LateBatch;
+  /// Of this table and others of its kind, each once: what is alike is done at once.
+  virtual void resolve(const Exec& exec, std::span<const LateBatch> batches);
+  /// How rows read that there are not: `init` and `mixed` of the op.
+  virtual ops::MissingRows missing_rows() const { return {}; }
 
   /// Brings the rows of `slots`, as find_slots() gave them, to where resident() says, on
   /// `copy_stream`. True: something is on its way there.
@@ -214,6 +222,13 @@ class Table {
 
  private:
   TableSpec spec_;
+};
+
+/// What resolve() is asked of one table.
+struct Table::LateBatch {
+  Table* table = nullptr;
+  KeyBatch batch;
+  Tensor slots;
 };
 
 using MakeTable = std::function<std::unique_ptr<Table>(TableSpec spec)>;

@@ -170,7 +170,11 @@ void TableExchange::serve(const Exec& exec, size_t t, int64_t first, int64_t cou
     ops::gather_rows(exec, from, some, rows);
     if (!table(t).resolves_late()) return;
     const Tensor keys = ticket_.placed.tensor(requests(t).slots);
-    table(t).fill_missing(exec, keys.narrow(0, first + begin, rows.size(0)), some, rows);
+    ops::MissingRows missing = table(t).missing_rows();
+    missing.keys = keys.narrow(0, first + begin, rows.size(0));
+    missing.slots = some;
+    missing.to = rows;
+    ops::initialize_missing_rows(exec, {&missing, 1});
   };
   if (wire == Wire::kF32) {
     gather(0, Tensor(to, from.dtype, from.device, {count, columns}));

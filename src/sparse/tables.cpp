@@ -14,22 +14,6 @@
 namespace segue::sparse {
 namespace {
 
-/// Of the only rank, where ops can read them: slots, or the keys of a table that resolves late.
-Tensor keys_for(const Exec& exec, const Ticket& ticket, TableId table) {
-  const Ticket::Part& part = ticket.part(table);
-  const Tensor here = part.distinct.values.tensor();
-  if (exec.device.is_cpu()) return here;
-  if (part.placed_slots) return part.placed_slots;
-  const Tensor there = exec.arena->tensor(DType::kI64, {here.size(0)});
-  copy(there, here, exec.stream);
-  return there;
-}
-
-Tensor slots_for(const Exec& exec, const Ticket& ticket, TableId table) {
-  const Ticket::Part& part = ticket.part(table);
-  return part.slots ? part.slots : keys_for(exec, ticket, table);
-}
-
 /// How often the batch uses each of a table's distinct rows.
 void count_uses(std::span<const Lookup> lookups, const Ticket& ticket, size_t table,
                 HostArray<int32_t>& uses) {
@@ -84,18 +68,10 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
   work_.resize(tables_.size());
 }
 
-Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, int64_t time) {
-  // All checks come first: an error leaves the counts as they were. Lookups and tables are worked
-  // on side by side rather than cut into pieces, because every start of threads costs.
-  std::vector<int64_t> outside(lookups.size());
-  base::parallel_for(static_cast<int64_t>(lookups.size()), 1, [&](int64_t l, int64_t) {
-    const Lookup& lookup = lookups[static_cast<size_t>(l)];
-    SEGUE_ASSERT(static_cast<size_t>(lookup.table) < tables_.size(), "lookup in an unknown table");
-    outside[static_cast<size_t>(l)] = table(lookup.table).check(lookup);
-  });
-  if (ticket.held) give_back(ticket, nullptr);  // it was never used
+std::vector<int64_t> Tables::lay_out(std::span<const Lookup> lookups, Mode mode, int64_t time,
+                                     Ticket& ticket) const {
   ticket.mode = mode;
-  ticket.staged = ticket.resolved = false;
+  ticket.staged = ticket.resolved = ticket.on_device = false;
   ticket.time = time;
   ticket.shared = !alone();
   ticket.lookups.resize(lookups.size());
@@ -103,10 +79,37 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, 
   std::vector<int64_t> ids_per_table(tables_.size(), 0);
   for (size_t l = 0; l < lookups.size(); ++l) {
     const auto t = static_cast<size_t>(lookups[l].table);
-    out_of_range_[t] += outside[l];
-    const auto size = static_cast<int64_t>(lookups[l].ids.size());
+    const int64_t size = lookups[l].count();
     ticket.lookups[l] = {lookups[l].table, ids_per_table[t], size};
     ids_per_table[t] += size;
+  }
+  return ids_per_table;
+}
+
+Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, int64_t time,
+                     InverseAt inverse) {
+  if (inverse == InverseAt::kDevice && can_begin_on_device(lookups) &&
+      begin_on_device(lookups, mode, time, ticket)) {
+    return ticket;
+  }
+  // All checks come first: an error leaves the counts as they were. Lookups and tables are worked
+  // on side by side rather than cut into pieces, because every start of threads costs.
+  std::vector<int64_t> outside(lookups.size());
+  base::parallel_for(static_cast<int64_t>(lookups.size()), 1, [&](int64_t l, int64_t) {
+    const Lookup& lookup = lookups[static_cast<size_t>(l)];
+    SEGUE_ASSERT(static_cast<size_t>(lookup.table) < tables_.size(), "lookup in an unknown table");
+    if (lookup.on_device) {
+      fail(
+          ErrorCode::kUnsupported,
+          fmt::format("feature `{}` has its ids on a device, but table `{}` needs them on the host",
+                      lookup.feature, table(lookup.table).spec().config.name));
+    }
+    outside[static_cast<size_t>(l)] = table(lookup.table).check(lookup);
+  });
+  if (ticket.held) give_back(ticket, nullptr);  // it was never used
+  const std::vector<int64_t> ids_per_table = lay_out(lookups, mode, time, ticket);
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    out_of_range_[static_cast<size_t>(lookups[l].table)] += outside[l];
   }
 
   // Features that share a table share its distinct rows.
@@ -152,16 +155,29 @@ void Tables::make_ready(const Exec& exec, Ticket& ticket) {
   ticket.arrived.hold(stream);
   if (ticket.shared) ticket.placed = ticket.block.place(exec);
   if (ticket.resolved) return;
-  for (int64_t t = 0; t < count(); ++t) {
-    const auto id = static_cast<TableId>(t);
-    if (table(id).resolves_late()) resolve(exec, ticket, id);
-  }
+  resolve(exec, ticket);
   ticket.resolved = true;
 }
 
 /// Every table once per batch, also where this rank has no keys of it: tables count batches.
-void Tables::resolve(const Exec& exec, Ticket& ticket, TableId id) {
+void Tables::resolve(const Exec& exec, Ticket& ticket) {
   const Arena::Mark mark(*exec.arena);
+  std::vector<Table::LateBatch> late;
+  for (const TableId id : all()) {
+    if (table(id).resolves_late()) late.push_back(late_batch(exec, ticket, id));
+  }
+  if (late.empty()) return;
+  late.front().table->resolve(exec, late);
+  if (!ticket.shared) return;
+  for (const TableId id : all()) {
+    if (!table(id).resolves_late()) continue;
+    const Ticket::Part& part = ticket.part(id);
+    ops::take(exec, part.slots, ticket.placed.tensor(part.requests.place), part.request_slots);
+  }
+}
+
+/// Memory that it takes from the arena is the caller's to give back.
+Table::LateBatch Tables::late_batch(const Exec& exec, Ticket& ticket, TableId id) const {
   Ticket::Part& part = ticket.part(id);
   const Ticket::Requests& requests = part.requests;
   KeyBatch batch{.mode = ticket.mode, .time = ticket.time};
@@ -183,14 +199,29 @@ void Tables::resolve(const Exec& exec, Ticket& ticket, TableId id) {
   }
   const Tensor all(part.memory.data(), DType::kI64, device_, {distinct + asked});
   part.slots = all.narrow(0, 0, distinct);
-  table(id).resolve(exec, batch, part.slots);
-  if (!ticket.shared) return;
-  part.request_slots = all.narrow(0, distinct, asked);
-  ops::take(exec, part.slots, ticket.placed.tensor(requests.place), part.request_slots);
+  part.request_slots = ticket.shared ? all.narrow(0, distinct, asked) : Tensor{};
+  return {tables_[static_cast<size_t>(id)].get(), batch, part.slots};
+}
+
+/// Of the only rank, where ops can read them: slots, or the keys of a table that resolves late.
+Tensor Tables::keys_for(const Exec& exec, const Ticket& ticket, TableId table) {
+  const Ticket::Part& part = ticket.part(table);
+  const Tensor here = part.distinct.values.tensor();
+  if (exec.device.is_cpu()) return here;
+  if (part.placed_slots) return part.placed_slots;
+  const Tensor there = exec.arena->tensor(DType::kI64, {here.size(0)});
+  copy(there, here, exec.stream);
+  return there;
+}
+
+Tensor Tables::slots_for(const Exec& exec, const Ticket& ticket, TableId table) {
+  const Ticket::Part& part = ticket.part(table);
+  return part.slots ? part.slots : keys_for(exec, ticket, table);
 }
 
 void Tables::release(Ticket& ticket, const Stream& stream) {
   give_back(ticket, &stream);
+  if (ticket.on_device) ticket.last_use.record(stream);
   if (ticket.shared) ticket.block.release(stream);
 }
 
@@ -233,13 +264,27 @@ Tensor Tables::rows(const Exec& exec, Ticket& ticket, std::span<const TableId> t
                        parts[static_cast<size_t>(id)]});
   }
   ops::gather_tables(exec, gathers, wire_type(config_.forward_wire));
+  std::vector<ops::MissingRows> missing;
   for (const TableId id : tables) {
-    if (!table(id).resolves_late()) continue;
-    const Tensor& part = parts[static_cast<size_t>(id)];
-    table(id).fill_missing(exec, keys_for(exec, ticket, id), slots_for(exec, ticket, id), part);
-    ops::round_rows_to_wire(exec, wire_type(config_.forward_wire), part);
+    if (table(id).resolves_late()) missing.push_back(missing_rows(exec, ticket, id));
+    if (table(id).resolves_late()) missing.back().to = parts[static_cast<size_t>(id)];
   }
+  fill_missing(exec, missing);
   return to;
+}
+
+ops::MissingRows Tables::missing_rows(const Exec& exec, const Ticket& ticket, TableId id) const {
+  ops::MissingRows missing = table(id).missing_rows();
+  missing.keys = keys_for(exec, ticket, id);
+  missing.slots = slots_for(exec, ticket, id);
+  return missing;
+}
+
+void Tables::fill_missing(const Exec& exec, std::span<const ops::MissingRows> rows) const {
+  ops::initialize_missing_rows(exec, rows);
+  for (const ops::MissingRows& of : rows) {
+    ops::round_rows_to_wire(exec, wire_type(config_.forward_wire), of.to);
+  }
 }
 
 void Tables::apply(const Exec& exec, Ticket& ticket, std::span<const TableId> tables,

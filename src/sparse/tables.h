@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "ops/id_rows.h"
 #include "sparse/shard_plan.h"
 #include "sparse/table.h"
 #include "sparse/tables_config.h"
@@ -26,7 +27,7 @@ struct TableGroups {
 
 /// Named embedding tables: those of one rank, or one rank's parts of tables that several ranks hold
 /// together. A step is begin, stage, rows, apply, release; with several ranks begin, rows and apply
-/// are collective. Expanded per-token rows never cross this border.
+/// are collective.
 class Tables {
  public:
   /// `config` must be valid.
@@ -49,7 +50,13 @@ class Tables {
   /// Dedupes, and tells the owners of rows which ones are wanted, and what for. Ids without a row
   /// are errors, or counted: see Table. `time` is the latest event time of the batch, in seconds;
   /// tables that forget by age need it. An old ticket may be given for its memory. One at a time.
-  Ticket begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket = {}, int64_t time = 0);
+  ///
+  /// Where the inverse may stay on a GPU, the GPU dedups, all tables at once, if this rank has them
+  /// alone, their ids are their keys (Table::ids_are_keys) and fit 64 bits together: with the same
+  /// result, and faster by far where a batch has many ids. It waits for the counts, on a stream of
+  /// its own. Lookups may then have their ids there, too, done by the time of the call.
+  Ticket begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket = {}, int64_t time = 0,
+               InverseAt inverse = InverseAt::kHost);
   /// Whether slots should reach the device with the caller's own upload: Ticket::place_slots.
   bool slots_travel() const { return alone() && device_.is_cuda(); }
 
@@ -75,6 +82,19 @@ class Tables {
     apply(exec, ticket, std::span(&table, 1), row_gradients, lr, step, finite);
   }
 
+  /// Of all ids of a batch, tables in their order and the lookups of a table in theirs.
+  struct Places {
+    Tensor inverse;      // i32 [ids]: place among the distinct rows of all tables; -1: zeros
+    ops::IdOrder order;  // where it is known
+  };
+  Places places(const Exec& exec, Ticket& ticket) const;
+  /// A row for each of these ids [ids, dim], straight from the tables, which have one width. With
+  /// one rank, as the next.
+  Tensor rows_of_ids(const Exec& exec, Ticket& ticket);
+  /// apply() with a gradient for each of these ids, which are summed here.
+  void apply_to_ids(const Exec& exec, Ticket& ticket, const Tensor& gradients, double lr,
+                    int64_t step, const Tensor& finite = {});
+
   /// What `stream` has been given so far is the last to use the ticket's rows. Needed where a later
   /// stage() uses another stream, and by tables that take slots away from rows.
   void release(Ticket& ticket, const Stream& stream);
@@ -91,7 +111,23 @@ class Tables {
 
  private:
   void make_ready(const Exec& exec, Ticket& ticket);
-  void resolve(const Exec& exec, Ticket& ticket, TableId id);
+  void resolve(const Exec& exec, Ticket& ticket);
+  Table::LateBatch late_batch(const Exec& exec, Ticket& ticket, TableId id) const;
+  /// What begin() knows of the lookups without looking at ids; ids of each table.
+  std::vector<int64_t> lay_out(std::span<const Lookup> lookups, Mode mode, int64_t time,
+                               Ticket& ticket) const;
+  bool can_begin_on_device(std::span<const Lookup> lookups) const;
+  /// False: the ids do not fit.
+  bool begin_on_device(std::span<const Lookup> lookups, Mode mode, int64_t time, Ticket& ticket);
+  Tensor send_ids(std::span<const Lookup> lookups, const std::vector<int64_t>& ids_per_table,
+                  Ticket& ticket, const Stream& stream) const;
+  std::vector<TableId> all() const;
+  /// Of the only rank, where ops can read them: keys that begin() found, and their slots.
+  static Tensor keys_for(const Exec& exec, const Ticket& ticket, TableId table);
+  static Tensor slots_for(const Exec& exec, const Ticket& ticket, TableId table);
+  /// Without `to`.
+  ops::MissingRows missing_rows(const Exec& exec, const Ticket& ticket, TableId id) const;
+  void fill_missing(const Exec& exec, std::span<const ops::MissingRows> rows) const;
   void give_back(Ticket& ticket, const Stream* last_use);
   /// Per table its part of `rows`; absent for those not named.
   std::vector<Tensor> split(const Tensor& rows, const Ticket& ticket,
@@ -108,8 +144,10 @@ class Tables {
   struct Work {
     HostArray<int64_t> keys;
     DedupScratch scratch;
+    IdRange range{0, 0};  // of ids so far, where any id is legal; of dedup by the device
   };
   std::vector<Work> work_;  // per table: memory of begin()
+  std::unique_ptr<Stream> id_stream_;
 };
 
 }  // namespace segue::sparse

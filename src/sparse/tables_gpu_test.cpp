@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -5,6 +6,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -126,6 +128,114 @@ TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
         EXPECT_LE(ops::test::largest_difference(here.at(name), there.at(name)), 1e-5) << name;
       }
     }
+  }
+}
+
+/// Static and dynamic tables, two lookups of one of them; ids on the host or on the device.
+TEST_F(GpuTablesTest, TheDeviceDedupsAsTheHostDoes) {
+  for (const OutOfRange policy : {OutOfRange::kClamp, OutOfRange::kZero}) {
+    for (const bool ids_on_device : {false, true}) {
+      TablesConfig config = test::two_tables();
+      config.dim = 32;
+      config.out_of_range = policy;
+      config.optimizer = ops::RowOptimizer::kAdam;
+      for (const char* name : {"new", "other"}) {
+        TableConfig table{.name = name, .init_bound = 0.1};
+        table.kind = TableKind::kDynamic;
+        table.max_rows = 700;
+        table.start_rows = 128;
+        config.tables.push_back(table);
+      }
+      const auto run = [&](ModeBed& bed, InverseAt at) {
+        Tables tables(config, bed.exec.device, DType::kF32, 9);
+        std::mt19937_64 random(7);
+        std::vector<double> all;
+        Ticket ticket;
+        for (int64_t step = 1; step <= 12; ++step) {
+          std::vector<std::vector<int64_t>> ids(5);
+          for (std::vector<int64_t>& list : ids) {
+            list.resize(random() % 900);
+            for (int64_t& id : list) id = static_cast<int64_t>(random() % 60) - 3;
+          }
+          for (int64_t& id : ids[3]) id *= 1'000'003 * step;  // the range widens
+          std::vector<Lookup> lookups;
+          int64_t count = 0;
+          for (const int32_t l : {2, 0, 3, 1, 4}) {  // not in the order of tables
+            const std::vector<int64_t>& list = ids[static_cast<size_t>(l)];
+            Lookup lookup{TableId{std::min(l, 3)}, "feature", list};
+            if (at == InverseAt::kDevice && ids_on_device && l % 2 == 0) {
+              lookup.on_device = bed.longs(list);
+            }
+            lookups.push_back(lookup);
+            count += std::ssize(list);
+          }
+          const Mode mode = step % 5 == 0 ? Mode::kEvaluation : Mode::kTraining;
+          ticket = tables.begin(lookups, mode, std::move(ticket), 0, at);
+          EXPECT_EQ(ticket.on_device, at == InverseAt::kDevice);
+          for (int32_t t = 0; t < 4; ++t) {
+            all.push_back(static_cast<double>(ticket.distinct_rows(TableId{t})));
+          }
+          const std::vector<double> rows = bed.values(tables.rows_of_ids(bed.exec, ticket));
+          all.insert(all.end(), rows.begin(), rows.end());
+          if (mode == Mode::kTraining) {
+            tables.apply_to_ids(bed.exec, ticket,
+                                bed.parameter(static_cast<uint64_t>(step), {count, 32}), 0.1, step);
+          }
+          tables.release(ticket, *bed.exec.stream);
+        }
+        for (const int64_t outside : tables.out_of_range_counts()) {
+          all.push_back(static_cast<double>(outside));
+        }
+        return all;
+      };
+      ModeBed host(Device::cuda(), Precision::kF32), device(Device::cuda(), Precision::kF32);
+      ModeBed cpu(Device::cpu(), Precision::kF32);
+      const std::vector<double> expected = run(host, InverseAt::kHost);
+      const std::vector<double> found = run(device, InverseAt::kDevice);
+      ASSERT_EQ(found.size(), expected.size());
+      EXPECT_LE(ops::test::largest_difference(found, expected), 1e-5);
+      EXPECT_LE(ops::test::largest_difference(run(cpu, InverseAt::kHost), expected), 1e-4);
+    }
+  }
+}
+
+TEST_F(GpuTablesTest, IdsOutsideAreNamedWhereverTheyAre) {
+  ModeBed bed(Device::cuda(), Precision::kF32);
+  Tables tables(test::two_tables(), Device::cuda(), DType::kF32, 9);
+  const std::vector<int64_t> good = {1, 2}, bad = {7, 50, 3};
+  for (const bool on_device : {false, true}) {
+    std::vector<Lookup> lookups = {{TableId{1}, "artists", good}, {TableId{0}, "items", bad}};
+    if (on_device) lookups[1].on_device = bed.longs(bad);
+    const std::string message = test::message_of(ErrorCode::kOutOfRange, [&] {
+      (void)tables.begin(lookups, Mode::kTraining, {}, 0, InverseAt::kDevice);
+    });
+    EXPECT_TRUE(test::contains(message, "feature `items` has id 50")) << message;
+    EXPECT_EQ(tables.out_of_range_counts()[0], 0);
+  }
+}
+
+/// Hashed ids of two tables do not fit 64 bits together: the host dedups.
+TEST_F(GpuTablesTest, IdsThatAreTooWideGoToTheHost) {
+  ModeBed bed(Device::cuda(), Precision::kF32);
+  TablesConfig config;
+  for (const char* name : {"a", "b"}) {
+    TableConfig table{.name = name, .init_bound = 0.1};
+    table.kind = TableKind::kDynamic;
+    table.max_rows = 700;
+    config.tables.push_back(table);
+  }
+  config.dim = 8;
+  Tables tables(config, Device::cuda(), DType::kF32, 9);
+  std::mt19937_64 random(7);
+  std::vector<int64_t> ids(50);
+  for (int64_t& id : ids) id = static_cast<int64_t>(random());
+  const Lookup lookups[] = {{TableId{0}, "a", ids}, {TableId{1}, "b", ids}};
+  for (int step = 0; step < 2; ++step) {
+    Ticket ticket = tables.begin(lookups, Mode::kTraining, {}, 0, InverseAt::kDevice);
+    EXPECT_FALSE(ticket.on_device);
+    EXPECT_EQ(ticket.distinct_rows(TableId{1}), 50);
+    EXPECT_EQ(tables.rows_of_ids(bed.exec, ticket).size(0), 100);
+    tables.release(ticket, *bed.exec.stream);
   }
 }
 

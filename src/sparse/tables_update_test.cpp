@@ -222,6 +222,58 @@ TEST_P(TablesOptimizerTest, EqualBitsOnOneAndTwoThreads) {
   EXPECT_EQ(states[0], states[1]);
 }
 
+/// Rows and gradients of ids are those of distinct rows, expanded and summed; the second table may
+/// have an optimizer of its own.
+TEST_P(TablesOptimizerTest, RowsAndGradientsOfEachId) {
+  for (const OptimizerChoice second : {OptimizerChoice::kDefault, OptimizerChoice::kAdagrad}) {
+    for (const TableKind kind : {TableKind::kStatic, TableKind::kDynamic}) {
+      const auto run = [&](bool by_id) {
+        test::Bench bench;
+        TablesConfig config = test::two_tables();
+        config.optimizer = GetParam();
+        config.out_of_range = OutOfRange::kZero;
+        config.tables[1].optimizer = second;
+        for (TableConfig& table : config.tables) table.kind = kind;
+        Tables tables(config, Device::cpu(), DType::kF32, 3);
+        const test::Ids items = {7, 3, 7, 60, 0}, artists = {4, 4};
+        const Lookup lookups[] = {{TableId{1}, "artist", artists}, {TableId{0}, "item", items}};
+        const TableId both[] = {TableId{0}, TableId{1}};
+        std::vector<double> all;
+        for (int64_t step = 1; step <= 3; ++step) {
+          const Mode mode = step == 1 ? Mode::kEvaluation : Mode::kTraining;
+          Ticket ticket = tables.begin(lookups, mode, {}, 0, InverseAt::kDevice);
+          const Tensor inverse = tables.places(bench.exec, ticket).inverse;
+          const Tensor gradients = bench.arena.tensor(DType::kF32, {7, 6});
+          for (int64_t i = 0; i < 42; ++i) {
+            gradients.ptr<float>()[i] = 0.01F * static_cast<float>((i * step) % 11 - 5);
+          }
+          const Tensor rows = bench.arena.tensor(DType::kF32, {7, 6});
+          if (!by_id) {
+            ops::gather_rows(bench.exec, tables.rows(bench.exec, ticket, both), inverse, rows);
+          }
+          for (const double x :
+               test::values_of(by_id ? tables.rows_of_ids(bench.exec, ticket) : rows)) {
+            all.push_back(x);
+          }
+          if (mode == Mode::kEvaluation) continue;
+          if (by_id) {
+            tables.apply_to_ids(bench.exec, ticket, gradients, 0.1, step);
+            continue;
+          }
+          const int64_t distinct =
+              ticket.distinct_rows(TableId{0}) + ticket.distinct_rows(TableId{1});
+          const Tensor sums = bench.arena.tensor(DType::kF32, {distinct, 6});
+          zero(sums);
+          ops::segment_sum(bench.exec, gradients, inverse, sums);
+          tables.apply(bench.exec, ticket, both, sums, 0.1, step);
+        }
+        return all;
+      };
+      EXPECT_EQ(run(true), run(false));
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(AllOptimizers, TablesOptimizerTest,
                          testing::Values(ops::RowOptimizer::kRowwiseAdagrad,
                                          ops::RowOptimizer::kAdagrad, ops::RowOptimizer::kSgd,

@@ -7,6 +7,7 @@
 namespace segue::sparse {
 
 std::span<const int32_t> Ticket::inverse(int64_t lookup) const {
+  SEGUE_ASSERT(!on_device, "the inverse was left on the device");
   const auto& [table, at, size] = lookups[static_cast<size_t>(lookup)];
   return part(table).distinct.inverse.span().subspan(static_cast<size_t>(at),
                                                      static_cast<size_t>(size));

@@ -11,13 +11,16 @@
 
 namespace segue::sparse {
 
+/// Where a batch's inverse is wanted. kDevice: Tables::places() has it, Ticket::inverse() may not.
+enum class InverseAt { kHost, kDevice };
+
 /// One batch's distinct rows, and the slots that its tables keep them in: made by Tables::begin(),
 /// used by the calls after it, may exist a step ahead. Keeps its memory when it is made again.
 struct Ticket {
   int64_t distinct_rows(TableId table) const { return part(table).rows; }
   /// i32 [ids of the lookup]: place of each id among the distinct rows of its table, -1 for a zero
   /// row.
-  std::span<const int32_t> inverse(int64_t lookup) const;
+  std::span<const int32_t> inverse(int64_t lookup) const;  // of InverseAt::kHost
   /// Slots of this rank's storage that the batch uses, each once: on one rank those of the distinct
   /// rows in their order, otherwise of the rows that all ranks together ask this one for.
   std::span<const int64_t> slots(TableId table) const;
@@ -73,6 +76,14 @@ struct Ticket {
   UploadBlock block;  // arrays of the requests
   UploadBlock::Placed placed;
   Event arrived;  // of what tables staged
+
+  // Deduped by the device.
+  bool on_device = false;
+  HostArray<int64_t> ids;  // on their way there
+  DeviceDedup dedup;
+  DeviceDedup::Found found;
+  Event last_use;
+  HostArray<int32_t> all_places;  // otherwise, what places() sends
 };
 
 }  // namespace segue::sparse
