@@ -22,19 +22,19 @@ void exchange_rows(const Exec& exec, const RowExchange& rows, std::span<const Ro
   const auto* slots = rows.slots.ptr<int64_t>();
   const auto* out = rows.out.ptr<int64_t>();
   const auto* in = rows.in.ptr<int64_t>();
-  for (const auto& [near, far] : pairs) {
-    const int64_t row_bytes = near.size(1) * size_of(near.dtype);
+  for (const RowPair& pair : pairs) {
+    const int64_t row_bytes = pair.near.size(1) * size_of(pair.near.dtype);
     if (row_bytes == 0) continue;
     const auto bytes = static_cast<size_t>(row_bytes);
     const auto row = [&](const Tensor& t, int64_t i, int64_t r) {
       check_row("exchange_rows", i, r, t.size(0));
       return static_cast<std::byte*>(t.data) + r * row_bytes;
     };
-    for_rows(n, near.size(1), [&](int64_t begin, int64_t end) {
+    for_rows(n, pair.near.size(1), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
-        std::byte* const slot = row(near, i, slots[i]);
-        if (out[i] != -1) std::memcpy(row(far, i, out[i]), slot, bytes);
-        if (in[i] != -1) std::memcpy(slot, row(far, i, in[i]), bytes);
+        std::byte* const slot = row(pair.near, i, slots[i]);
+        if (out[i] != -1) std::memcpy(row(pair.far, i, out[i]), slot, bytes);
+        if (in[i] != -1) std::memcpy(slot, row(pair.far, i, in[i]), bytes);
       }
     });
   }
