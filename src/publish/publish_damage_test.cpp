@@ -270,25 +270,54 @@ TEST_P(DamagedVersions, BeforeTheNewestBaseAreToldButLeftAlone) {
 
 /// Files made up with checksums that agree: rows are compared with what was published.
 TEST_P(DamagedVersions, ShowWhenTheirRowsWereMadeUp) {
-  if (GetParam() != FileFormat::kSafetensors) GTEST_SKIP() << "rows are checked after reading";
-  const std::string name = table_file("hashed");
-  const auto crafted = [&](std::vector<int64_t> ids, std::vector<int64_t> removed,
-                           const char* dtype = "I8") {
-    const auto n = std::ssize(ids);
-    std::vector<int8_t> weight(ids.size() * 5, 3);
-    std::vector<float> scale(ids.size(), 0.5f);
-    const std::string file = folder_ + "/crafted";
-    base::write_safetensors(file, std::vector<base::SafetensorsItem>{
-                                      {"id", "I64", {n}, ids.data()},
-                                      {"weight", dtype, {n, 5}, weight.data()},
-                                      {"removed", "I64", {std::ssize(removed)}, removed.data()},
-                                      {"scale", "F32", {n}, scale.data()}});
-    replace(3, name, base::read_file(file), [&](Json& j) {
-      j["tables"][1]["in_file"] = n;
-      j["tables"][1]["removed"] = removed.size();
-    });
+  const std::string name = table_file("hashed"), removed_name = removed_file_name("hashed");
+  const bool safetensors = GetParam() == FileFormat::kSafetensors;
+  const std::string file = folder_ + "/crafted";
+  const auto write_vectors = [&](const data::VectorShape& shape, const data::VectorBlock& rows) {
+    const auto writer = parquet()->create(file, shape);
+    writer->write(rows);
+    writer->finish();
+    return base::read_file(file);
   };
-  const auto ids = base::SafetensorsFile(path(2, name)).get("id").to_ints();  // still there
+  const auto crafted = [&](const std::vector<int64_t>& ids, const std::vector<int64_t>& removed) {
+    const auto n = std::ssize(ids), m = std::ssize(removed);
+    const std::vector<int8_t> weight(ids.size() * 5, 3);
+    const std::vector<float> scale(ids.size(), 0.5f);
+    const Edit counts = [&](Json& j) {
+      j["tables"][1]["in_file"] = n;
+      j["tables"][1]["removed"] = m;
+    };
+    if (safetensors) {
+      base::write_safetensors(
+          file, std::vector<base::SafetensorsItem>{{"id", "I64", {n}, ids.data()},
+                                                   {"weight", "I8", {n, 5}, weight.data()},
+                                                   {"removed", "I64", {m}, removed.data()},
+                                                   {"scale", "F32", {n}, scale.data()}});
+      return replace(3, name, base::read_file(file), counts);
+    }
+    const auto* const numbers = reinterpret_cast<const std::byte*>(weight.data());
+    replace(3, removed_name, write_vectors({}, {removed}));
+    replace(3, name,
+            write_vectors({data::VectorShape::Number::kI8, 5, true}, {ids, numbers, scale.data()}),
+            counts);
+    if (m > 0) return;
+    fs::remove(path(3, removed_name));
+    edit(
+        3,
+        [&](Json& j) {
+          std::erase_if(j["files"].get_ref<Json::array_t&>(),
+                        [&](const Json& f) { return f["name"] == removed_name; });
+        },
+        true);
+  };
+  const auto ids = [&] {  // still there
+    const Chain chain = open_chain(bad(), 2);
+    std::vector<int64_t> found;
+    EXPECT_TRUE(replay(bad(), chain, 1, parquet(), [&](int64_t id, const Row&) {
+                  found.push_back(id);
+                }).empty());
+    return found;
+  }();
   crafted({5, 4}, {});
   EXPECT_TRUE(refused("ids are not ascending: 4 follows 5"));
   crafted({5, 5}, {});
@@ -301,10 +330,12 @@ TEST_P(DamagedVersions, ShowWhenTheirRowsWereMadeUp) {
   EXPECT_TRUE(refused("ids are not ascending"));
   crafted({5}, {ids[0]});
   EXPECT_TRUE(refused("not those that were published"));
-  crafted({5}, {}, "U8");
-  EXPECT_TRUE(refused("`weight` is not I8 [1, 5]"));
-  replace(3, name, "no safetensors");
-  EXPECT_TRUE(refused("broken safetensors file"));
+  crafted({5}, {});
+  edit(
+      3, [](Json& j) { j["tables"][1]["in_file"] = 2; }, true);
+  EXPECT_TRUE(refused(safetensors ? "`id` is not I64 [2]" : "has not as many rows"));
+  replace(3, name, "no table");
+  EXPECT_TRUE(refused(safetensors ? "broken safetensors file" : "damaged Parquet file"));
   replace(3, kDenseFile, "no safetensors");
   EXPECT_TRUE(refused("broken safetensors file"));
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -90,7 +91,7 @@ bool RowCodec::encode(std::span<const float> numbers, std::byte* weight, float& 
 
 bool RowCodec::same(const Row& a, const Row& b) const {
   return std::memcmp(a.weight, b.weight, static_cast<size_t>(weight_bytes_)) == 0 &&
-         (!scaled() || std::memcmp(&a.scale, &b.scale, sizeof(float)) == 0);
+         (!scaled() || std::bit_cast<uint32_t>(a.scale) == std::bit_cast<uint32_t>(b.scale));
 }
 
 uint64_t RowCodec::digest(int64_t id, const Row& row) {

@@ -106,15 +106,13 @@ TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
         }
         if (bed.exec.stream != nullptr) bed.exec.stream->synchronize();
         std::map<std::string, std::vector<double>> saved;
-        for (const TableArray& array : tables.table(TableId{0}).snapshot(Extent::kAll)) {
-          std::vector<double>& to = saved[array.name];
-          if (array.value.dtype == DType::kI64) {
-            const std::span<const int64_t> from = array.value.span<int64_t>();
-            to.assign(from.begin(), from.end());
-          } else {
-            const std::span<const float> from = array.value.span<float>();
-            to.assign(from.begin(), from.end());
-          }
+        const test::SavedInMemory all(tables.table(TableId{0}).snapshot(Extent::kAll));
+        for (const auto& [name, array] : all.arrays) {
+          const auto take = [&]<class T>(T) {
+            const auto* const from = reinterpret_cast<const T*>(array.bytes.data());
+            saved[name].assign(from, from + array.bytes.size() / sizeof(T));
+          };
+          array.dtype == DType::kI64 ? take(int64_t{}) : take(float{});
         }
         return saved;
       };

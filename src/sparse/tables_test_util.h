@@ -68,9 +68,15 @@ struct SavedInMemory final : SavedArrays {
     if (first) to.shape = {value.sizes.begin(), value.sizes.begin() + value.rank};
     if (!first) to.shape.front() += rows;
     to.dtype = value.dtype;
+    if (row_bytes == 0) return;
+    const int64_t lying = array.order.empty() ? rows : 1 + *std::ranges::max_element(array.order);
+    std::vector<std::byte> host(static_cast<size_t>(lying * row_bytes));
+    const Stream stream(value.device);
+    copy_bytes(host.data(), Device::cpu(), value.data, value.device, host.size(), &stream);
+    stream.synchronize();
     for (int64_t r = 0; r < rows; ++r) {
       const int64_t at = array.order.empty() ? r : array.order[static_cast<size_t>(r)];
-      const auto* const row = static_cast<const std::byte*>(value.data) + at * row_bytes;
+      const auto row = host.begin() + at * row_bytes;
       to.bytes.insert(to.bytes.end(), row, row + row_bytes);
     }
   }
