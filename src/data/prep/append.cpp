@@ -77,7 +77,8 @@ AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) {
   history_length = base.history_length;
   ties = base.origin.options == "ties: file" ? TieOrder::kFile : TieOrder::kFields;
   segment = {manifests.back().segment.number + 1, manifests.back().checksum()};
-  if (segment.number > kMostSegments) refuse(store, "it has too many segments");
+  if (segment.number > kMostSegments)
+    refuse(store, fmt::format("it has {} segments, no store has more", kMostSegments));
   for (const StoreManifest& m : manifests) {
     num_events += m.num_events;
     const bool maps = !schema.attributes.empty() && m.find(schema.attributes[0].store_file());

@@ -87,8 +87,9 @@ void expect_same_answers(const Opened& a, const Opened& b, uint64_t seed) {
   EXPECT_EQ(x, y);
 }
 
-TEST(Append, SamplesAreThoseOfOnePrep) {
-  for (uint64_t seed = 1; seed <= 8; ++seed) {
+/// On random logs in one to four parts.
+void expect_samples_of_one_prep(uint64_t first_seed, uint64_t last_seed) {
+  for (uint64_t seed = first_seed; seed <= last_seed; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937_64 random(seed);
     const GrowingLog log(cut(growing_log(2500, seed), 1 + seed % 4, seed));
@@ -115,6 +116,9 @@ TEST(Append, SamplesAreThoseOfOnePrep) {
     }
   }
 }
+
+TEST(Append, SamplesAreThoseOfOnePrep) { expect_samples_of_one_prep(1, 4); }
+TEST(SlowAppend, SamplesAreThoseOfOnePrepOnManyLogs) { expect_samples_of_one_prep(5, 40); }
 
 TEST(Append, ANewerMapCountsAndReachesAsFarAsItsRows) {
   GrowingLog log(cut(growing_log(1500, 3), 3, 3));
