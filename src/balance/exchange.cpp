@@ -270,6 +270,9 @@ void Balancer::exchange_values(const Batch& batch, const State& state) {
 void Balancer::assemble(Batch& batch, const State& state) {
   if (spare_.groups.empty()) spare_ = batch.schema();
   spare_.clear();
+  for (size_t a = 0; a < spare_.attributes.size(); ++a) {
+    spare_.attributes[a].values = batch.attributes[a].values;  // of a store that was opened again
+  }
   const size_t groups = batch.groups.size();
   const size_t ranks = state.send.size();
   const auto own = static_cast<size_t>(group_.rank());

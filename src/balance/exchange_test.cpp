@@ -208,6 +208,24 @@ TEST(BalancerTest, NoSamplesAnywhere) {
   }
 }
 
+/// A store that was opened again has its maps elsewhere.
+TEST(BalancerTest, AttributesAreThoseOfTheBatchAtHand) {
+  const std::vector<std::vector<int32_t>> maps = {{1, 2}, {3, 4, 5}, {6}};
+  comm::run_as_threads(2, kTimeout, [&](comm::World& world) {
+    const auto group = world.open("balance");
+    Balancer balancer({}, shape(), kWeights, *group);
+    for (const std::vector<int32_t>& map : maps) {
+      Batch batch = make_batch();
+      batch.add_attribute("artist", 1, map);
+      for (int64_t i = 0; i < 6; ++i) {
+        add_sample(batch, 2 * i + world.rank(), world.rank() == 0 ? 40 : 1);
+      }
+      EXPECT_GT(balancer.balance(batch).samples_moved, 0);
+      EXPECT_EQ(batch.attributes[0].values.data(), map.data());
+    }
+  });
+}
+
 TEST(BalancerTest, ReferenceModeGivesTheHeaviestSetToTheFirstRank) {
   BalanceConfig config;
   config.mode = PartitionMode::kReference;

@@ -14,6 +14,7 @@
 #include "cli/output.h"
 #include "cli/parquet.h"
 #include "data/prep/prep.h"
+#include "data/store/segments.h"
 #include "data/store/store_verify.h"
 
 namespace segue::cli {
@@ -53,8 +54,11 @@ data::LogSchema load_schema(const PrepArguments& a) {
   std::string preset = a.preset;
   if (sources.file.empty() && preset.empty()) {
     const std::string beside = a.config.raw + "/schema.toml";
+    const std::string own = a.config.store + "/" + data::kSchemaFile;
     if (base::exists(beside)) {
       sources.file = beside;
+    } else if (a.config.append && base::exists(own)) {
+      sources.file = own;
     } else {
       preset = guess_preset(a.config.raw);
     }
@@ -85,9 +89,14 @@ void run(PrepArguments& a) {
   config.schema = load_schema(a);
   config.parquet = parquet();
   const data::PrepResult r = data::prep(config);
-  print(fmt::format("{}: {} train events of {} users in {} sessions, {} test events\n",
-                    config.store, r.counts.train_events, r.counts.users, r.counts.sessions,
-                    r.counts.test_events));
+  if (r.segment > 0) {
+    print(fmt::format("{}: {} events of {} users appended as {}\n", config.store,
+                      r.counts.train_events, r.counts.users, data::segment_name(r.segment)));
+  } else {
+    print(fmt::format("{}: {} train events of {} users in {} sessions, {} test events\n",
+                      config.store, r.counts.train_events, r.counts.users, r.counts.sessions,
+                      r.counts.test_events));
+  }
   print(fmt::format("{} rows in {:.1f} s, {} rows/s, {}, peak memory {:.2f} GiB\n", r.rows,
                     r.seconds, base::format_count(static_cast<double>(r.rows) / r.seconds),
                     r.was_in_order
@@ -107,7 +116,8 @@ void add_prep(CLI::App& app) {
       "yambda-5b) or a schema file (configs/schemas has examples). Without either, "
       "RAW/schema.toml\n"
       "is taken, or the preset whose files are there. The same rows give the same bytes, in any\n"
-      "order and any number of files. `segue prep --out STORE --verify` checks a finished store.");
+      "order and any number of files. `segue prep --out STORE --verify` checks a finished store.\n"
+      "`segue prep --raw NEW --out STORE --append` adds rows that came later.");
   const auto a = std::make_shared<PrepArguments>();
   data::PrepConfig& c = a->config;
   command->add_option("--raw", c.raw, "folder with the raw log");
@@ -124,25 +134,34 @@ void add_prep(CLI::App& app) {
   command->add_option("--memory", c.memory_bytes, "peak memory, such as 4GiB or 512MiB")
       ->transform(CLI::AsSizeValue(false))
       ->default_str("4GiB");
+  CLI::Option* append = command->add_flag(
+      "--append", c.append,
+      "add a log that is later than everything in the store, with the store's schema");
   command->add_option("--history", c.history_length, "history length; names the cache folder")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->excludes(append);
   command
       ->add_option("--min-history", c.min_history,
                    "earlier events that an anchor needs, may be repeated; default: the history "
                    "length")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->excludes(append);
   command
       ->add_option("--ties", c.ties,
                    "order of a user's events at one time: fields (any input order gives the same "
                    "store) or file (as in the log)")
       ->transform(CLI::CheckedTransformer(std::map<std::string, data::TieOrder>{
           {"fields", data::TieOrder::kFields}, {"file", data::TieOrder::kFile}}))
-      ->default_str("fields");
-  command->add_flag("--sessions", c.sessions,
-                    "also write sessions and test events as Parquet files");
+      ->default_str("fields")
+      ->excludes(append);
+  command
+      ->add_flag("--sessions", c.sessions, "also write sessions and test events as Parquet files")
+      ->excludes(append);
   command->add_flag("--verify", a->verify, "read the finished store again and check everything");
-  command->add_flag("--overwrite", c.overwrite,
-                    "replace a finished store, once the new one is complete");
+  command
+      ->add_flag("--overwrite", c.overwrite,
+                 "replace a finished store, once the new one is complete")
+      ->excludes(append);
   command->add_option("--threads", a->threads, "CPU threads; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

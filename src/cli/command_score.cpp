@@ -122,16 +122,13 @@ std::vector<data::CandidateQuery> read_pairs(const std::string& path) {
 /// "After the last event" becomes a time that has an hour of day.
 void settle_times(const data::EventStore& store, std::vector<data::CandidateQuery>& questions) {
   constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+  const data::EventLog log(store);
   for (data::CandidateQuery& q : questions) {
     if (q.time != kLast) continue;
-    const auto u = static_cast<size_t>(q.user);
-    const bool known = q.user >= 0 && u < store.user_end().size() && store.user_end()[u] > 0;
-    if (!known) {
-      q.time = 0;
-      continue;
-    }
-    const int64_t last_event = store.timestamps()[static_cast<size_t>(store.user_end()[u] - 1)];
-    q.time = std::min(last_event, kLast - 1) + 1;
+    const int64_t last_event = log.last_event_of(q.user);
+    q.time = last_event < 0
+                 ? 0
+                 : std::min(log.at(last_event, &data::EventStore::timestamps), kLast - 1) + 1;
   }
 }
 
@@ -175,9 +172,10 @@ void score(const ScoreArguments& arguments) {
   };
   if (arguments.pairs.empty()) {
     const std::vector<int64_t> positions = scorer.anchors(arguments.window);
+    const data::EventLog log(store);
     for (const int64_t p : positions) {
-      const auto at = static_cast<size_t>(p);
-      put(store.users()[at], store.items()[at], store.timestamps()[at]);
+      put(log.at(p, &data::EventStore::users), log.at(p, &data::EventStore::items),
+          log.at(p, &data::EventStore::timestamps));
     }
     scorer.score(*model.trainer, positions, take);
   } else {

@@ -11,7 +11,7 @@
 #include "cli/facts.h"
 #include "cli/output.h"
 #include "data/inspect/baselines.h"
-#include "data/store/event_store.h"
+#include "data/store/event_log.h"
 #include "data/store/store_verify.h"
 #include "ops/metrics.h"
 
@@ -52,6 +52,12 @@ void add_store(FactSheet& sheet, const data::StoreSummary& s) {
 
 void add_summary(FactSheet& sheet, const data::StoreSummary& s) {
   add_store(sheet, s);
+  if (!s.segments.empty()) {
+    FactTable& t = sheet.table("segments", {"events", "users"});
+    for (const data::StoreManifest& m : s.segments) {
+      t.rows.push_back({data::segment_name(m.segment.number), {m.num_events, m.num_users}});
+    }
+  }
   for (const auto& [title, parts] : {std::pair("kinds", &s.kinds), std::pair("pools", &s.pools)}) {
     FactTable& t = sheet.table(title, {"events", "share"});
     for (const data::PartOfEvents& p : *parts) {
@@ -102,9 +108,10 @@ std::vector<size_t> last_window(const data::EventStore& store, const data::Windo
   std::vector<size_t> chosen;
   if (w.windows == 0) return chosen;
   const int64_t begin = w.first_time + (w.windows - 1) * static_cast<int64_t>(kDay);
+  const data::EventLog log(store);
   for (size_t i = 0; i < positions.size(); ++i) {
-    if (store.timestamps()[static_cast<size_t>(positions[i])] < begin) continue;
-    if (positions[i] - store.owner_of(positions[i]).begin >= w.min_history) chosen.push_back(i);
+    if (log.at(positions[i], &data::EventStore::timestamps) < begin) continue;
+    if (log.events_before(positions[i]) >= w.min_history) chosen.push_back(i);
   }
   return chosen;
 }

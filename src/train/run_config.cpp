@@ -69,6 +69,13 @@ void RunConfig::validate() const {
   comm.validate();
   parallel.validate();
   balance.validate();
+  if (data.follow && (eval.every_windows != 1 || eval.skip_share > 0 ||
+                      eval.first == FirstEval::kMlperf || mlperf.log)) {
+    fail_config(
+        "data.follow = true evaluates each window before it is trained: set eval.every_windows = "
+        "1, "
+        "leave eval.skip_share and eval.first alone, and mlperf.log off");
+  }
   const auto made = make_model(*this);
   if (parallel.tensor_parallel > 1 && made->heads_to_share() == 0) {
     fail_config(fmt::format(

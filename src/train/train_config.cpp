@@ -27,6 +27,10 @@ void describe(base::ConfigVisitor& v, DataConfig& c) {
   v.choice("verify", c.verify, {"auto", "always", "never"},
            "compare checksums of what is read from a store: once per store and machine, at every "
            "start, or not at all");
+  v.field("follow", c.follow,
+          "the log still grows: at the end of the store wait for `segue prep --append`");
+  v.field("follow_seconds", c.follow_seconds,
+          "end the run when nothing has been appended for so long; 0: never");
   v.field("batch_size", c.batch_size, "samples of one step, over all ranks");
   v.section("gather", c.gather, "histories of samples from a store");
   v.section("stream", c.stream, "order of samples from a store, and what is held out");
@@ -116,6 +120,7 @@ void describe(base::ConfigVisitor& v, TraceConfig& c) {
 data::StreamConfig DataConfig::stream_config() const {
   data::StreamConfig config = stream;
   config.batch_size = batch_size;
+  config.growing = follow;
   return config;
 }
 
@@ -132,6 +137,14 @@ void DataConfig::validate() const {
   stream_config().validate();
   loader.validate();
   random_config().validate();
+  require_between("data.follow_seconds", follow_seconds, 0, 1e9);
+  if (follow && (store.empty() || stream.eval != data::EvalMode::kNextWindow ||
+                 stream.eval_windows < 1 || stream.train_windows != -1)) {
+    fail_config(
+        "data.follow = true needs a data.store without end: data.stream.eval = \"next_window\" "
+        "with "
+        "eval_windows of at least 1, and train_windows = -1");
+  }
   if (!has_interactions()) return;
   interactions.validate();
   if (!store.empty()) {

@@ -21,6 +21,8 @@ struct DataConfig {
   std::string store;  // empty: random samples
   std::string index;  // where to keep what is derived from a read-only store
   data::VerifyMode verify = data::VerifyMode::kAuto;
+  bool follow = false;        // at the end of the store, wait for what is appended to it
+  double follow_seconds = 0;  // how long at most while nothing comes; 0: for ever
   int64_t batch_size = 64;
   data::GatherConfig gather{.history_length = 0};
   data::StreamConfig stream;

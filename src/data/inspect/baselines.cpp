@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/parallel.h"
+#include "data/store/event_log.h"
 #include "data/synth/synth_output.h"
 
 namespace segue::data {
@@ -30,10 +31,6 @@ struct Tally {
   }
 };
 
-struct Range {
-  int64_t begin = 0, end = 0;
-};
-
 size_t label_pool(const SampleSchema& schema) {
   const auto found = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
   if (found == schema.pools.end()) {
@@ -42,13 +39,9 @@ size_t label_pool(const SampleSchema& schema) {
   return static_cast<size_t>(found - schema.pools.begin());
 }
 
-Range events_of(const EventStore& store, int64_t uid) {
-  return {store.user_start()[static_cast<size_t>(uid)], store.user_end()[static_cast<size_t>(uid)]};
-}
-
 /// Fills user and user_attribute for predictions [first, last), which belong to one user.
-void predict_user(const EventStore& store, size_t first, size_t last, double prior,
-                  Predictions& out) {
+void predict_user(const EventStore& store, const EventLog& log, size_t first, size_t last,
+                  double prior, Predictions& out) {
   const bool with_attribute = !out.user_attribute.empty();
   Tally user;
   std::unordered_map<int32_t, Tally> by_attribute;
@@ -58,7 +51,7 @@ void predict_user(const EventStore& store, size_t first, size_t last, double pri
     out.user[i] = static_cast<float>(share);
     user.add(label);
     if (!with_attribute) continue;
-    const int64_t item = store.items()[static_cast<size_t>(out.positions[i])];
+    const int64_t item = log.at(out.positions[i], &EventStore::items);
     const auto clipped = static_cast<size_t>(std::clamp<int64_t>(item, 0, store.num_items() - 1));
     Tally& tally = by_attribute[store.attribute_map(0)[clipped]];
     out.user_attribute[i] = static_cast<float>(tally.share(share, kAttributePrior));
@@ -66,16 +59,15 @@ void predict_user(const EventStore& store, size_t first, size_t last, double pri
   }
 }
 
-void predict_items(const EventStore& store, double prior, Predictions& out) {
+void predict_items(const EventLog& log, double prior, Predictions& out) {
   std::vector<uint32_t> order(out.positions.size());
   std::iota(order.begin(), order.end(), 0u);
-  const std::span<const int64_t> times = store.timestamps();
-  const auto time = [&](uint32_t i) { return times[static_cast<size_t>(out.positions[i])]; };
+  const auto time = [&](uint32_t i) { return log.at(out.positions[i], &EventStore::timestamps); };
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return time(a) < time(b); });
   std::unordered_map<int64_t, Tally> by_item;
   for (const uint32_t i : order) {
-    Tally& tally = by_item[store.items()[static_cast<size_t>(out.positions[i])]];
+    Tally& tally = by_item[log.at(out.positions[i], &EventStore::items)];
     out.item[i] = static_cast<float>(tally.share(prior, kItemPrior));
     tally.add(out.labels[i] != 0);
   }
@@ -127,23 +119,23 @@ std::vector<float> matched_truth(const EventStore& store, const std::string& raw
 
 Predictions predict_by_history(const EventStore& store, int64_t most_events) {
   const SampleSchema& schema = store.schema();
-  const std::span<const uint8_t> positive = store.in_pool(label_pool(schema));
+  const EventLog log(store);
+  const size_t label = label_pool(schema);
   Predictions out;
-  out.sampled_every = std::max<int64_t>(1, (store.num_events() + most_events - 1) / most_events);
+  out.sampled_every = std::max<int64_t>(1, (log.num_events() + most_events - 1) / most_events);
 
   std::vector<size_t> first_of_user;  // into the predictions; one more at the end
   int64_t positives = 0;
-  for (int64_t u = 0; u < store.num_users(); u += out.sampled_every) {
+  const std::vector<int64_t> users = log.users();
+  for (size_t u = 0; u < users.size(); u += static_cast<size_t>(out.sampled_every)) {
     first_of_user.push_back(out.positions.size());
-    const Range range = events_of(store, store.unique_users()[static_cast<size_t>(u)]);
-    for (int64_t i = range.begin; i < range.end; ++i) {
-      const auto at = static_cast<size_t>(i);
-      if (std::ranges::find(schema.anchor_kinds, store.kinds()[at]) == schema.anchor_kinds.end()) {
-        continue;
-      }
+    for (const int64_t i : log.events_of(users[u])) {
+      const int64_t kind = log.at(i, &EventStore::kinds);
+      if (std::ranges::find(schema.anchor_kinds, kind) == schema.anchor_kinds.end()) continue;
+      const bool positive = log.in_pool(label, i);
       out.positions.push_back(i);
-      out.labels.push_back(positive[at] != 0 ? 1.f : 0.f);
-      positives += positive[at] != 0 ? 1 : 0;
+      out.labels.push_back(positive ? 1.f : 0.f);
+      positives += positive;
     }
   }
   first_of_user.push_back(out.positions.size());
@@ -157,19 +149,27 @@ Predictions predict_by_history(const EventStore& store, int64_t most_events) {
     out.attribute = schema.attributes[0].name;
   }
   constexpr int64_t kUsersPerChunk = 64;
-  base::parallel_for(static_cast<int64_t>(first_of_user.size()) - 1, kUsersPerChunk,
-                     [&](int64_t begin, int64_t end) {
-                       for (auto u = static_cast<size_t>(begin); u < static_cast<size_t>(end);
-                            ++u) {
-                         predict_user(store, first_of_user[u], first_of_user[u + 1], prior, out);
-                       }
-                     });
-  predict_items(store, prior, out);
+  base::parallel_for(
+      static_cast<int64_t>(first_of_user.size()) - 1, kUsersPerChunk,
+      [&](int64_t begin, int64_t end) {
+        for (auto u = static_cast<size_t>(begin); u < static_cast<size_t>(end); ++u) {
+          predict_user(store, log, first_of_user[u], first_of_user[u + 1], prior, out);
+        }
+      });
+  predict_items(log, prior, out);
   return out;
 }
 
 std::vector<float> read_truth(const EventStore& store, const std::string& raw_folder) {
-  return raw_folder.empty() ? stored_truth(store) : matched_truth(store, raw_folder);
+  const bool appended = !store.segments().empty();
+  if (raw_folder.empty()) return appended ? std::vector<float>() : stored_truth(store);
+  if (appended) {
+    fail(ErrorCode::kUnsupported,
+         fmt::format("{}: true probabilities are matched with a store in one piece, and this one "
+                     "has {} segments",
+                     store.folder(), store.segments().size()));
+  }
+  return matched_truth(store, raw_folder);
 }
 
 }  // namespace segue::data

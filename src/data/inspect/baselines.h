@@ -32,7 +32,7 @@ Predictions predict_by_history(const EventStore& store, int64_t most_events = 50
 /// True probabilities for the events of a store that was made from a synthetic log: those written
 /// beside the store or, if `raw_folder` is given, those beside the raw log it was prepared from,
 /// matched by user and time. One per event, NaN where there is none; empty if the store has no
-/// truth. Error(kCorrupt) if they do not belong to this store.
+/// truth, or was appended to. Error(kCorrupt) if they do not belong to this store.
 std::vector<float> read_truth(const EventStore& store, const std::string& raw_folder = "");
 
 }  // namespace segue::data

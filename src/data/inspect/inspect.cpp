@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/parallel.h"
+#include "data/store/event_log.h"
 #include "data/store/windows.h"
 
 namespace segue::data {
@@ -49,9 +50,13 @@ class ItemSet {
 
 /// A store without attributes has no maps that tell how many items there are.
 int64_t known_items(const EventStore& store) {
-  const std::string popularity = store.folder() + "/" + kPopularityFile;
-  if (!base::exists(popularity)) return store.num_items();
-  return std::max(store.num_items(), base::NpyFile(popularity).elements());
+  int64_t items = store.num_items();
+  const EventLog log(store);
+  for (size_t p = 0; p < log.num_pieces(); ++p) {
+    const std::string popularity = log.piece(p).folder() + "/" + kPopularityFile;
+    if (base::exists(popularity)) items = std::max(items, base::NpyFile(popularity).elements());
+  }
+  return items;
 }
 
 /// What one pass over the events counts.
@@ -77,15 +82,15 @@ struct EventCounts {
   }
 };
 
-void count_chunk(const EventStore& store, size_t begin, size_t end, EventCounts& counts,
-                 ItemSet& seen) {
+void count_chunk(const EventStore& store, const EventStore& piece, size_t begin, size_t end,
+                 EventCounts& counts, ItemSet& seen) {
   for (size_t i = begin; i < end; ++i) {
-    const auto kind = static_cast<uint64_t>(store.kinds()[i]);
+    const auto kind = static_cast<uint64_t>(piece.kinds()[i]);
     if (kind < counts.kinds.size()) ++counts.kinds[kind];
-    counts.organic += store.organic()[i] != 0 ? 1 : 0;
-    counts.first_time = std::min(counts.first_time, store.timestamps()[i]);
-    counts.last_time = std::max(counts.last_time, store.timestamps()[i]);
-    const int64_t item = store.items()[i];
+    counts.organic += piece.organic()[i] != 0 ? 1 : 0;
+    counts.first_time = std::min(counts.first_time, piece.timestamps()[i]);
+    counts.last_time = std::max(counts.last_time, piece.timestamps()[i]);
+    const int64_t item = piece.items()[i];
     seen.insert(item);
     if (item < 0 || item >= store.num_items()) continue;
     for (size_t a = 0; a < counts.attributes.size(); ++a) {
@@ -93,7 +98,7 @@ void count_chunk(const EventStore& store, size_t begin, size_t end, EventCounts&
     }
   }
   for (size_t p = 0; p < counts.pools.size(); ++p) {
-    const auto pool = store.in_pool(p).subspan(begin, end - begin);
+    const auto pool = piece.in_pool(p).subspan(begin, end - begin);
     counts.pools[p] = std::accumulate(pool.begin(), pool.end(), int64_t{0});
   }
 }
@@ -102,12 +107,16 @@ EventCounts count_events(const EventStore& store, size_t num_kinds, ItemSet& see
   const EventCounts none(num_kinds, store.schema().pools.size(), store.schema().attributes.size());
   EventCounts total = none;
   std::mutex mutex;  // sums of integers do not depend on the order
-  base::parallel_for(store.num_events(), kEventsPerChunk, [&](int64_t begin, int64_t end) {
-    EventCounts part = none;
-    count_chunk(store, static_cast<size_t>(begin), static_cast<size_t>(end), part, seen);
-    const std::lock_guard lock(mutex);
-    total.add(part);
-  });
+  const EventLog log(store);
+  for (size_t p = 0; p < log.num_pieces(); ++p) {
+    const EventStore& piece = log.piece(p);
+    base::parallel_for(piece.num_events(), kEventsPerChunk, [&](int64_t begin, int64_t end) {
+      EventCounts part = none;
+      count_chunk(store, piece, static_cast<size_t>(begin), static_cast<size_t>(end), part, seen);
+      const std::lock_guard lock(mutex);
+      total.add(part);
+    });
+  }
   return total;
 }
 
@@ -116,10 +125,20 @@ double ratio(int64_t part, int64_t whole) {
 }
 
 WindowSummary summarize_windows(const EventStore& store, int64_t min_history) {
-  const std::span<const int64_t> times = store.anchors(min_history).timestamps;
-  WindowSummary w{.min_history = min_history, .anchors = static_cast<int64_t>(times.size())};
-  if (times.empty()) return w;
-  const auto [first, last] = std::ranges::minmax(times);
+  WindowSummary w{.min_history = min_history};
+  int64_t first = std::numeric_limits<int64_t>::max(), last = std::numeric_limits<int64_t>::min();
+  std::vector<std::span<const int64_t>> pieces;
+  const EventLog log(store);
+  for (size_t p = 0; p < log.num_pieces(); ++p) {
+    const std::span<const int64_t> times = log.piece(p).anchors(min_history).timestamps;
+    if (times.empty()) continue;
+    const auto [low, high] = std::ranges::minmax(times);
+    first = std::min(first, low);
+    last = std::max(last, high);
+    w.anchors += static_cast<int64_t>(times.size());
+    pieces.push_back(times);
+  }
+  if (pieces.empty()) return w;
   w.first_time = first;
   w.last_time = last;
   int64_t span = 0;
@@ -130,7 +149,9 @@ WindowSummary summarize_windows(const EventStore& store, int64_t min_history) {
                      store.folder(), first, last));
   }
   std::vector<int64_t> sizes(static_cast<size_t>(span / kWindowSeconds + 1));
-  for (const int64_t time : times) ++sizes[static_cast<size_t>((time - first) / kWindowSeconds)];
+  for (const std::span<const int64_t> times : pieces) {
+    for (const int64_t time : times) ++sizes[static_cast<size_t>((time - first) / kWindowSeconds)];
+  }
   w.windows = static_cast<int64_t>(sizes.size());
   w.empty = std::ranges::count(sizes, 0);
   w.sizes = spread_of(std::move(sizes));
@@ -138,17 +159,18 @@ WindowSummary summarize_windows(const EventStore& store, int64_t min_history) {
 }
 
 /// Length of the interleaved history of the event at `position`, counted from the newest on.
-int64_t history_length(const EventStore& store, int64_t position, int64_t wanted, int64_t window) {
-  const size_t num_pools = store.schema().pools.size();
-  const int64_t begin = std::max(store.owner_of(position).begin, position - window);
+int64_t history_length(const EventLog& log, int64_t position, int64_t wanted, int64_t window) {
+  const size_t num_pools = log.piece(0).schema().pools.size();
+  const int64_t before = log.events_before(position);
+  const std::vector<int64_t> events = log.events_of(log.at(position, &EventStore::users));
   std::vector<int64_t> room(num_pools,
                             std::max<int64_t>(1, wanted / static_cast<int64_t>(num_pools)));
   int64_t length = 0;
   auto open = static_cast<int64_t>(num_pools);
-  for (int64_t i = position - 1; i >= begin && open > 0; --i) {
+  for (int64_t i = before - 1; i >= std::max<int64_t>(0, before - window) && open > 0; --i) {
     bool taken = false;
     for (size_t p = 0; p < num_pools; ++p) {
-      if (room[p] == 0 || store.in_pool(p)[static_cast<size_t>(i)] == 0) continue;
+      if (room[p] == 0 || !log.in_pool(p, events[static_cast<size_t>(i)])) continue;
       taken = true;
       if (--room[p] == 0) --open;
     }
@@ -157,18 +179,29 @@ int64_t history_length(const EventStore& store, int64_t position, int64_t wanted
   return length;
 }
 
-HistorySummary summarize_histories(const EventStore& store, std::span<const int64_t> anchors,
+HistorySummary summarize_histories(const EventStore& store, int64_t min_history,
                                    const InspectConfig& config) {
   HistorySummary h{.history_length = config.history_length};
-  const int64_t all = static_cast<int64_t>(anchors.size());
+  const EventLog log(store);
+  std::vector<int64_t> ends;  // of the anchors of each piece, in the list of all
+  for (size_t p = 0; p < log.num_pieces(); ++p) {
+    const auto count = static_cast<int64_t>(log.piece(p).anchors(min_history).positions.size());
+    ends.push_back(count + (p > 0 ? ends.back() : 0));
+  }
+  const auto anchor_at = [&](int64_t i) {
+    const auto p = static_cast<size_t>(std::ranges::upper_bound(ends, i) - ends.begin());
+    const auto own = static_cast<size_t>(p > 0 ? i - ends[p - 1] : i);
+    return log.first(p) + log.piece(p).anchors(min_history).positions[own];
+  };
+  const int64_t all = ends.back();
   std::vector<int64_t> lengths(static_cast<size_t>(std::min(all, config.history_samples)));
   const auto samples = static_cast<int64_t>(lengths.size());
   base::parallel_for(samples, 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       // In the middle of its part of the list.
-      const int64_t anchor = anchors[static_cast<size_t>((2 * i + 1) * all / (2 * samples))];
+      const int64_t anchor = anchor_at((2 * i + 1) * all / (2 * samples));
       lengths[static_cast<size_t>(i)] =
-          history_length(store, anchor, config.history_length, config.scan_window);
+          history_length(log, anchor, config.history_length, config.scan_window);
     }
   });
   h.lengths = spread_of(std::move(lengths));
@@ -184,7 +217,7 @@ AttributeSummary summarize_attribute(const EventStore& store, size_t attribute, 
   return {.name = store.schema().attributes[attribute].name,
           .values = static_cast<int64_t>(values.size()),
           .item_share = 1 - ratio(without, store.num_items()),
-          .event_share = ratio(events, store.num_events())};
+          .event_share = ratio(events, EventLog(store).num_events())};
 }
 
 }  // namespace
@@ -214,18 +247,28 @@ LogSchema schema_for(const std::string& store) {
 
 StoreSummary summarize(const EventStore& store, const LogSchema& schema,
                        const InspectConfig& given) {
+  const EventLog log(store);
+  const std::vector<int64_t> users = log.users();
   StoreSummary s{.folder = store.folder(),
                  .cache_folder = store.cache_folder(),
                  .history_length = store.history_length(),
-                 .events = store.num_events(),
-                 .users = store.num_users(),
+                 .events = log.num_events(),
+                 .users = static_cast<int64_t>(users.size()),
                  .items = known_items(store)};
-  if (base::exists(s.folder + "/" + kManifestFile)) s.manifest = StoreManifest::read(s.folder);
+  if (base::exists(s.folder + "/" + kManifestFile)) {
+    const auto segments = static_cast<int64_t>(store.segments().size());
+    s.segments = read_manifests(s.folder, segments);
+    s.manifest = s.segments.front();
+    s.segments.erase(s.segments.begin());
+  }
 
   std::vector<int64_t> lengths;
-  for (const int64_t uid : store.unique_users()) {
-    const auto u = static_cast<size_t>(uid);
-    lengths.push_back(store.user_end()[u] - store.user_start()[u]);
+  for (const int64_t user : users) {
+    lengths.push_back(0);
+    for (size_t p = 0; p < log.num_pieces(); ++p) {
+      const UserEvents events = log.piece(p).events_of(user);
+      lengths.back() += events.end - events.begin;
+    }
   }
   s.events_per_user = spread_of(std::move(lengths));
 
@@ -254,7 +297,7 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
   if (s.manifest) floors = s.manifest->min_history;
   if (config.min_history >= 0) floors = {config.min_history};
   for (const int64_t floor : floors) s.windows.push_back(summarize_windows(store, floor));
-  s.history = summarize_histories(store, store.anchors(floors.front()).positions, config);
+  s.history = summarize_histories(store, floors.front(), config);
   return s;
 }
 

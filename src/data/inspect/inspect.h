@@ -52,8 +52,9 @@ struct AttributeSummary {
 struct StoreSummary {
   std::string folder, cache_folder;
   int64_t history_length = 0;
-  std::optional<StoreManifest> manifest;  // absent: not written by Segue
-  int64_t events = 0, users = 0, items = 0, items_seen = 0;
+  std::optional<StoreManifest> manifest;                     // absent: not written by Segue
+  std::vector<StoreManifest> segments;                       // what was appended
+  int64_t events = 0, users = 0, items = 0, items_seen = 0;  // of all pieces together
   Spread events_per_user;
   std::vector<PartOfEvents> kinds, pools;
   double organic_share = 0;

@@ -45,7 +45,7 @@ TEST(IdDictionary, IntegersByValueHoweverTheyCame) {
     integers.add(value);
   }
   const std::string folder = base::temp_path("store");
-  const StoreStage stage(folder, false);
+  const StoreStage stage(folder, StageMode::kNew);
   for (IdDictionary* d : {&texts, &integers}) {
     d->finish();
     EXPECT_EQ(d->find(-3), 0);
@@ -65,7 +65,7 @@ TEST(IdDictionary, TextsByTheirBytes) {
   IdDictionary d("uid", kPlenty);
   for (const char* value : {"b", "10", "9", "\xc3\xa4", "a"}) d.add(value);
   d.finish();
-  const StoreStage stage(base::temp_path("store"), false);
+  const StoreStage stage(base::temp_path("store"), StageMode::kNew);
   const base::FileRecord record = d.write(stage, "user");
   EXPECT_EQ(record.name, "segue/user_ids.txt");
   EXPECT_EQ(base::read_file(stage.path(record.name)), "10\n9\na\nb\n\xc3\xa4\n");

@@ -68,7 +68,7 @@ class IdCollector {
 }  // namespace
 
 LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
-                 const TableOptions& options, int64_t memory_bytes) {
+                 const TableOptions& options, int64_t memory_bytes, int64_t after) {
   LogScan scan;
   const std::string& first = files.front().path;
   scan.users = look_at(schema.user, schema.user_ids, first, options, memory_bytes / 2);
@@ -94,6 +94,10 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
       const int64_t time = check.seconds(block, block.columns[1], row);
       scan.first_time = std::min(scan.first_time, time);
       scan.last_time = std::max(scan.last_time, time);
+      if (time <= after && scan.early_rows++ == 0) {
+        scan.first_early = fmt::format("{}: row {} at {}", files[block.file].path,
+                                       block.first_row + static_cast<int64_t>(row) + 1, time);
+      }
       if (scan.users.dictionary) continue;
       const int64_t user = check.id(block, block.columns[0], row, schema.user, nullptr);
       scan.largest_user = std::max(scan.largest_user, user);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "data/log/event_normalizer.h"
@@ -16,11 +17,14 @@ struct LogScan {
   bool in_order = true;                   // users rise, times rise within a user
   int64_t largest_user = -1;              // -1: users get new numbers
   IdColumn users, items;
+  int64_t early_rows = 0;   // not after the time that was given
+  std::string first_early;  // file, row and time of one of them
 };
 
 /// Reads the columns with users and times, and those of ids that need a dictionary. `memory_bytes`
-/// bounds the dictionaries. Error(kCorrupt) for a log without rows.
+/// bounds the dictionaries. Rows that are not after `after` are counted; all times are.
+/// Error(kCorrupt) for a log without rows.
 LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
-                 const TableOptions& options, int64_t memory_bytes);
+                 const TableOptions& options, int64_t memory_bytes, int64_t after = -1);
 
 }  // namespace segue::data

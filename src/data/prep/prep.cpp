@@ -18,6 +18,7 @@
 #include "data/log/event_normalizer.h"
 #include "data/log/log_reader.h"
 #include "data/log/log_scan.h"
+#include "data/prep/append.h"
 #include "data/prep/event_sorter.h"
 #include "data/store/store_writer.h"
 
@@ -65,9 +66,8 @@ class TieSorter {
 /// One prep from beginning to end.
 class Prep {
  public:
-  explicit Prep(const PrepConfig& config)
-      : config_(config), plan_(plan_memory(config.memory_bytes, base::num_threads(), config.ties)) {
-    if (config.run_events > 0) plan_.run_events = config.run_events;
+  explicit Prep(const PrepConfig& config) : config_(config) {
+    plan();
     tables_.csv = {.separator = config.schema.csv_separator, .columns = config.schema.csv_columns};
     tables_.parquet = config.parquet;
     tables_.block_rows = plan_.block_rows;
@@ -76,20 +76,27 @@ class Prep {
   PrepResult run();
 
  private:
+  void plan() {
+    plan_ = plan_memory(config_.memory_bytes, base::num_threads(), config_.ties);
+    if (config_.run_events > 0) plan_.run_events = config_.run_events;
+  }
   void stream(const LogScan& scan, SplitSink& sink);
   void sort(const LogScan& scan, const LogSplit& split, SplitSink& sink);
   template <class Take>
   void read_rows(const LogScan& scan, const char* label, EventNormalizer& normalizer, Take take);
+  void find_files();
   void check_users(const LogScan& scan) const;
+  void check_append(const LogScan& scan) const;
   void warn_if_disk_is_small(const LogScan& scan) const;
   void warn_about_content(const LogScan& scan, const StoreWriter& store) const;
   StoreOrigin origin() const;
 
-  const PrepConfig& config_;
+  PrepConfig config_;
   MemoryPlan plan_;
+  std::optional<AppendTarget> target_;
   TableOptions tables_;
   std::vector<LogFile> files_;
-  std::vector<LogFile> attribute_files_;
+  std::vector<std::optional<LogFile>> attribute_files_;  // a segment need not have them
   std::shared_ptr<StoreStage> stage_;
   PrepResult result_;
 };
@@ -162,7 +169,7 @@ void Prep::check_users(const LogScan& scan) const {
   constexpr int64_t kSmallTable = int64_t{1} << 24, kEntryBytes = 16, kEntriesPerRow = 16;
   const int64_t entries = scan.largest_user + 1;
   if (config_.schema.user_ids != IdMapping::kAuto || entries <= kSmallTable ||
-      entries / kEntriesPerRow <= scan.rows) {
+      entries / kEntriesPerRow <= scan.rows + (target_ ? target_->num_events : 0)) {
     return;
   }
   fail(ErrorCode::kConfig,
@@ -170,6 +177,34 @@ void Prep::check_users(const LogScan& scan) const {
                    "take {} MB. Renumber the users with user_ids = \"dense\" in the schema, or "
                    "insist with \"as_is\"",
                    config_.raw, scan.largest_user, scan.rows, entries * kEntryBytes / 1000000));
+}
+
+/// Samples are those of one prep only if every event of the segment comes after all others.
+void Prep::check_append(const LogScan& scan) const {
+  if (scan.users.dictionary || scan.items.dictionary) {
+    fail(ErrorCode::kUnsupported,
+         fmt::format("{}: ids are texts, which would get new numbers; only integer ids can be "
+                     "appended. Prepare the whole log anew",
+                     config_.raw));
+  }
+  for (size_t i = 0; i < attribute_files_.size(); ++i) {
+    const AttributeFile& a = config_.schema.attributes[i];
+    TableOptions options = tables_;
+    options.csv.columns = a.csv_columns;
+    if (attribute_files_[i] &&
+        (target_->numbered_maps || column_is_text(attribute_files_[i]->path, a.value, options))) {
+      fail(ErrorCode::kUnsupported,
+           fmt::format("{}: attributes are texts, which would get new numbers; append without the "
+                       "file, or prepare the whole log anew",
+                       attribute_files_[i]->path));
+    }
+  }
+  if (scan.early_rows == 0) return;
+  fail(ErrorCode::kInvalidArgument,
+       fmt::format("{}: {} of {} rows are not later than {}, the newest time of {} (such as {}); "
+                   "append only what came after it, or prepare the whole log anew",
+                   config_.raw, scan.early_rows, scan.rows, target_->last_time, config_.store,
+                   scan.first_early));
 }
 
 void Prep::warn_if_disk_is_small(const LogScan& scan) const {
@@ -191,7 +226,7 @@ void Prep::warn_about_content(const LogScan& scan, const StoreWriter& store) con
     base::log_warning(fmt::format("{}: times reach up to {} s; is time_unit_seconds = {} right?",
                                   config_.raw, scan.last_time, config_.schema.time_unit_seconds));
   }
-  if (store.num_anchors() == 0) {
+  if (store.num_anchors() == 0 && !target_) {
     base::log_warning(fmt::format(
         "{}: no event has {} earlier ones of its user, so there is nothing to predict; prepare "
         "with a smaller --min-history, or train with one",
@@ -203,28 +238,49 @@ void Prep::warn_about_content(const LogScan& scan, const StoreWriter& store) con
 
 StoreOrigin Prep::origin() const {
   StoreOrigin origin;
-  origin.command = "prep";
+  origin.command = target_ ? "prep --append" : "prep";
   origin.options = fmt::format("ties: {}", config_.ties == TieOrder::kFile ? "file" : "fields");
-  for (const std::vector<LogFile>* files : {&files_, &attribute_files_}) {
-    for (const LogFile& file : *files) origin.sources.push_back({file.name, file.bytes});
+  for (const LogFile& file : files_) origin.sources.push_back({file.name, file.bytes});
+  for (const std::optional<LogFile>& file : attribute_files_) {
+    if (file) origin.sources.push_back({file->name, file->bytes});
   }
   return origin;
 }
 
-PrepResult Prep::run() {
-  const base::Stopwatch clock;
-  const LogSchema& schema = config_.schema;
-  files_ = find_log_files(config_.raw, schema.events);
-  for (const AttributeFile& a : schema.attributes) {
+void Prep::find_files() {
+  files_ = find_log_files(config_.raw, config_.schema.events);
+  for (const AttributeFile& a : config_.schema.attributes) {
+    if (config_.append && !base::exists(config_.raw + "/" + a.file)) {
+      attribute_files_.emplace_back();
+      continue;
+    }
     const std::vector<LogFile> found = find_log_files(config_.raw, a.file);
     if (found.size() > 1) {
       fail(ErrorCode::kConfig, fmt::format("attribute \"{}\": {} names {} files, but one is needed",
                                            a.name, a.file, found.size()));
     }
-    attribute_files_.push_back(found.front());
+    attribute_files_.emplace_back(found.front());
   }
-  stage_ = std::make_shared<StoreStage>(config_.store, config_.overwrite);
-  LogScan scan = scan_log(schema, files_, tables_, plan_.dictionary_bytes);
+}
+
+PrepResult Prep::run() {
+  const base::Stopwatch clock;
+  const LogSchema& schema = config_.schema;
+  find_files();
+  stage_ = std::make_shared<StoreStage>(config_.store, config_.append      ? StageMode::kSegment
+                                                       : config_.overwrite ? StageMode::kReplace
+                                                                           : StageMode::kNew);
+  if (config_.append) {
+    target_.emplace(config_.store, schema);
+    config_.ties = target_->ties;
+    plan();
+    config_.history_length = target_->history_length;
+    config_.min_history.clear();
+    result_.segment = target_->segment.number;
+  }
+  LogScan scan =
+      scan_log(schema, files_, tables_, plan_.dictionary_bytes, target_ ? target_->last_time : -1);
+  if (target_) check_append(scan);
   check_users(scan);
   warn_if_disk_is_small(scan);
   result_.rows = scan.rows;
@@ -236,6 +292,7 @@ PrepResult Prep::run() {
                      .min_history = config_.min_history,
                      .buffer_bytes = plan_.writer_bytes,
                      .item_bytes = plan_.item_bytes,
+                     .segment = target_ ? target_->segment : SegmentLink{},
                      .stage = stage_},
                     schema);
   std::unique_ptr<SessionWriter> sessions;
@@ -254,8 +311,12 @@ PrepResult Prep::run() {
                      config_.raw, scan.rows, split.train_start, split.train_end, split.last_time));
   }
 
+  const bool maps =
+      std::ranges::any_of(attribute_files_, [](const auto& f) { return f.has_value(); });
+  if (target_ && maps) target_->copy_maps(schema, store);
   for (size_t i = 0; i < schema.attributes.size(); ++i) {
-    read_attribute(schema.attributes[i], attribute_files_[i], tables_, scan.items,
+    if (!attribute_files_[i]) continue;
+    read_attribute(schema.attributes[i], *attribute_files_[i], tables_, scan.items,
                    plan_.dictionary_bytes / 2, store);
   }
   if (scan.users.dictionary) store.add_file(scan.users.dictionary->write(*stage_, "user"));
@@ -300,6 +361,9 @@ bool has_log(const std::string& raw, const LogSchema& schema) {
 
 PrepResult prep(const PrepConfig& config) {
   config.schema.validate();
+  if (config.append && (config.overwrite || config.sessions)) {
+    fail(ErrorCode::kInvalidArgument, "--append goes with neither --overwrite nor --sessions");
+  }
   if (config.sessions && config.parquet == nullptr) {
     fail(ErrorCode::kUnsupported,
          "--sessions writes Parquet files: built without Parquet support; run "

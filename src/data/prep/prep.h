@@ -21,6 +21,9 @@ struct PrepConfig {
   TieOrder ties = TieOrder::kFields;
   bool sessions = false;   // also the sessions and test events as Parquet
   bool overwrite = false;  // a finished store is replaced when the new one is complete
+  /// The log is later than what `store` has: it becomes a segment of it. History lengths and ties
+  /// are then the store's.
+  bool append = false;
   const ParquetSupport* parquet = nullptr;
   int64_t run_events = 0;  // events sorted at a time; 0: what memory_bytes allows
 
@@ -31,13 +34,16 @@ struct PrepResult {
   int64_t rows = 0;
   SplitCounts counts;
   bool was_in_order = false;
-  int64_t runs = 0;  // sorted on disk; 0: none
+  int64_t runs = 0;     // sorted on disk; 0: none
+  int64_t segment = 0;  // its number; 0: a store
   double seconds = 0;
 };
 
 /// Makes a store from a raw event log: reads, checks, sorts if need be, splits by time, writes. The
 /// bytes of the store depend on the rows and the schema alone, not on the order or the cut of the
-/// files (with TieOrder::kFile on the order of events at the same time, too).
+/// files (with TieOrder::kFile on the order of events at the same time, too). With `append` samples
+/// of the store are then those of one prep of all rows; Error(kInvalidArgument) when a row is not
+/// later than everything that is there.
 PrepResult prep(const PrepConfig& config);
 
 /// True if the raw folder holds the events that the schema names.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -92,14 +93,18 @@ void GatherConfig::validate() const {
 
 Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
     : store_(store),
+      log_(store),
       config_((config.validate(), config)),
-      pools_(PoolIndex::open_or_build(store)),
       num_pools_(store.schema().pools.size()) {
+  for (size_t p = 0; p < log_.num_pieces(); ++p) {
+    pools_.push_back(PoolIndex::open_or_build(log_.piece(p)));
+  }
   const std::vector<PoolConfig>& pools = store.schema().pools;
   const auto num_pools = static_cast<int64_t>(pools.size());
   const bool interleaved = config_.strategy == HistoryStrategy::kInterleaved;
-  per_pool_ = interleaved ? std::max<int64_t>(1, config_.history_length / num_pools)
-                          : config_.history_length;
+  budget_.scan = config_.scan_window;
+  budget_.of_pool.fill(interleaved ? std::max<int64_t>(1, config_.history_length / num_pools)
+                                   : config_.history_length);
   kept_ = interleaved ? std::numeric_limits<int64_t>::max() : config_.history_length;
   if (config_.max_history > 0) kept_ = std::min(kept_, config_.max_history);
 
@@ -172,49 +177,54 @@ void Gatherer::check_schema(const Batch& batch) const {
 }
 
 Gatherer::Anchor Gatherer::locate(int64_t position) const {
-  const UserEvents of = store_.owner_of(position);
-  return {position, of.user, of.begin};
+  const EventLog::Place at = log_.place(position);
+  const UserEvents of = log_.piece(at.piece).owner_of(at.position);
+  return {at.piece, at.position, of.user, of.begin};
 }
 
 Gatherer::Anchor Gatherer::locate(const CandidateQuery& q) const {
-  const auto u = static_cast<size_t>(q.user);
-  if (q.user < 0 || u >= store_.user_start().size() || store_.user_start()[u] < 0) {
-    fail(ErrorCode::kOutOfRange,
-         fmt::format("user {} has no events in {}", q.user, store_.folder()));
+  std::optional<Anchor> found;
+  for (size_t p = log_.num_pieces(); p-- > 0;) {
+    const UserEvents of = log_.piece(p).events_of(q.user);
+    if (of.begin == of.end) continue;
+    const int64_t* const times = log_.piece(p).timestamps().data();
+    const int64_t* const first_not_before =
+        std::lower_bound(times + of.begin, times + of.end, q.time);
+    found = {p, first_not_before - times, q.user, of.begin};
+    if (found->offset() > 0) break;  // else the history is in earlier pieces
   }
-  const int64_t* const times = store_.timestamps().data();
-  const int64_t start = store_.user_start()[u];
-  const int64_t* const first_not_before =
-      std::lower_bound(times + start, times + store_.user_end()[u], q.time);
-  return {first_not_before - times, q.user, start};
+  if (found) return *found;
+  fail(ErrorCode::kOutOfRange, fmt::format("user {} has no events in {}", q.user, store_.folder()));
 }
 
-Gatherer::Candidate Gatherer::candidate_at(int64_t position) const {
-  const auto at = static_cast<size_t>(position);
+Gatherer::Candidate Gatherer::candidate_at(const Anchor& anchor) const {
+  const EventStore& piece = log_.piece(anchor.piece);
+  const auto at = static_cast<size_t>(anchor.position);
   size_t mask = 0;
   for (size_t p = 0; p < num_pools_; ++p) {
-    if (label_pools_ >> p & 1) mask |= size_t{store_.in_pool(p)[at] != 0} << p;
+    if (label_pools_ >> p & 1) mask |= size_t{piece.in_pool(p)[at] != 0} << p;
   }
-  const int64_t organic = store_.organic()[at];  // NOLINT(bugprone-signed-char-misuse): a number
-  return {store_.items()[at], store_.timestamps()[at], organic, action_of_mask_[mask]};
+  const int64_t organic = piece.organic()[at];  // NOLINT(bugprone-signed-char-misuse): a number
+  return {piece.items()[at], piece.timestamps()[at], organic, action_of_mask_[mask]};
 }
 
 /// The last positions of a pool in the scan range.
-std::span<const uint32_t> Gatherer::take(size_t pool, const Anchor& anchor) const {
-  const std::span<const uint32_t> all = pools_.of_user(pool, anchor.user);
+std::span<const uint32_t> Gatherer::take(size_t pool, const Anchor& anchor,
+                                         const Budget& budget) const {
+  const std::span<const uint32_t> all = pools_[anchor.piece].of_user(pool, anchor.user);
   const auto end_position = static_cast<uint32_t>(anchor.offset());
   const auto begin_position =
-      static_cast<uint32_t>(std::max<int64_t>(0, anchor.offset() - config_.scan_window));
+      static_cast<uint32_t>(std::max<int64_t>(0, anchor.offset() - budget.scan));
   const uint32_t* const end = std::lower_bound(all.data(), all.data() + all.size(), end_position);
   const uint32_t* begin = std::lower_bound(all.data(), end, begin_position);
-  begin = std::max(begin, end - std::min<int64_t>(end - begin, per_pool_));
+  begin = std::max(begin, end - std::min<int64_t>(end - begin, budget.of_pool[pool]));
   // Nothing at or behind the anchor may enter its history, not even through a damaged index.
   uint32_t latest = 0;
   for (const uint32_t* p = begin; p != end; ++p) latest = std::max(latest, *p);
   if (begin != end && latest >= end_position) {
     fail(ErrorCode::kCorrupt, fmt::format("{}: positions of user {} are not in order; remove the "
                                           "file, it is made again",
-                                          pools_.path(), anchor.user));
+                                          pools_[anchor.piece].path(), anchor.user));
   }
   return {begin, end};
 }
@@ -222,18 +232,40 @@ std::span<const uint32_t> Gatherer::take(size_t pool, const Anchor& anchor) cons
 /// An event carries the bits of all its pools, also of one that had its share without it.
 void Gatherer::complete_masks(const Anchor& anchor, std::span<int64_t> keys) const {
   for (size_t p = 0; p < num_pools_; ++p) {
-    const uint8_t* const in_pool = store_.in_pool(p).data() + anchor.user_start;
+    const uint8_t* const in_pool = log_.piece(anchor.piece).in_pool(p).data() + anchor.user_start;
     for (int64_t& key : keys) key |= int64_t{in_pool[key >> kMaskBits] != 0} << p;
   }
 }
 
 /// Writes items, actions and times behind the first `used` events; returns how many there are now.
 int64_t Gatherer::append_history(const Anchor& anchor, int64_t used, Batch& batch) const {
+  const int64_t end = append_pieces(anchor, budget_, used, batch);
+  const int64_t excess = end - used - std::min(end - used, kept_);
+  if (excess == 0) return end;
+  for (const int number : {history_items_, history_actions_, history_times_}) {
+    int64_t* const values = batch.columns[static_cast<size_t>(number)].values.data();
+    std::copy(values + used + excess, values + end, values + used);
+  }
+  return end - excess;
+}
+
+/// The same, but each piece of the log gives the newest `kept_` events.
+int64_t Gatherer::append_pieces(const Anchor& anchor, const Budget& budget, int64_t used,
+                                Batch& batch) const {
   std::array<std::span<const uint32_t>, kMaxPools> taken;
+  Budget rest = budget;
   int64_t most = 0;
   for (size_t p = 0; p < num_pools_; ++p) {
-    taken[p] = take(p, anchor);
+    taken[p] = take(p, anchor, budget);
     most += static_cast<int64_t>(taken[p].size());
+    rest.of_pool[p] -= static_cast<int64_t>(taken[p].size());
+  }
+  rest.scan -= anchor.offset();
+  for (size_t p = anchor.piece; p-- > 0 && rest.scan > 0;) {
+    const UserEvents of = log_.piece(p).events_of(anchor.user);
+    if (of.begin == of.end) continue;
+    used = append_pieces({p, of.end, of.user, of.begin}, rest, used, batch);
+    break;
   }
   const auto column = [&](int number) {
     HostArray<int64_t>& values = batch.columns[static_cast<size_t>(number)].values;
@@ -248,9 +280,11 @@ int64_t Gatherer::append_history(const Anchor& anchor, int64_t used, Batch& batc
   const int64_t merged = merge({taken.data(), num_pools_}, actions, times);
   const int64_t count = std::min(merged, kept_);
   int64_t* const keys = actions + (merged - count);  // never behind what is written
-  if (pools_.num_shared() > 0) complete_masks(anchor, {keys, static_cast<size_t>(count)});
-  const int64_t* const user_items = store_.items().data() + anchor.user_start;
-  const int64_t* const user_times = store_.timestamps().data() + anchor.user_start;
+  if (pools_[anchor.piece].num_shared() > 0)
+    complete_masks(anchor, {keys, static_cast<size_t>(count)});
+  const EventStore& piece = log_.piece(anchor.piece);
+  const int64_t* const user_items = piece.items().data() + anchor.user_start;
+  const int64_t* const user_times = piece.timestamps().data() + anchor.user_start;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t key = keys[i];
     const int64_t position = key >> kMaskBits;
@@ -303,7 +337,7 @@ void Gatherer::fill(std::span<const int64_t> anchor_positions,
   SEGUE_ASSERT(anchor_positions.size() == sample_index.size(), "one number per sample");
   fill_samples(sample_index, batch, [&](int64_t i) {
     const Anchor anchor = locate(anchor_positions[static_cast<size_t>(i)]);
-    return std::pair(anchor, candidate_at(anchor.position));
+    return std::pair(anchor, candidate_at(anchor));
   });
 }
 

@@ -7,7 +7,7 @@
 
 #include "base/config.h"
 #include "batch/batch.h"
-#include "data/store/event_store.h"
+#include "data/store/event_log.h"
 #include "data/store/pool_index.h"
 
 namespace segue::data {
@@ -40,7 +40,8 @@ Batch sample_columns(const SampleSchema& schema);
 ///   interleaved  of every pool the last max(1, history_length / pools) positions, united,
 ///   ascending last_n       the last history_length positions that belong to any pool
 /// then the newest max_history. Cost follows the events taken, not the scan window: positions come
-/// from the pool index.
+/// from the pool index. A user's events of earlier pieces of the log come before those of later
+/// ones.
 ///
 /// Groups and columns of a batch:
 ///   context     uid, the crosses, dummy_query_time                              one each
@@ -51,7 +52,7 @@ Batch sample_columns(const SampleSchema& schema);
 /// are Batch::attributes, whose values are the store's.
 class Gatherer {
  public:
-  /// Opens the pool index, which is made the first time. The store must live longer.
+  /// Opens the pool indexes, which are made the first time. The store must live longer.
   Gatherer(const EventStore& store, const GatherConfig& config);
 
   /// Replaces the samples of `batch`, which has no columns yet or those of an earlier call.
@@ -67,7 +68,7 @@ class Gatherer {
 
   const EventStore& store() const { return store_; }
   const GatherConfig& config() const { return config_; }
-  const PoolIndex& pools() const { return pools_; }
+  const std::vector<PoolIndex>& pools() const { return pools_; }  // of every piece of the log
 
  private:
   struct Cross {
@@ -75,9 +76,16 @@ class Gatherer {
     int num_keys = 0;
     uint64_t rows = 1, salt = 0;  // 0 rows: ids are whole hashes
   };
+  /// A place in a piece: between events of a user.
   struct Anchor {
+    size_t piece = 0;
     int64_t position = 0, user = 0, user_start = 0;
-    int64_t offset() const { return position - user_start; }  // events of the user before it
+    int64_t offset() const { return position - user_start; }  // events of the user before it there
+  };
+  /// What may still be taken, from the anchor backwards.
+  struct Budget {
+    int64_t scan = 0;
+    std::array<int64_t, kMaxPools> of_pool{};
   };
   struct Candidate {
     int64_t item = 0, time = 0, organic = 0, label = 0;
@@ -87,23 +95,26 @@ class Gatherer {
   void check_schema(const Batch& batch) const;
   Anchor locate(int64_t position) const;
   Anchor locate(const CandidateQuery& question) const;
-  Candidate candidate_at(int64_t position) const;
+  Candidate candidate_at(const Anchor& anchor) const;
   template <class Sample>
   void fill_samples(std::span<const int64_t> sample_index, Batch& batch, Sample sample) const;
-  std::span<const uint32_t> take(size_t pool, const Anchor& anchor) const;
+  std::span<const uint32_t> take(size_t pool, const Anchor& anchor, const Budget& budget) const;
   void complete_masks(const Anchor& anchor, std::span<int64_t> keys) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
+  int64_t append_pieces(const Anchor& anchor, const Budget& budget, int64_t used,
+                        Batch& batch) const;
   void put_sample(const Anchor& anchor, const Candidate& candidate, int64_t query_time,
                   int64_t sample, Batch& batch) const;
 
   const EventStore& store_;
+  EventLog log_;
   GatherConfig config_;
-  PoolIndex pools_;
+  std::vector<PoolIndex> pools_;
   size_t num_pools_ = 0;
   std::vector<int64_t> action_of_mask_;  // [2^pools]: OR of the bits of the pools in the mask
   std::vector<Cross> crosses_;
-  int64_t per_pool_ = 0;  // events taken of one pool
-  int64_t kept_ = 0;      // events kept of all together
+  Budget budget_;     // of a whole history
+  int64_t kept_ = 0;  // events kept of all together
   uint64_t label_pools_ = 0;
   // Numbers of columns.
   int history_items_ = 0, history_actions_ = 0, history_times_ = 0;

@@ -87,17 +87,23 @@ SampleStream::SampleStream(const EventStore& store, const StreamConfig& config, 
       split_{config.train_share, static_cast<uint64_t>(config.split_salt)},
       rank_(rank),
       world_(world),
-      windows_((config.validate(),
-                WindowIndex::open_or_build(
-                    store, config.min_history < 0 ? store.history_length() : config.min_history,
-                    config.window_seconds))) {
+      log_(store),
+      windows_((config.validate(), log_),
+               config.min_history < 0 ? store.history_length() : config.min_history,
+               config.window_seconds) {
   SEGUE_ASSERT(world >= 1 && rank >= 0 && rank < world, "no such rank");
   choose_windows();
   train_sizes_.assign(static_cast<size_t>(windows_.num_windows()), -1);
 }
 
 void SampleStream::choose_windows() {
-  const int64_t windows = windows_.num_windows();
+  const int64_t windows = num_windows_ =
+      config_.growing ? windows_.num_closed() : windows_.num_windows();
+  first_ = config_.start_window;
+  if (config_.growing && windows - config_.eval_windows <= first_) {
+    end_ = eval_first_ = first_;  // nothing yet
+    return;
+  }
   const std::string there_are =
       fmt::format("{} has {} windows of {} s", store_.folder(), windows, config_.window_seconds);
   if (windows == 0) {
@@ -112,7 +118,6 @@ void SampleStream::choose_windows() {
     fail_config(fmt::format("{}; {} from {} on cannot be held out", there_are, config_.eval_windows,
                             std::max<int64_t>(0, eval_first)));
   }
-  first_ = config_.start_window;
   if (first_ >= eval_first) {
     fail_config(
         fmt::format("{}; with {} held out from {} on none is left to train on from {}; see "
@@ -132,20 +137,27 @@ void SampleStream::choose_windows() {
   eval_first_ = explicit_eval ? eval_first : end_;
 }
 
-void SampleStream::keep_users(bool eval, std::vector<int64_t>& positions) const {
-  if (!split_.active()) return;
+std::vector<int64_t> SampleStream::read(int64_t window, bool eval) const {
+  if (!split_.active()) return windows_.read(window);
+  return windows_.read(window, [&](const EventStore& piece, std::vector<int64_t>& positions) {
+    keep_users(piece, eval, positions);
+  });
+}
+
+void SampleStream::keep_users(const EventStore& piece, bool eval,
+                              std::vector<int64_t>& positions) const {
   // Positions ascend, so users are walked through once.
-  const std::span<const int64_t> users = store_.unique_users();
+  const std::span<const int64_t> users = piece.unique_users();
   size_t user = 0;
   int64_t end = 0;
   bool keep = false;
   std::erase_if(positions, [&](int64_t position) {
     if (position >= end) {
       const auto behind = [&](int64_t uid) {
-        return position >= store_.user_end()[static_cast<size_t>(uid)];
+        return position >= piece.user_end()[static_cast<size_t>(uid)];
       };
       while (behind(users[user])) ++user;
-      end = store_.user_end()[static_cast<size_t>(users[user])];
+      end = piece.user_end()[static_cast<size_t>(users[user])];
       keep = split_.is_eval(users[user]) == eval;
     }
     return !keep;
@@ -154,20 +166,16 @@ void SampleStream::keep_users(bool eval, std::vector<int64_t>& positions) const 
 
 void SampleStream::sort_by_time(std::span<int64_t> positions) const {
   if (!config_.sort_by_time) return;
-  std::vector<std::pair<int64_t, int64_t>> timed;  // equal times stay in order of position
+  std::vector<std::pair<int64_t, int64_t>> timed;
   timed.reserve(positions.size());
-  for (const int64_t p : positions) {
-    timed.emplace_back(store_.timestamps()[static_cast<size_t>(p)], p);
-  }
-  std::ranges::sort(timed);
+  for (const int64_t p : positions) timed.emplace_back(log_.at(p, &EventStore::timestamps), p);
+  std::ranges::stable_sort(timed, {}, &std::pair<int64_t, int64_t>::first);  // else as they were
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = timed[i].second;
 }
 
 std::vector<int64_t> SampleStream::train_positions(int64_t window) const {
   SEGUE_ASSERT(window >= 0 && window < windows_.num_windows(), "no such window");
-  std::vector<int64_t> positions;
-  windows_.read(window, positions);
-  keep_users(/*eval=*/false, positions);
+  std::vector<int64_t> positions = read(window, /*eval=*/false);
   sort_by_time(positions);
   shuffle_window(positions, config_.shuffle_fraction, config_.shuffle_seed, window);
   return positions;
@@ -180,12 +188,10 @@ SampleList SampleStream::train_window(int64_t window) const {
 std::vector<int64_t> SampleStream::eval_positions(int64_t after) const {
   const bool fixed = config_.eval == EvalMode::kFixed;
   const int64_t first = fixed ? eval_first_ : after + 1;
-  const int64_t end = std::min(first + config_.eval_windows, windows_.num_windows());
-  std::vector<int64_t> all, positions;
+  const int64_t end = std::min(first + config_.eval_windows, num_windows_);
+  std::vector<int64_t> all;
   for (int64_t window = first; window < end; ++window) {
-    positions.clear();
-    windows_.read(window, positions);
-    keep_users(/*eval=*/true, positions);
+    std::vector<int64_t> positions = read(window, /*eval=*/true);
     sort_by_time(positions);
     all.insert(all.end(), positions.begin(), positions.end());
   }
@@ -202,15 +208,9 @@ int64_t SampleStream::total_train_anchors(int64_t start, int64_t count) const {
   if (!split_.active()) return windows_.size(first, end);
   const std::lock_guard lock(sizes_mutex_);
   int64_t total = 0;
-  std::vector<int64_t> positions;
   for (int64_t window = first; window < end; ++window) {
     int64_t& size = train_sizes_[static_cast<size_t>(window)];
-    if (size < 0) {
-      positions.clear();
-      windows_.read(window, positions);
-      keep_users(/*eval=*/false, positions);
-      size = static_cast<int64_t>(positions.size());
-    }
+    if (size < 0) size = static_cast<int64_t>(read(window, /*eval=*/false).size());
     total += size;
   }
   return total;

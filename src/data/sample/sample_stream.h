@@ -7,7 +7,7 @@
 
 #include "base/config.h"
 #include "data/store/event_store.h"
-#include "data/store/windows.h"
+#include "data/store/log_windows.h"
 
 namespace segue::data {
 
@@ -31,6 +31,7 @@ struct StreamConfig {
   int64_t shuffle_seed = 0;
   bool sort_by_time = false;
   IncompleteBatches incomplete = IncompleteBatches::kTrain;
+  bool growing = false;  // the log has not ended: windows that may still grow are not there
 
   void validate() const;  // Error(kConfig)
 };
@@ -99,20 +100,23 @@ class SampleStream {
   std::vector<int64_t> eval_positions(int64_t after = -1) const;
 
   const StreamConfig& config() const { return config_; }
-  const WindowIndex& windows() const { return windows_; }
+  const LogWindows& windows() const { return windows_; }
   int rank() const { return rank_; }
 
  private:
   void choose_windows();
-  /// Keeps the held-out users, or the others, of ascending positions.
-  void keep_users(bool eval, std::vector<int64_t>& positions) const;
+  /// Anchors of a window whose users are held out, or the others.
+  std::vector<int64_t> read(int64_t window, bool eval) const;
+  void keep_users(const EventStore& piece, bool eval, std::vector<int64_t>& positions) const;
   void sort_by_time(std::span<int64_t> positions) const;
 
   const EventStore& store_;
   StreamConfig config_;
   UserSplit split_;
   int rank_ = 0, world_ = 1;
-  WindowIndex windows_;
+  EventLog log_;
+  LogWindows windows_;
+  int64_t num_windows_ = 0;  // that there are, or that will not grow
   int64_t first_ = 0, end_ = 0, eval_first_ = 0;
   mutable std::mutex sizes_mutex_;
   mutable std::vector<int64_t> train_sizes_;  // per window, -1: not counted yet

@@ -257,8 +257,7 @@ TEST_F(StreamTest, SortingByTimeIsStable) {
   config.sort_by_time = true;
   const SampleStream stream(*store, config);
   for (int64_t w = 0; w < stream.windows().num_windows(); ++w) {
-    Values expected;
-    stream.windows().read(w, expected);
+    Values expected = stream.windows().read(w);
     std::ranges::stable_sort(expected, {}, [&](int64_t a) { return time(a); });
     EXPECT_EQ(stream.train_positions(w), expected);
   }

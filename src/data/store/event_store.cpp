@@ -71,10 +71,15 @@ std::string store_folder(const std::string& path) {
 }
 
 EventStore::EventStore(const std::string& path, const SampleSchema& schema,
-                       const std::string& index_folder, VerifyMode verify)
+                       const std::string& index_folder, VerifyMode verify, int64_t most_segments)
     : schema_(schema), verify_(verify) {
   schema_.validate();
   find_folders(path, index_folder);
+  open();
+  open_segments(most_segments);
+}
+
+void EventStore::open() {
   open_manifest();
   open_columns();
   check_users();
@@ -235,6 +240,20 @@ UserEvents EventStore::owner_of(int64_t position) const {
   return {user, user_start_[u], user_end_[u]};
 }
 
+UserEvents EventStore::events_of(int64_t user) const {
+  const auto u = static_cast<size_t>(user);
+  if (user < 0 || u >= user_start_.size() || user_start_[u] < 0) return {user, 0, 0};
+  return {user, user_start_[u], user_end_[u]};
+}
+
+int64_t EventStore::last_time() const {
+  int64_t last = 0;
+  for (const int64_t user : unique_users_) {
+    last = std::max(last, timestamps_[static_cast<size_t>(events_of(user).end) - 1]);
+  }
+  return last;
+}
+
 std::vector<size_t> EventStore::user_runs(int64_t events_per_run) const {
   std::vector<size_t> runs = {0};
   int64_t events = 0;
@@ -316,6 +335,10 @@ std::vector<int32_t> EventStore::open_map(const AttributeConfig& attribute,
 
 void EventStore::open_attributes() {
   const size_t count = schema_.attributes.size();
+  // A segment without maps leaves those before it in force.
+  if (!earlier_.empty() &&
+      (count == 0 || !base::exists(folder_ + "/" + schema_.attributes[0].file)))
+    return;
   std::vector<std::string> sources(count);
   std::vector<std::unique_ptr<MappingFiles>> rows(count);
   attribute_maps_.resize(count);

@@ -14,6 +14,7 @@
 #include "base/npy.h"
 #include "data/sample/sample_schema.h"
 #include "data/store/index_file.h"
+#include "data/store/segments.h"
 #include "data/store/store_manifest.h"
 #include "data/store/verified_files.h"
 
@@ -42,24 +43,35 @@ struct UserEvents {
 /// Layout of a store:  STORE/hstu_cache_L<history>/    the columns
 ///                     STORE/item_to_<attribute>.npy   maps from items
 ///                     STORE/segue/                    what Segue derives from it, made when needed
+///                     STORE/segue/segments/000001 ... what was appended, each a store like it
+///
+/// Columns, users and anchors are those of one piece: of the store without its segments(), or of a
+/// segment; EventLog has them all. Maps are the newest ones.
 ///
 /// Safe to use from several threads.
 class EventStore {
  public:
   /// `path` is the store or its cache folder. `index_folder` replaces STORE/segue where the store
   /// cannot be written; one such folder serves one store.
+  /// Opens the first `most_segments` segments, if there are so many.
   EventStore(const std::string& path, const SampleSchema& schema,
-             const std::string& index_folder = "", VerifyMode verify = VerifyMode::kAuto);
+             const std::string& index_folder = "", VerifyMode verify = VerifyMode::kAuto,
+             int64_t most_segments = kAllSegments);
   EventStore(const EventStore&) = delete;
   EventStore& operator=(const EventStore&) = delete;
 
   int64_t num_events() const { return static_cast<int64_t>(items_.size()); }
   int64_t num_users() const { return static_cast<int64_t>(unique_users_.size()); }
   int64_t history_length() const { return history_length_; }  // the L of the folder's name
+  std::span<const std::unique_ptr<EventStore>> segments() const { return segments_; }
 
   /// Whose event this is. Error(kCorrupt) if there is no such event, or if flat_uid says otherwise
   /// than the tables of users.
   UserEvents owner_of(int64_t position) const;
+  /// The events of any user, maybe none.
+  UserEvents events_of(int64_t user) const;
+  /// The newest time of all events: a look at the last event of every user.
+  int64_t last_time() const;
 
   // Per event, as the files have it.
   std::span<const int64_t> users() const { return users_; }
@@ -74,7 +86,7 @@ class EventStore {
   std::span<const int64_t> user_end() const { return user_end_; }
   std::span<const int64_t> unique_users() const { return unique_users_; }  // ascending
 
-  /// Events that have at least `min_history` earlier ones of their user:
+  /// Events that have at least `min_history` earlier ones of their user, in pieces before it too:
   /// positions_L<L>[_m<min>].npy and its timestamps. Made in the index folder, by
   /// schema().anchor_kinds, if the cache has none.
   Anchors anchors(int64_t min_history) const;
@@ -113,6 +125,11 @@ class EventStore {
  private:
   struct AnchorFiles;
 
+  /// Segment `number` of `base`, whose earlier ones are open.
+  EventStore(const EventStore& base, int64_t number);
+  void open();
+  void open_segments(int64_t most);
+  int64_t first_anchor(const UserEvents& events, int64_t min_history) const;
   void find_folders(const std::string& path, const std::string& index_folder);
   void open_manifest();
   void note_opened(const std::string& path, const base::FileIdentity& identity) const;
@@ -143,6 +160,9 @@ class EventStore {
   std::span<const int8_t> organic_;
   std::vector<std::span<const uint8_t>> pools_;
   std::span<const int64_t> user_start_, user_end_, unique_users_;
+  std::vector<const EventStore*> earlier_;  // of a segment: the pieces before it
+  uint64_t previous_ = 0;                   // likewise: what its manifest says of them
+  std::vector<std::unique_ptr<EventStore>> segments_;
   std::vector<std::vector<int32_t>> attribute_maps_;
   int64_t num_items_ = 0;
 

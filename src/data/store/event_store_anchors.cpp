@@ -52,8 +52,17 @@ std::unique_ptr<EventStore::AnchorFiles> EventStore::open_anchors(int64_t min_hi
   return files;
 }
 
+/// Events of the user in pieces before this one count as history.
+int64_t EventStore::first_anchor(const UserEvents& events, int64_t min_history) const {
+  for (const EventStore* piece : earlier_) {
+    const UserEvents before = piece->events_of(events.user);
+    min_history -= before.end - before.begin;
+  }
+  return events.begin + std::clamp<int64_t>(min_history, 0, events.end - events.begin);
+}
+
 std::unique_ptr<EventStore::AnchorFiles> EventStore::derive_anchors(int64_t min_history) const {
-  uint64_t key = fingerprint_of(kinds_, 0);
+  uint64_t key = fingerprint_of(kinds_, previous_);
   key = fingerprint_of(timestamps_, key);
   key = fingerprint_of(user_start_, key);
   key = fingerprint_of(std::span<const int64_t>(schema_.anchor_kinds), key);
@@ -83,10 +92,8 @@ void EventStore::make_anchors(int64_t min_history, const std::string& path, uint
   for (const int64_t kind : schema_.anchor_kinds) is_anchor_kind.set(static_cast<size_t>(kind));
   const auto for_anchors = [&](size_t run, auto&& action) {
     for (size_t u = runs[run]; u < runs[run + 1]; ++u) {
-      const auto uid = static_cast<size_t>(unique_users_[u]);
-      const int64_t end = user_end_[uid];
-      if (min_history >= end - user_start_[uid]) continue;
-      for (int64_t event = user_start_[uid] + min_history; event < end; ++event) {
+      const UserEvents events = events_of(unique_users_[u]);
+      for (int64_t event = first_anchor(events, min_history); event < events.end; ++event) {
         const auto kind = static_cast<size_t>(kinds_[static_cast<size_t>(event)]);
         if (kind < is_anchor_kind.size() && is_anchor_kind[kind]) action(event);
       }

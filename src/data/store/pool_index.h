@@ -21,6 +21,7 @@ class PoolIndex {
   std::span<const uint32_t> of_user(size_t pool, int64_t uid) const {
     const Pool& p = pools_[pool];
     const auto u = static_cast<size_t>(uid);
+    if (u + 1 >= p.offsets.size()) return {};  // a user of another piece of the log
     return p.positions.subspan(static_cast<size_t>(p.offsets[u]),
                                static_cast<size_t>(p.offsets[u + 1] - p.offsets[u]));
   }

@@ -45,7 +45,8 @@ void read_all(const std::string& folder, VerifyMode verify) {
   config.train_share = 0.7;
   config.sort_by_time = true;
   const SampleStream stream(store, config);
-  const IndexFile* const indices[] = {&gatherer.pools().file(), &stream.windows().file()};
+  const IndexFile* const indices[] = {&gatherer.pools()[0].file(),
+                                      &stream.windows().pieces()[0].file()};
   StoreVerifier verifier(store, indices, /*at_once=*/0);
   for (int64_t w = stream.first_window(); w < stream.end_window(); ++w) {
     gather_all(stream, stream.train_window(w), gatherer);

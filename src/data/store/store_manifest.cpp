@@ -42,6 +42,9 @@ Json without_checksum(const StoreManifest& m) {
   j["num_items"] = m.num_items;
   j["cache"] = m.cache_folder();
   j["schema"] = kSchemaFile;
+  if (m.segment.number > 0) {
+    j["segment"] = {{"number", m.segment.number}, {"previous", hex(m.segment.previous)}};
+  }
   j["origin"]["command"] = m.origin.command;
   j["origin"]["options"] = m.origin.options;
   Json sources = Json::array();
@@ -85,6 +88,12 @@ StoreManifest members_of(const Json& j) {
   m.num_events = number(j, "num_events");
   m.num_users = number(j, "num_users");
   m.num_items = number(j, "num_items");
+  if (j.contains("segment")) {
+    m.segment = {number(j.at("segment"), "number"), from_hex(j.at("segment").at("previous"))};
+    if (m.segment.number < 1) {
+      fail(ErrorCode::kCorrupt, fmt::format("no segment has the number {}", m.segment.number));
+    }
+  }
   m.origin.command = j.at("origin").at("command");
   m.origin.options = j.at("origin").at("options");
   for (const Json& s : j.at("origin").at("sources")) {
@@ -127,7 +136,9 @@ std::string StoreManifest::to_json() const {
 
 std::string StoreManifest::problem() const {
   if (history_length < 1) return fmt::format("a history length of {}", history_length);
-  if (min_history.empty() || min_history.front() < 0 ||
+  const bool lists =
+      segment.number == 0 ? !min_history.empty() && min_history.front() >= 0 : min_history.empty();
+  if (!lists ||
       std::ranges::adjacent_find(min_history, std::greater_equal<>()) != min_history.end()) {
     return fmt::format("minimum histories [{}]", fmt::join(min_history, ", "));
   }

@@ -22,13 +22,20 @@ struct StoreOrigin {
   std::vector<SourceFile> sources;
 };
 
+/// Where a segment of a store belongs: see data/store/segments.h.
+struct SegmentLink {
+  int64_t number = 0;     // 0: a store of its own
+  uint64_t previous = 0;  // checksum of the manifest before
+};
+
 /// STORE/segue/manifest.json: what is in a store, with sizes and checksums. No times and no paths:
 /// equal stores have equal manifests (apart from their sources).
 struct StoreManifest {
   std::string segue_version;
   int64_t history_length = 0;
-  std::vector<int64_t> min_history;
+  std::vector<int64_t> min_history;  // none in a segment
   int64_t num_events = 0, num_users = 0, num_items = 0;
+  SegmentLink segment;
   StoreOrigin origin;
   std::vector<base::FileRecord> files;
 

@@ -46,8 +46,8 @@ std::vector<fs::path> entries(const std::string& folder) {
 bool is_derived(const std::string& name) {
   const std::string whole = name.substr(0, name.find(".tmp-"));  // or on its way to be one
   return whole == "manifest.json" || whole == "schema.toml" || whole == "listen_probability.npy" ||
-         whole == ".lock" || whole.ends_with(".idx") || whole.ends_with("_ids.npy") ||
-         whole.ends_with("_ids.txt") ||
+         whole == ".lock" || whole == "segments" || whole.ends_with(".idx") ||
+         whole.ends_with("_ids.npy") || whole.ends_with("_ids.txt") ||
          (whole.starts_with("verified-") && whole.ends_with(".json"));
 }
 
@@ -128,16 +128,21 @@ bool is_finished_store(const std::string& folder) {
   return false;
 }
 
-StoreStage::StoreStage(std::string folder, bool overwrite)
+StoreStage::StoreStage(std::string folder, StageMode mode)
     : folder_(std::move(folder)),
       temporary_(fmt::format("{}/{}", folder_, kTemporary)),
       staged_(temporary_ + "/store") {
   if (folder_.empty()) fail(ErrorCode::kInvalidArgument, "the folder of a store has no name");
+  if (mode == StageMode::kSegment && !is_finished_store(folder_)) {
+    fail(ErrorCode::kNotFound,
+         fmt::format("{}: holds no finished store to append to; make one without --append",
+                     folder_));
+  }
   base::make_folders(temporary_);
   lock();
   try {
     require_own_index(folder_);
-    if (!overwrite && is_finished_store(folder_)) {
+    if (mode == StageMode::kNew && is_finished_store(folder_)) {
       fail(
           ErrorCode::kInvalidArgument,
           fmt::format("{}: holds a finished store; choose another folder or --overwrite", folder_));
@@ -279,13 +284,24 @@ void StoreStage::move_in(const std::string& ready) {
   base::sync_folder(fs::path(ready_path).parent_path().string());
 }
 
+void StoreStage::sync() const {
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(staged_)) {
+    if (entry.is_directory()) base::sync_folder(entry.path().string());
+  }
+  base::sync_folder(staged_);
+}
+
+void StoreStage::commit_segment(const std::string& name, const std::string& ready) {
+  base::OutputFile(path(ready)).close();
+  sync();
+  const fs::path to = fs::path(folder_) / name;
+  base::make_folders(to.parent_path().string());
+  base::sync_folder(to.parent_path().parent_path().string());
+  base::rename_path(staged_, to.string());
+  base::sync_folder(to.parent_path().string());
+}
+
 void StoreStage::commit(const std::string& ready) {
-  const auto sync = [this] {
-    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(staged_)) {
-      if (entry.is_directory()) base::sync_folder(entry.path().string());
-    }
-    base::sync_folder(staged_);
-  };
   if (is_finished_store(folder_)) {
     const std::string ready_path = path(ready);
     base::OutputFile(ready_path).close();

@@ -41,7 +41,7 @@ struct OpenStore {
     return config;
   }
   std::vector<const IndexFile*> indices() const {
-    return {&gatherer.pools().file(), &stream.windows().file()};
+    return {&gatherer.pools()[0].file(), &stream.windows().pieces()[0].file()};
   }
 };
 
@@ -145,7 +145,7 @@ TEST_F(VerifierTest, AFlippedByteOfAnyFileIsFound) {
 /// Of a large index opening checks only some blocks.
 TEST_F(VerifierTest, AnIndexThatChangedAfterItWasOpenedIsFound) {
   const OpenStore open(folder_);
-  const std::string path = open.gatherer.pools().path();
+  const std::string path = open.gatherer.pools()[0].path();
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(4096 + 100);
   file.put('\x5a');
@@ -300,9 +300,9 @@ TEST_F(VerifierTest, WithoutManifestOnlyIndicesAreCompared) {
   const Gatherer gatherer(store, {.history_length = 16});
   EXPECT_TRUE(store.checked_files().empty());
   EXPECT_TRUE(store.unlisted_files().empty());
-  const IndexFile* const indices[] = {&gatherer.pools().file()};
+  const IndexFile* const indices[] = {&gatherer.pools()[0].file()};
   StoreVerifier(store, indices).finish();
-  EXPECT_TRUE(store.verified().contains(gatherer.pools().file().checked()));
+  EXPECT_TRUE(store.verified().contains(gatherer.pools()[0].file().checked()));
 }
 
 TEST_F(VerifierTest, AnchorsThatAnotherProgramAddedAreUnlisted) {

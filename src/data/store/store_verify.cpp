@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <iterator>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -20,6 +22,7 @@
 #include "data/log/log_schema.h"
 #include "data/store/file_check.h"
 #include "data/store/index_file.h"
+#include "data/store/segments.h"
 #include "data/store/store_manifest.h"
 #include "data/store/store_stage.h"
 
@@ -303,10 +306,12 @@ class EventVerifier {
       anchor_times_[a]->expect_end();
       report_.anchors += positions_[a]->count();
     }
-    report_.events = events;
+    report_.events += events;
     check_items();
     check_metadata();
   }
+  int64_t first_time() const { return first_time_; }
+  int64_t last_time() const { return last_time_; }
 
  private:
   void check_event(int64_t i) {
@@ -327,6 +332,8 @@ class EventVerifier {
     }
     if (e.user > user_) begin_user(e.user, i);
     time_ = e.time;
+    first_time_ = std::min(first_time_, e.time);
+    last_time_ = std::max(last_time_, e.time);
     if (known && rules_.may_be_anchor(e)) {
       for (size_t a = 0; a < positions_.size() && i - user_start_position_ >= parts_.floors[a];
            ++a) {
@@ -347,7 +354,7 @@ class EventVerifier {
     unique_users_.expect(user);
     user_ = user;
     user_start_position_ = position;
-    ++report_.users;
+    ++num_users_;
   }
   void end_user(int64_t position) {
     if (user_ >= 0) user_end_.expect(position);
@@ -362,12 +369,13 @@ class EventVerifier {
 
   /// Popularity is derived; attributes have one length and no negative values.
   void check_items() {
-    const bool ours = parts_.manifest.has_value();
+    // Others, and segments, need not have attributes.
+    const bool all = parts_.manifest && parts_.manifest->segment.number == 0;
     for (const int64_t count : popularity_) known_items_->expect(count);
     std::optional<int64_t> mapped;
     for (const AttributeFile& a : parts_.schema.attributes) {
       const std::string path = parts_.folder + "/" + a.store_file();
-      if (!ours && !base::exists(path)) continue;
+      if (!all && !base::exists(path)) continue;
       ElementReader<int64_t> values(path, "<i8");
       if (mapped.value_or(values.count()) != values.count()) {
         report_.problems.push_back(fmt::format("{}: {} elements, another attribute has {}",
@@ -381,14 +389,14 @@ class EventVerifier {
   }
 
   void check_metadata() {
-    const std::string wanted =
-        fmt::format("{{\"num_users\": {}, \"total_events\": {}}}", report_.users, report_.events);
+    const std::string wanted = fmt::format("{{\"num_users\": {}, \"total_events\": {}}}",
+                                           num_users_, columns_.user.count());
     if (base::read_regular_file(parts_.cache + "/store_meta.json") != wanted) {
       report_.problems.push_back("store_meta.json: is not " + wanted);
     }
     const auto& manifest = parts_.manifest;
     if (manifest &&
-        (manifest->num_events != report_.events || manifest->num_users != report_.users ||
+        (manifest->num_events != columns_.user.count() || manifest->num_users != num_users_ ||
          manifest->num_items != known_items_->count())) {
       report_.problems.push_back("the manifest counts other events, users or items");
     }
@@ -401,10 +409,56 @@ class EventVerifier {
   DerivedColumn user_start_, user_end_, unique_users_;
   std::vector<std::unique_ptr<DerivedColumn>> positions_, anchor_times_;
   Once order_, ids_, kinds_, items_, pools_;
-  int64_t user_ = -1, time_ = 0, user_start_position_ = 0;
+  int64_t user_ = -1, time_ = 0, user_start_position_ = 0, num_users_ = 0;
+  int64_t first_time_ = std::numeric_limits<int64_t>::max(), last_time_ = 0;
   std::optional<DerivedColumn> known_items_;  // how often each occurs
   std::vector<int64_t> popularity_;           // the same, counted
 };
+
+// ---- pieces: the store itself, then its segments ----
+
+std::string piece_folder(const std::string& store, size_t piece) {
+  return piece == 0 ? store
+                    : fmt::format("{}/{}", store, segment_name(static_cast<int64_t>(piece)));
+}
+
+/// At least the store's own; what is wrong with segments becomes a problem.
+std::vector<StoreManifest> manifests_of(const std::string& store, VerifyReport& report) {
+  try {
+    return read_manifests(store);
+  } catch (const Error& error) {
+    std::vector<StoreManifest> own = read_manifests(store, 0);
+    report.problems.emplace_back(error.what());
+    return own;
+  }
+}
+
+void add_users(const std::string& cache, std::vector<int64_t>& users) {
+  const base::NpyFile file(cache + "/unique_uids.npy");
+  std::vector<int64_t> all;
+  std::ranges::set_union(users, file.as<int64_t>("<i8"), std::back_inserter(all));
+  users.swap(all);
+}
+
+/// Returns the newest time; `last_time` is that of the pieces before.
+int64_t verify_piece(const StoreParts& parts, size_t piece, int64_t last_time,
+                     std::vector<int64_t>& users, VerifyReport& report) {
+  const size_t before = report.problems.size();
+  if (parts.manifest) check_files(parts, report);
+  if (report.problems.size() == before) {
+    EventVerifier events(parts, report);
+    events.run();
+    if (piece > 0 && events.first_time() <= last_time) {
+      report.problems.push_back(
+          fmt::format("flat_timestamps.npy: begins at {}, but what it was appended to ends at {}",
+                      events.first_time(), last_time));
+    }
+    last_time = std::max(last_time, events.last_time());
+    add_users(parts.cache, users);
+  }
+  check_indices(parts.folder, report);
+  return last_time;
+}
 
 }  // namespace
 
@@ -419,19 +473,32 @@ VerifyReport compare_sizes(const std::string& store) {
   VerifyReport report;
   report.has_manifest = base::exists(store + "/" + kManifestFile);
   if (!report.has_manifest) return report;
-  for (const base::FileRecord& file : StoreManifest::read(store).files) {
-    check_file(store, file, /*deep=*/false, report);
+  const std::vector<StoreManifest> manifests = manifests_of(store, report);
+  for (size_t piece = 0; piece < manifests.size(); ++piece) {
+    for (const base::FileRecord& file : manifests[piece].files) {
+      check_file(piece_folder(store, piece), file, /*deep=*/false, report);
+    }
   }
   return report;
 }
 
 VerifyReport verify_store(const std::string& store) {
-  const StoreParts parts = find_parts(store);
   VerifyReport report;
-  report.has_manifest = parts.manifest.has_value();
-  if (parts.manifest) check_files(parts, report);
-  if (report.ok()) EventVerifier(parts, report).run();
-  check_indices(parts.folder, report);
+  report.has_manifest = find_parts(store).manifest.has_value();
+  const size_t pieces = report.has_manifest ? manifests_of(store, report).size() : 1;
+  std::vector<int64_t> users;
+  int64_t last_time = -1;
+  for (size_t piece = 0; piece < pieces; ++piece) {
+    const std::string folder = piece_folder(store, piece);
+    const size_t before = report.problems.size();
+    last_time = verify_piece(find_parts(folder), piece, last_time, users, report);
+    if (piece == 0) continue;
+    for (size_t i = before; i < report.problems.size(); ++i) {
+      report.problems[i] =
+          fmt::format("{}/{}", segment_name(static_cast<int64_t>(piece)), report.problems[i]);
+    }
+  }
+  report.users = static_cast<int64_t>(users.size());
   return report;
 }
 

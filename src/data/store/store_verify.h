@@ -21,10 +21,11 @@ struct VerifyReport {
 /// Reads a whole store through buffers (memory: 8 bytes per item). Compares every file with the
 /// manifest: size, header, checksum. Then derives users, pools, anchors and popularity again from
 /// the events and compares every element, and checks every block of the index files. A store
-/// without manifest, written by others, is held to the rules of the Yambda benchmark.
+/// without manifest, written by others, is held to the rules of the Yambda benchmark. So it does
+/// with the segments of a store, which must be all there, in their order.
 VerifyReport verify_store(const std::string& store);
 
-/// Compares sizes and headers of all files with the manifest, if there is one; events, users and
+/// Compares sizes and headers of all files with the manifests, if there are any; events, users and
 /// anchors stay 0.
 VerifyReport compare_sizes(const std::string& store);
 

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/file_io.h"
 #include "base/version_generated.h"
+#include "data/store/segments.h"
 
 namespace segue::data {
 namespace {
@@ -122,15 +123,20 @@ StoreWriterConfig checked(StoreWriterConfig config) {
     fail(ErrorCode::kInvalidArgument,
          fmt::format("history length {}: must be positive", config.history_length));
   }
-  if (config.min_history.empty()) config.min_history = {config.history_length};
+  if (config.min_history.empty() && config.segment.number == 0) {
+    config.min_history = {config.history_length};
+  }
   std::sort(config.min_history.begin(), config.min_history.end());
   const auto last = std::unique(config.min_history.begin(), config.min_history.end());
   config.min_history.erase(last, config.min_history.end());
-  if (config.min_history.front() < 0) {
+  if (!config.min_history.empty() && config.min_history.front() < 0) {
     fail(ErrorCode::kInvalidArgument,
          fmt::format("min history {}: must not be negative", config.min_history.front()));
   }
-  if (!config.stage) config.stage = std::make_shared<StoreStage>(config.folder, config.overwrite);
+  if (!config.stage) {
+    config.stage = std::make_shared<StoreStage>(
+        config.folder, config.overwrite ? StageMode::kReplace : StageMode::kNew);
+  }
   return config;
 }
 
@@ -277,9 +283,9 @@ void StoreWriter::Impl::fill(Block& block, std::span<const Event> events) {
     c.organic[i] = e.organic;
     for (size_t p = 0; p < c.pools.size(); ++p) c.pools[p][i] = rules.in_pool(p, e) ? 1 : 0;
     if (rules.may_be_anchor(e)) {
-      if (num_events - user_start >= config.min_history.front()) ++num_anchors;
       for (size_t a = 0; a < block.anchors.size(); ++a) {
         if (num_events - user_start < config.min_history[a]) break;  // floors rise
+        num_anchors += a == 0;
         block.anchors[a].positions.push_back(num_events);
         block.anchors[a].times.push_back(e.time);
       }
@@ -326,6 +332,7 @@ void StoreWriter::Impl::write_items() {
   }
   manifest.num_items = std::max(mapped, largest_item + 1);
   write_items(kPopularityFile, popularity, manifest.num_items);
+  if (attributes.empty() && config.segment.number > 0) return;  // those before stay in force
   if (mapped == 0) mapped = manifest.num_items;  // no rows at all: every item is known as unknown
   for (const AttributeFile& a : schema.attributes) {
     write_items(a.store_file(), attributes[a.name], mapped);
@@ -410,12 +417,17 @@ void StoreWriter::finish() {
   m.segue_version = SEGUE_VERSION;
   m.history_length = w.config.history_length;
   m.min_history = w.config.min_history;
+  m.segment = w.config.segment;
   m.num_events = w.num_events;
   m.num_users = w.users.count();
   std::sort(m.files.begin(), m.files.end(),
             [](const base::FileRecord& a, const base::FileRecord& b) { return a.name < b.name; });
   w.write_text(kManifestFile, m.to_json());
-  w.config.stage->commit(w.cache + "_READY");
+  if (m.segment.number > 0) {
+    w.config.stage->commit_segment(segment_name(m.segment.number), w.cache + "_READY");
+  } else {
+    w.config.stage->commit(w.cache + "_READY");
+  }
   w.config.stage.reset();  // the folder is free again
 }
 

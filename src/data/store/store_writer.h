@@ -21,6 +21,7 @@ struct StoreWriterConfig {
   int64_t buffer_bytes = 64 << 20;   // all write buffers together
   int64_t item_bytes = 1 << 30;      // popularity and attributes, 8 bytes per item each
   bool overwrite = false;            // a finished store is replaced when the new one is complete
+  SegmentLink segment = {};          // number 0: a store; else a segment, without anchors
   std::shared_ptr<StoreStage> stage = nullptr;  // already taken for `folder`; null: taken here
 };
 

@@ -212,7 +212,7 @@ TEST(StoreStage, ClearsAwayWhatAKilledProcessLeft) {
   base::put_file(folder + "/.tmp/lock", "");
   base::put_file(folder + "/notes.txt", "not ours");
   {
-    const StoreStage stage(folder, false);
+    const StoreStage stage(folder, StageMode::kNew);
     EXPECT_FALSE(base::exists(folder + "/.tmp/runs-0"));
     EXPECT_TRUE(fs::is_empty(folder + "/.tmp/store"));
   }
@@ -299,7 +299,7 @@ TEST_F(ReplacedStore, WhatAKilledProcessLeftBesideIsClearedAway) {
 TEST(StoreStage, AFolderOfTheSameNameAsTheIndexIsLeftAlone) {
   const std::string folder = base::temp_path("store");
   base::make_folders(folder + "/segue/src");
-  const auto error = error_of([&] { StoreStage(folder, false); });
+  const auto error = error_of([&] { StoreStage(folder, StageMode::kNew); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kInvalidArgument);
   EXPECT_TRUE(contains(error->what(), "/segue: is not part of a store"));
@@ -308,11 +308,12 @@ TEST(StoreStage, AFolderOfTheSameNameAsTheIndexIsLeftAlone) {
 }
 
 TEST(StoreStage, FoldersThatCannotBe) {
-  EXPECT_TRUE(contains(error_of([] { StoreStage("", true); })->what(), "has no name"));
+  EXPECT_TRUE(
+      contains(error_of([] { StoreStage("", StageMode::kReplace); })->what(), "has no name"));
 
   const std::string file = base::temp_path("file");
   base::put_file(file, "x");
-  const auto error = error_of([&] { StoreStage(file + "/store", false); });
+  const auto error = error_of([&] { StoreStage(file + "/store", StageMode::kNew); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kIo);
 }

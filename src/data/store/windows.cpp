@@ -28,9 +28,10 @@ int64_t upper_halves(int64_t num_events) { return num_events > 0 ? (num_events -
 /// What streams over the anchors.
 class Builder {
  public:
-  Builder(const EventStore& store, const Anchors& anchors, int64_t min_history, int64_t seconds)
+  Builder(const EventStore& store, const Anchors& anchors, int64_t min_history, int64_t seconds,
+          std::optional<int64_t> origin)
       : anchors_(anchors), seconds_(seconds), num_events_(store.num_events()) {
-    find_time_range();
+    find_time_range(origin);
     count_windows();
     facts_[kMinHistory] = min_history;
     facts_[kWindowSeconds] = seconds;
@@ -67,7 +68,7 @@ class Builder {
   int64_t count() const { return static_cast<int64_t>(anchors_.positions.size()); }
   int64_t window_of(int64_t timestamp) const { return (timestamp - t_min_) / seconds_; }
 
-  void find_time_range() {
+  void find_time_range(std::optional<int64_t> origin) {
     if (count() == 0) return;
     t_min_ = std::numeric_limits<int64_t>::max();
     t_max_ = std::numeric_limits<int64_t>::min();
@@ -82,6 +83,13 @@ class Builder {
       t_max_ = std::max(t_max_, high);
     });
     int64_t span = 0;
+    if (origin) {
+      if (__builtin_sub_overflow(t_min_, *origin, &span) || span < 0) {
+        fail(ErrorCode::kCorrupt, fmt::format("{}: begins at {}, before the log does at {}",
+                                              anchors_.timestamps_file, t_min_, *origin));
+      }
+      t_min_ -= span % seconds_;
+    }
     if (__builtin_sub_overflow(t_max_, t_min_, &span) ||
         span / seconds_ >= WindowIndex::kMaxWindows) {
       fail(ErrorCode::kCorrupt, fmt::format("{}: times from {} to {} make too many windows of {} s",
@@ -193,7 +201,8 @@ class Builder {
 }  // namespace
 
 WindowIndex WindowIndex::open_or_build(const EventStore& store, int64_t min_history,
-                                       int64_t window_seconds, int64_t memory_bytes) {
+                                       int64_t window_seconds, int64_t memory_bytes,
+                                       std::optional<int64_t> origin) {
   if (window_seconds < 1) {
     fail(ErrorCode::kInvalidArgument,
          fmt::format("a window must be at least a second long, not {}", window_seconds));
@@ -201,12 +210,13 @@ WindowIndex WindowIndex::open_or_build(const EventStore& store, int64_t min_hist
   const Anchors anchors = store.anchors(min_history);
   uint64_t key = fingerprint_of(anchors.positions, 2);
   key = fingerprint_of(anchors.timestamps, key);
+  if (origin) key = fingerprint_of(std::span<const int64_t>(&*origin, 1), key);
   IndexFile file = data::open_or_build(
       store.index_folder(), fmt::format("windows_m{}_s{}.idx", min_history, window_seconds), key,
       [&](const std::string& path) {
         const std::string made_from[] = {anchors.positions_file, anchors.timestamps_file};
         store.require_intact(made_from);
-        Builder(store, anchors, min_history, window_seconds).write(path, key, memory_bytes);
+        Builder(store, anchors, min_history, window_seconds, origin).write(path, key, memory_bytes);
       });
   return {std::move(file), store.num_events(), min_history, window_seconds};
 }

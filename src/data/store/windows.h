@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,18 +12,21 @@
 namespace segue::data {
 
 /// Anchors by time. Window w holds the anchors with a timestamp in
-///     [t_min + w * seconds, t_min + (w + 1) * seconds),   t_min = the earliest anchor,
-/// by their event positions, ascending, which is user after user. Reading a window is reading one
-/// slice of a file: anchor lists of billions need not be scanned again for every window.
+///     [t_min + w * seconds, t_min + (w + 1) * seconds),   t_min = the earliest anchor
+/// (of a segment: the beginning of the log's window that has it), by their event positions,
+/// ascending, which is user after user. Reading a window is reading one slice of a file: anchor
+/// lists of billions need not be scanned again for every window.
 class WindowIndex {
  public:
   static constexpr int64_t kBuildBytes = int64_t{256} << 20;
   static constexpr int64_t kMaxWindows = int64_t{1} << 25;
 
   /// Opens windows_m<min_history>_s<seconds>.idx of the store's index folder; makes it first when
-  /// it is missing, damaged or of other anchors, using about `memory_bytes`.
+  /// it is missing, damaged or of other anchors, using about `memory_bytes`. Windows of a segment
+  /// begin where those that count from `origin`, the t_min of the log, do.
   static WindowIndex open_or_build(const EventStore& store, int64_t min_history,
-                                   int64_t window_seconds, int64_t memory_bytes = kBuildBytes);
+                                   int64_t window_seconds, int64_t memory_bytes = kBuildBytes,
+                                   std::optional<int64_t> origin = std::nullopt);
 
   int64_t num_windows() const { return static_cast<int64_t>(offsets_.size()) - 1; }
   int64_t num_anchors() const { return offsets_.back(); }

@@ -20,6 +20,7 @@
 #include "train/plan/calibration.h"
 #include "train/plan/memory_plan.h"
 #include "train/plan/scaling_model.h"
+#include "train/run/follow.h"
 #include "train/run/metrics_log.h"
 #include "train/run/mlperf_log.h"
 #include "train/run/run_folder.h"
@@ -36,17 +37,6 @@
 
 namespace segue::train {
 namespace {
-
-/// "auto" and "cuda" spread the ranks of a machine over its GPUs.
-Device take_device(const RunConfig& config, const comm::World& world) {
-  Device device = choose_device(config.train.device);
-  const bool chosen = config.train.device != "auto" && config.train.device != "cuda";
-  if (device.is_cuda() && !chosen) {
-    device = Device::cuda(world.local_rank() % cuda_device_count());
-  }
-  use_device(device);
-  return device;
-}
 
 /// One process's part of a run.
 class Loop {
@@ -66,7 +56,7 @@ class Loop {
   TrainSummary run() {
     open();
     prepare();
-    if (state_.finished && nothing_left()) {
+    if (state_.finished && nothing_left() && (done() || !config_.data.follow)) {
       log_first(
           fmt::format("{}: this run is finished (step {}, {} samples); start over with "
                       "--overwrite, or raise train.steps with --allow-config-change",
@@ -142,14 +132,16 @@ class Loop {
     }
   }
 
-  /// The first rank makes the indexes that a store lacks, before the others look for them.
+  /// The first rank makes the indexes that a store lacks, before the others look for them. It may
+  /// grow meanwhile.
   void open_source() {
-    const auto open = [&] {
-      source_ = make_source(config_, ranks_.rank(), ranks_.size(), verifies_);
+    const auto open = [&](int64_t segments) {
+      source_ = make_source(config_, ranks_.rank(), ranks_.size(), verifies_, segments);
     };
-    if (ranks_.first()) open();
-    if (!ranks_.alone()) ranks_.results->barrier().throw_if_failed();
-    if (!ranks_.first()) open();
+    if (ranks_.first()) open(data::kAllSegments);
+    const int64_t segments = ranks_.first() ? source_->segments() : 0;
+    const std::string agreed = ranks_.from_first(std::to_string(segments));
+    if (!ranks_.first()) open(std::stoll(agreed));
     if (ranks_.alone() || !config_.balance.on) return;
     const model::SampleWork work = trainer_->model().work();
     balancer_ = std::make_unique<balance::Balancer>(
@@ -158,14 +150,11 @@ class Loop {
 
   /// The first rank clears away what a killed run left, before the others write.
   void make_writer() {
-    const auto make = [&] {
+    ranks_.first_then_others([&] {
       writer_ = std::make_unique<CheckpointWriter>(
           checkpoints_path_, config_.checkpoint, kShardBytes,
           WriterRanks{ranks_.rank(), ranks_.size(), config_.comm.timeout_seconds});
-    };
-    if (ranks_.first()) make();
-    if (!ranks_.alone()) ranks_.results->barrier().throw_if_failed();
-    if (!ranks_.first()) make();
+    });
   }
 
   std::vector<CheckpointArray> arrays() {
@@ -174,14 +163,14 @@ class Loop {
     return all;
   }
 
-  bool nothing_left() const {
-    const bool enough = config_.train.steps > 0 && state_.step >= config_.train.steps;
-    return state_.target_reached || enough || state_.next.window >= source_->end().window;
+  bool done() const {
+    return state_.target_reached || (config_.train.steps > 0 && state_.step >= config_.train.steps);
   }
+  bool nothing_left() const { return done() || state_.next.window >= source_->end().window; }
 
   int64_t total_samples() const {
     const int64_t by_steps = config_.train.steps * config_.data.batch_size;
-    const int64_t in_store = source_->train_samples();
+    const int64_t in_store = config_.data.follow ? 0 : source_->train_samples();
     if (by_steps == 0 || in_store == 0) return std::max(by_steps, in_store);
     return std::min(by_steps, in_store);
   }
@@ -201,11 +190,9 @@ class Loop {
                                                 config_.parallel.pipeline, balancer_.get());
     eval_pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kEvaluation,
                                                      config_.parallel.pipeline);
-    source_->start(state_.next);
-    pipeline_->start([this](Batch& batch) { return source_->next(batch); });
-    prefetch_evaluation();
+    start_batches();
     if (state_.eval_pending) evaluate();
-    while (!nothing_left() && !trainer_->agreed().stop) {
+    while (!trainer_->agreed().stop && (!nothing_left() || follow())) {
       if (log_) log_->before_step(state_.step + 1);
       BatchPipeline::Item* item = nullptr;
       {
@@ -216,7 +203,7 @@ class Loop {
       }
       if (item == nullptr) {  // windows without a batch may follow the last one
         state_.next = source_->end();
-        break;
+        continue;
       }
       const bool trained = step(*item);
       if (log_) log_->after_step(state_.step);
@@ -227,7 +214,7 @@ class Loop {
         save(trainer_->agreed().full);
       }
     }
-    if (nothing_left() && !state_.eval_pending) {
+    if (nothing_left() && !state_.eval_pending && !stopped_waiting_) {
       finish();
     } else {
       stop_early();
@@ -237,6 +224,23 @@ class Loop {
     watchdog_ = nullptr;
     eval_pipeline_.reset();
     pipeline_.reset();
+  }
+
+  void start_batches() {
+    source_->start(state_.next);
+    pipeline_->start([this](Batch& batch) { return source_->next(batch); });
+    prefetch_evaluation();
+  }
+
+  /// True when a log that still grows has another window to train.
+  bool follow() {
+    if (done() || !config_.data.follow) return false;
+    pipeline_->settle();
+    const Waited waited = wait_for_window(config_, state_.next.window, ranks_, *source_,
+                                          [this] { watchdog_->alive(); });
+    stopped_waiting_ = waited == Waited::kStop;
+    if (waited == Waited::kMore) start_batches();
+    return waited == Waited::kMore;
   }
 
   /// False when the batch had to be left out.
@@ -478,7 +482,7 @@ class Loop {
   Watchdog* watchdog_ = nullptr;                             // likewise
   base::Stopwatch wall_, since_save_, since_due_;
   double wall_before_ = 0;
-  bool save_wanted_ = false;
+  bool save_wanted_ = false, stopped_waiting_ = false;
   int64_t since_full_ = 0;  // saves
   StepStats stats_;         // of the newest step
   TrainSummary summary_;

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/stage.h"
+#include "tensor/device_memory.h"
 
 namespace segue::train {
 namespace {
@@ -55,6 +56,16 @@ void share_state(const Ranks& ranks, RunStart& start) {
 }
 
 }  // namespace
+
+Device take_device(const RunConfig& config, const comm::World& world) {
+  Device device = choose_device(config.train.device);
+  const bool chosen = config.train.device != "auto" && config.train.device != "cuda";
+  if (device.is_cuda() && !chosen) {
+    device = Device::cuda(world.local_rank() % cuda_device_count());
+  }
+  use_device(device);
+  return device;
+}
 
 void require_place(const data::StreamPosition& next, const Source& source) {
   const int64_t first = source.first().window, end = source.end().window;

@@ -20,6 +20,9 @@ struct RunStart {
   std::unique_ptr<Checkpoint> checkpoint;  // whose arrays are to be read; absent: from nothing
 };
 
+/// The device of this rank; "auto" and "cuda" spread the ranks of a machine over its GPUs.
+Device take_device(const RunConfig& config, const comm::World& world);
+
 /// Error(kConfig) when a run that is not finished would go on where `source` has nothing.
 void require_place(const data::StreamPosition& next, const Source& source);
 

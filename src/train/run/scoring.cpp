@@ -108,14 +108,12 @@ StoreScorer::StoreScorer(const RunConfig& config)
 
 std::vector<int64_t> StoreScorer::anchors(std::optional<int64_t> window) const {
   if (!window) return data_.stream.eval_positions(data_.stream.end_window() - 1);
-  const data::WindowIndex& windows = data_.stream.windows();
+  const data::LogWindows& windows = data_.stream.windows();
   if (*window < 0 || *window >= windows.num_windows()) {
     fail(ErrorCode::kOutOfRange, fmt::format("{} has windows 0 to {}, not {}", store().folder(),
                                              windows.num_windows() - 1, *window));
   }
-  std::vector<int64_t> positions;
-  windows.read(*window, positions);
-  return positions;
+  return windows.read(*window);
 }
 
 void StoreScorer::score(Trainer& trainer, size_t samples, const Fill& fill,
@@ -131,7 +129,7 @@ void StoreScorer::score(Trainer& trainer, size_t samples, const Fill& fill,
     return data::BatchInfo{};
   });
   while (const BatchPipeline::Item* item = pipeline.next()) each(trainer.predict(*item->prepared));
-  data_.verifier->finish();
+  for (const auto& verifier : data_.verifiers) verifier->finish();
 }
 
 void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,

@@ -86,6 +86,12 @@ std::string Ranks::from_first(const std::string& text) const {
   return {reinterpret_cast<const char*>(all[0].data()), all[0].size()};
 }
 
+void Ranks::first_then_others(const std::function<void()>& action) const {
+  if (first()) action();
+  if (!alone()) results->barrier().throw_if_failed();
+  if (!first()) action();
+}
+
 Ranks::StopSave Ranks::agree(const StopSave& mine) const {
   if (alone()) return mine;
   int64_t word = to_word(mine);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -42,6 +43,8 @@ class Ranks {
   void set_step(int64_t step) const;
   /// What the first rank says, on all ranks.
   std::string from_first(const std::string& text) const;
+  /// The first rank does it, then all others: what it made they find made.
+  void first_then_others(const std::function<void()>& action) const;
   /// What any rank wants, all do; what the first wants, all do; what all have, is had.
   struct StopSave {
     bool stop = false;      // any

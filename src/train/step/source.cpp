@@ -1,10 +1,12 @@
 #include "train/step/source.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <limits>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,6 +14,7 @@
 
 #include "base/error.h"
 #include "base/stage.h"
+#include "base/time.h"
 #include "data/inspect/baselines.h"
 #include "data/inspect/inspect.h"
 #include "data/store/event_store.h"
@@ -80,21 +83,35 @@ class RandomSource final : public Source {
   StreamPosition position_;
 };
 
+/// A machine may see what another one appended a little later.
+void wait_for_segments(const std::string& store, int64_t segments) {
+  constexpr double kPatience = 60;  // seconds
+  if (segments == data::kAllSegments) return;
+  const base::Stopwatch watch;
+  while (data::count_segments(store) < segments) {
+    if (watch.seconds() > kPatience) {
+      fail(ErrorCode::kIo, fmt::format("{}: the first rank sees {} segments, but here are {}; all "
+                                       "ranks must see the same store",
+                                       store, segments, data::count_segments(store)));
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+}
+
 class StoreSource final : public Source {
  public:
-  StoreSource(const RunConfig& config, int rank, int ranks, bool verifies)
-      : data_(config, rank, ranks, verifies),
-        loader_(data_.gatherer, config.data.loader),
-        eval_loader_(data_.gatherer, config.data.loader),
-        max_eval_batches_(config.eval.max_batches) {}
+  StoreSource(const RunConfig& config, int rank, int ranks, bool verifies, int64_t segments)
+      : config_(config), rank_(rank), ranks_(ranks), verifies_(verifies) {
+    reopen(segments);
+  }
 
-  StreamPosition first() const override { return data_.stream.start(); }
-  void start(StreamPosition from) override { loader_.start(data::training(data_.stream, from)); }
-  StreamPosition end() const override { return {data_.stream.end_window(), 0}; }
-  std::optional<BatchInfo> next(Batch& batch) override { return loader_.next(batch); }
+  StreamPosition first() const override { return stream().start(); }
+  void start(StreamPosition from) override { open_->loader.start(data::training(stream(), from)); }
+  StreamPosition end() const override { return {stream().end_window(), 0}; }
+  std::optional<BatchInfo> next(Batch& batch) override { return open_->loader.next(batch); }
 
   void prefetch_evaluation(int64_t after) override {
-    eval_loader_.start(data::evaluation(data_.stream, after));
+    open_->eval_loader.start(data::evaluation(stream(), after));
     prefetched_ = after;
   }
   void start_evaluation(int64_t after) override {
@@ -103,35 +120,44 @@ class StoreSource final : public Source {
     evaluated_ = after;
   }
   std::optional<BatchInfo> next_evaluation(Batch& batch) override {
-    if (max_eval_batches_ > 0 && eval_loader_.batches_delivered() >= max_eval_batches_) {
-      return std::nullopt;
-    }
-    return eval_loader_.next(batch);
+    const int64_t most = config_.eval.max_batches;
+    if (most > 0 && open_->eval_loader.batches_delivered() >= most) return std::nullopt;
+    return open_->eval_loader.next(batch);
   }
 
   bool verified(double seconds) override {
-    return !data_.verifier || data_.verifier->finished(seconds);
+    return std::ranges::all_of(open_->data.verifiers,
+                               [&](const auto& verifier) { return verifier->finished(seconds); });
   }
 
-  int64_t train_samples() const override { return data_.stream.total_train_anchors(); }
+  int64_t train_samples() const override { return stream().total_train_anchors(); }
   int64_t eval_samples() const override {
-    return data_.stream.config().eval == data::EvalMode::kFixed
-               ? static_cast<int64_t>(data_.stream.eval_positions().size())
+    return stream().config().eval == data::EvalMode::kFixed
+               ? static_cast<int64_t>(stream().eval_positions().size())
                : 0;
+  }
+
+  int64_t segments() const override { return static_cast<int64_t>(events().segments().size()); }
+  int64_t segments_there() const override { return data::count_segments(events().folder()); }
+  void reopen(int64_t segments) override {
+    open_.reset();
+    prefetched_.reset();
+    wait_for_segments(data::store_folder(config_.data.store), segments);
+    open_ = std::make_unique<Open>(config_, rank_, ranks_, verifies_, segments);
   }
 
   /// Synthetic logs come with their truth. Without the whole window the figure would not compare.
   std::optional<double> oracle_auc() override {
-    if (max_eval_batches_ > 0 || data_.events.schema().label_pool.empty()) return std::nullopt;
-    if (!truth_) truth_ = data::read_truth(data_.events);
-    if (truth_->empty()) return std::nullopt;
-    const std::vector<data::PoolConfig>& pools = data_.events.schema().pools;
+    if (config_.eval.max_batches > 0 || events().schema().label_pool.empty()) return std::nullopt;
+    if (!truth_) truth_ = data::read_truth(events());
+    if (truth_->empty() || segments() > 0) return std::nullopt;
+    const std::vector<data::PoolConfig>& pools = events().schema().pools;
     const auto pool =
-        std::ranges::find(pools, data_.events.schema().label_pool, &data::PoolConfig::name);
+        std::ranges::find(pools, events().schema().label_pool, &data::PoolConfig::name);
     const std::span<const uint8_t> label =
-        data_.events.in_pool(static_cast<size_t>(pool - pools.begin()));
+        events().in_pool(static_cast<size_t>(pool - pools.begin()));
     std::vector<float> predictions, labels;
-    for (const int64_t position : data_.stream.eval_positions(evaluated_)) {
+    for (const int64_t position : stream().eval_positions(evaluated_)) {
       const auto i = static_cast<size_t>(position);
       if (std::isnan((*truth_)[i])) return std::nullopt;
       predictions.push_back((*truth_)[i]);
@@ -141,9 +167,22 @@ class StoreSource final : public Source {
   }
 
  private:
-  RunStore data_;
-  data::Loader loader_, eval_loader_;
-  int64_t max_eval_batches_ = 0;
+  struct Open {
+    RunStore data;
+    data::Loader loader, eval_loader;
+
+    Open(const RunConfig& config, int rank, int ranks, bool verifies, int64_t segments)
+        : data(config, rank, ranks, verifies, segments),
+          loader(data.gatherer, config.data.loader),
+          eval_loader(data.gatherer, config.data.loader) {}
+  };
+  const data::EventStore& events() const { return open_->data.events; }
+  const data::SampleStream& stream() const { return open_->data.stream; }
+
+  RunConfig config_;
+  int rank_ = 0, ranks_ = 1;
+  bool verifies_ = true;
+  std::unique_ptr<Open> open_;
   std::optional<int64_t> prefetched_;
   int64_t evaluated_ = -1;
   std::optional<std::vector<float>> truth_;  // per event; empty: not known
@@ -189,21 +228,26 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
 
 }  // namespace
 
-RunStore::RunStore(const RunConfig& config, int rank, int ranks, bool verifies)
+RunStore::RunStore(const RunConfig& config, int rank, int ranks, bool verifies, int64_t segments)
     : events(config.data.store, samples_for(config, data::schema_for(config.data.store).samples()),
-             config.data.index, config.data.verify),
+             config.data.index, config.data.verify, segments),
       gatherer(events, gather_config(config, events)),
       stream(events, config.data.stream_config(), rank, ranks) {
   if (!verifies) return;
-  const data::IndexFile* const indices[] = {&gatherer.pools().file(), &stream.windows().file()};
-  verifier = std::make_unique<data::StoreVerifier>(events, indices);
+  const data::EventLog log(events);
+  for (size_t p = 0; p < log.num_pieces(); ++p) {
+    const data::IndexFile* const indices[] = {&gatherer.pools()[p].file(),
+                                              &stream.windows().pieces()[p].file()};
+    verifiers.push_back(std::make_unique<data::StoreVerifier>(log.piece(p), indices));
+  }
 }
 
-std::unique_ptr<Source> make_source(const RunConfig& config, int rank, int ranks, bool verifies) {
+std::unique_ptr<Source> make_source(const RunConfig& config, int rank, int ranks, bool verifies,
+                                    int64_t segments) {
   const base::Stage stage("open data");
   if (config.data.has_interactions()) return make_interaction_source(config, rank, ranks);
   if (config.data.is_random()) return std::make_unique<RandomSource>(config, rank, ranks);
-  return std::make_unique<StoreSource>(config, rank, ranks, verifies);
+  return std::make_unique<StoreSource>(config, rank, ranks, verifies, segments);
 }
 
 }  // namespace segue::train

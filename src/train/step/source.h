@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "batch/batch.h"
 #include "data/sample/gather.h"
@@ -42,25 +43,33 @@ class Source {
   /// rank's to do. Error(kCorrupt) when something differs. Works on it for about so many `seconds`;
   /// 0 looks only.
   virtual bool verified(double /*seconds*/) { return true; }
+  /// Of a store that grows: how many segments are open, and how many there are by now.
+  virtual int64_t segments() const { return 0; }
+  virtual int64_t segments_there() const { return 0; }
+  /// Opens the data again, with so many segments; batches of before are gone.
+  virtual void reopen(int64_t /*segments*/) {}
   /// AUC of the true probabilities of the last evaluation's labels, where they are known.
   virtual std::optional<double> oracle_auc() { return std::nullopt; }
 };
 
 /// As `config.data` says. Opens the store, and makes its indexes when they are missing. A rank of
-/// several gets its share of every batch. One rank of a machine verifies the store.
+/// several gets its share of every batch. One rank of a machine verifies the store. Of its segments
+/// the first `segments` are opened.
 std::unique_ptr<Source> make_source(const RunConfig& config, int rank = 0, int ranks = 1,
-                                    bool verifies = true);
+                                    bool verifies = true, int64_t segments = data::kAllSegments);
 
 /// The store of a run with its samples as the model wants them: every feature has a column, crosses
 /// fit their tables, histories are cut to what the model takes. Makes indexes that are missing.
 struct RunStore {
-  explicit RunStore(const RunConfig& config, int rank = 0, int ranks = 1, bool verifies = true);
+  explicit RunStore(const RunConfig& config, int rank = 0, int ranks = 1, bool verifies = true,
+                    int64_t segments = data::kAllSegments);
 
   data::EventStore events;
   data::Gatherer gatherer;
   data::SampleStream stream;
-  /// Compares what samples are made from with its checksums, from now on. Null: another rank does.
-  std::unique_ptr<data::StoreVerifier> verifier;
+  /// Compare what samples are made from with its checksums, from now on: one for every piece of the
+  /// log. None: another rank does.
+  std::vector<std::unique_ptr<data::StoreVerifier>> verifiers;
 };
 
 }  // namespace segue::train

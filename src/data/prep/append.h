@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "data/log/log_schema.h"
+#include "data/prep/event_runs.h"
+#include "data/store/store_manifest.h"
+#include "data/store/store_writer.h"
+
+namespace segue::data {
+
+/// A store that a log is appended to, and what the segment must know of it.
+struct AppendTarget {
+  SegmentLink segment;
+  int64_t history_length = 0;
+  int64_t num_events = 0, last_time = 0;  // of all pieces
+  TieOrder ties = TieOrder::kFields;
+  std::string maps_folder;     // of the newest piece with attributes
+  bool numbered_maps = false;  // attributes are texts, which got numbers
+
+  /// Error(kUnsupported) if the store is none that a segment can follow: with ids that got new
+  /// numbers, a held-out end, sessions, or made by others. Error(kConfig) names how `schema`
+  /// differs from the store's own.
+  AppendTarget(const std::string& store, const LogSchema& schema);
+  /// Gives the newest maps to `writer`; rows of the new log come over them.
+  void copy_maps(const LogSchema& schema, StoreWriter& writer) const;
+};
+
+}  // namespace segue::data
