@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,11 +12,16 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/time.h"
 #include "cli/app.h"
 #include "cli/commands.h"
+#include "cli/parquet.h"
 #include "comm/join/environment.h"
 #include "comm/join/launch.h"
+#include "publish/publish.h"
+#include "publish/table_file.h"
+#include "train/checkpoint/checkpoint.h"
 #include "train/run/loop.h"
 #include "train/run/stop_signals.h"
 #include "train/run_config.h"
@@ -109,6 +115,25 @@ train::RunConfig load_checked(TrainArguments& arguments) {
   }
 }
 
+/// Checkpoints are verified when they are opened; this process has just written them.
+std::function<void(const std::string&)> publisher_of(const train::PublishSettings& settings) {
+  publish::PublishConfig config;
+  config.folder = settings.folder;
+  config.format = static_cast<publish::FileFormat>(settings.format);
+  config.dtype = static_cast<publish::RowType>(settings.dtype);
+  config.parquet = parquet_vectors();
+  publish::require_format(*config.format, config.parquet);
+  return [config](const std::string& path) {
+    const publish::PublishResult result =
+        publish::publish(config, train::Checkpoint(path, train::Verify::kSizes));
+    if (!result.published) return;
+    const publish::VersionManifest& version = result.version;
+    base::log_info(fmt::format("published step {} as version {}{}, {} bytes, lag {:.1f} s",
+                               version.step, version.number, version.is_base() ? " (base)" : "",
+                               version.bytes(), result.lag_seconds));
+  };
+}
+
 void train(TrainArguments& arguments) {
   train::hold_early_stop_request();
   std::vector<std::string>& sets = arguments.sources.sets;
@@ -124,6 +149,7 @@ void train(TrainArguments& arguments) {
   if (arguments.ranks > 1) {
     throw ExitWith{train_ranks(config, arguments.ranks, run_dir)};
   }
+  if (!config.publish.folder.empty()) arguments.options.publish = publisher_of(config.publish);
   train::train_loop(config, run_dir, arguments.options);
 }
 

@@ -51,10 +51,18 @@ std::vector<std::string> tables_of(const train::Checkpoint& checkpoint) {
   return names;
 }
 
-std::optional<std::vector<int64_t>> changed_keys(const train::Checkpoint& /*checkpoint*/,
-                                                 const std::string& /*table*/,
-                                                 int64_t /*since_step*/) {
-  return std::nullopt;
+std::optional<std::vector<int64_t>> changed_keys(const train::Checkpoint& checkpoint,
+                                                 const std::string& table, uint64_t since) {
+  std::vector<int64_t> keys;
+  for (const train::Checkpoint* at = &checkpoint; at->manifest().checksum != since;
+       at = at->before()) {
+    if (at->before() == nullptr) return std::nullopt;
+    std::ranges::copy(train::changed_rows(*at, table), std::back_inserter(keys));
+  }
+  std::ranges::sort(keys);
+  const auto repeated = std::ranges::unique(keys);
+  keys.erase(repeated.begin(), repeated.end());
+  return keys;
 }
 
 CheckpointTable::CheckpointTable(const train::Checkpoint& checkpoint, std::string table,
@@ -70,19 +78,15 @@ CheckpointTable::CheckpointTable(const train::Checkpoint& checkpoint, std::strin
   }
   codec_ = RowCodec(type, shape[1]);
   dynamic_ = saved_->shape("key").has_value();
-  if (dynamic_) {
-    const std::vector<int64_t> keys = sparse::saved_integers(*saved_, "key", 1);
-    places_.resize(keys.size());
+  if (dynamic_ || saved_->shape("row")) {
+    std::vector<int64_t> ids = sparse::saved_integers(*saved_, dynamic_ ? "key" : "row", 1);
+    if (dynamic_) std::ranges::transform(ids, ids.begin(), sparse::id_of_key);
+    // Keys have another order, and so have rows that several ranks saved.
+    places_.resize(ids.size());
     std::iota(places_.begin(), places_.end(), 0);
-    std::ranges::sort(places_, {}, [&](int64_t place) {
-      return sparse::id_of_key(keys[static_cast<size_t>(place)]);
-    });
-    ids_.reserve(keys.size());
-    for (const int64_t place : places_) {
-      ids_.push_back(sparse::id_of_key(keys[static_cast<size_t>(place)]));
-    }
-  } else if (saved_->shape("row")) {
-    ids_ = sparse::saved_integers(*saved_, "row", 1);
+    std::ranges::sort(places_, {}, [&](int64_t place) { return ids[static_cast<size_t>(place)]; });
+    ids_.reserve(ids.size());
+    for (const int64_t place : places_) ids_.push_back(ids[static_cast<size_t>(place)]);
   } else {
     ids_.resize(static_cast<size_t>(shape[0]));
     std::iota(ids_.begin(), ids_.end(), 0);

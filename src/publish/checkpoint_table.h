@@ -18,13 +18,14 @@ namespace segue::publish {
 /// Names of the tables of a checkpoint, ascending.
 std::vector<std::string> tables_of(const train::Checkpoint& checkpoint);
 
-/// Keys (or rows, of a static table) that may differ from those of the checkpoint of `since_step`,
-/// ascending; absent: the checkpoint does not tell, all have to be compared.
+/// Keys (or rows, of a static table) that may differ from those of the checkpoint whose manifest
+/// has the checksum `since`, ascending; absent: this one is no increment of that one, all have to
+/// be compared.
 std::optional<std::vector<int64_t>> changed_keys(const train::Checkpoint& checkpoint,
-                                                 const std::string& table, int64_t since_step);
+                                                 const std::string& table, uint64_t since);
 
-/// The rows that a checkpoint, which outlives it, has of one table, by id and encoded. Memory: 8
-/// bytes per row of a static table, 16 of a dynamic one.
+/// The rows that a checkpoint, which outlives it, has of one table, by id and encoded. Memory: 16
+/// bytes per row, 8 where all rows of a static table were saved.
 class CheckpointTable {
  public:
   /// Error(kNotFound) without such a table, Error(kCorrupt) where its arrays contradict each other.

@@ -44,7 +44,7 @@ VersionManifest begun(const PublishConfig& config, const train::Checkpoint& chec
   m.previous_checksum = newest == nullptr ? 0 : newest->checksum;
   m.step = checkpoint.step();
   m.segue_version = SEGUE_VERSION;
-  m.checkpoint = base::xxh64(base::read_regular_file(manifest_path(checkpoint)));
+  m.checkpoint = checkpoint.manifest().checksum;
   const base::CheckedJson state = base::parse_checked(checkpoint.state_json());
   m.samples = fact_of(state, "samples");
   m.window = fact_of(state, "window");
@@ -124,7 +124,7 @@ Payload write_tables(const PublishConfig& config, const train::Checkpoint& check
       std::iota(difference.changed.begin(), difference.changed.end(), size_t{0});
     } else {
       difference = difference_of(config.folder, chain, t, config.parquet, rows,
-                                 changed_keys(checkpoint, table.name, chain.back().step));
+                                 changed_keys(checkpoint, table.name, chain.back().checkpoint));
     }
     std::vector<int64_t> ids;
     ids.reserve(difference.changed.size());

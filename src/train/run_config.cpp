@@ -49,6 +49,7 @@ void describe(base::ConfigVisitor& v, RunConfig& c) {
   v.section("train", c.train, "how the run goes");
   v.section("eval", c.eval, "when and on what to evaluate");
   v.section("checkpoint", c.checkpoint, "when to save, and how much is kept");
+  v.section("publish", c.publish, "versions for serving, made of checkpoints");
   v.section("mlperf", c.mlperf, "the MLPerf log");
   v.section("trace", c.trace, "traces of named stages");
   v.section("comm", c.comm, "how ranks find and reach each other");

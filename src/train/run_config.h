@@ -27,6 +27,7 @@ struct RunConfig {
   TrainConfig train;
   EvalConfig eval;
   CheckpointConfig checkpoint;
+  PublishSettings publish;
   MlperfConfig mlperf;
   TraceConfig trace;
   comm::CommConfig comm;

@@ -112,6 +112,12 @@ void describe(base::ConfigVisitor& v, MlperfConfig& c) {
   v.field("status", c.status, "onprem, cloud or research");
 }
 
+void describe(base::ConfigVisitor& v, PublishSettings& c) {
+  v.field("folder", c.folder, "every checkpoint becomes a version for serving there; empty: none");
+  v.choice("format", c.format, {"safetensors", "parquet"}, "of the files of tables");
+  v.choice("dtype", c.dtype, {"f32", "bf16", "int8"}, "of rows; int8 has a scale per row");
+}
+
 void describe(base::ConfigVisitor& v, TraceConfig& c) {
   v.field("steps", c.steps, "steps at which a trace begins");
   v.field("active", c.active, "steps in a trace");

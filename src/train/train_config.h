@@ -107,6 +107,14 @@ struct MlperfConfig {
 };
 void describe(base::ConfigVisitor& v, MlperfConfig& c);
 
+/// Versions for serving (docs/publishing.md), one of every checkpoint.
+struct PublishSettings {
+  std::string folder;  // empty: none
+  enum class Format { kSafetensors, kParquet } format = Format::kSafetensors;
+  enum class RowType { kF32, kBf16, kInt8 } dtype = RowType::kF32;
+};
+void describe(base::ConfigVisitor& v, PublishSettings& c);
+
 /// Traces of named stages: steps [s, s + active) for every listed step s.
 struct TraceConfig {
   std::vector<int64_t> steps;

@@ -104,6 +104,11 @@ std::unique_ptr<sparse::SavedArrays> table_arrays(const Checkpoint& checkpoint,
   return replay(std::move(all), fmt::format("{}: table `{}`", checkpoint.path(), table));
 }
 
+std::vector<int64_t> changed_rows(const Checkpoint& increment, const std::string& table) {
+  const TableArrays saved(increment, table);
+  return sparse::saved_integers(saved, saved.shape("key") ? "key" : "row", 1);
+}
+
 void load_tables(const Checkpoint& checkpoint, sparse::Tables& tables) {
   tables.load([&](const std::string& table) { return table_arrays(checkpoint, table); });
 }

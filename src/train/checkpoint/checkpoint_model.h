@@ -25,6 +25,8 @@ CheckpointContents model_contents(const model::Parameters& parameters, sparse::T
 /// increment of. Error(kCorrupt) where those do not belong together.
 std::unique_ptr<sparse::SavedArrays> table_arrays(const Checkpoint& checkpoint,
                                                   const std::string& table);
+/// Keys, or numbers, of the rows that an increment has of one table.
+std::vector<int64_t> changed_rows(const Checkpoint& increment, const std::string& table);
 /// Reads what the tables read themselves, and makes the arrays that were read before theirs.
 void load_tables(const Checkpoint& checkpoint, sparse::Tables& tables);
 

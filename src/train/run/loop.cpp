@@ -23,6 +23,7 @@
 #include "train/run/follow.h"
 #include "train/run/metrics_log.h"
 #include "train/run/mlperf_log.h"
+#include "train/run/publisher.h"
 #include "train/run/run_folder.h"
 #include "train/run/run_start.h"
 #include "train/run/run_state.h"
@@ -155,6 +156,9 @@ class Loop {
           checkpoints_path_, config_.checkpoint, kShardBytes,
           WriterRanks{ranks_.rank(), ranks_.size(), config_.comm.timeout_seconds});
     });
+    if (ranks_.first() && options_.publish) {
+      publisher_ = std::make_unique<Publisher>(options_.publish);
+    }
   }
 
   std::vector<CheckpointArray> arrays() {
@@ -209,6 +213,7 @@ class Loop {
       if (log_) log_->after_step(state_.step);
       watchdog.alive();
       report_save_failure(writer_->take_failure());
+      publish_saved();
       if (trained && trainer_->agreed().save) {
         wait_for_verification();
         save(trainer_->agreed().full);
@@ -387,8 +392,17 @@ class Loop {
     if (config_.checkpoint.full_every > 1) trainer_->tables().mark_saved();
     writer_->save(state_.step, std::move(contents), to_json(state_), trainer_->stream(), logs,
                   !full);
+    saved_step_ = state_.step;
     save_wanted_ = false;
     since_save_.restart();
+  }
+
+  /// The newest checkpoint, when it is whole and the one before it is published.
+  void publish_saved() {
+    if (!publisher_ || publisher_->busy() || writer_->busy() || !writer_->succeeded()) return;
+    if (saved_step_ == published_step_) return;
+    published_step_ = saved_step_;
+    publisher_->start(checkpoint_path(checkpoints_path_, saved_step_));
   }
 
   void report_save_failure(const Status& status) const {
@@ -408,6 +422,10 @@ class Loop {
     save(/*full=*/true);
     const Status status = writer_->wait();
     if (!status.ok()) fail(ErrorCode::kIo, "the last checkpoint: " + status.message());
+    if (!publisher_) return;
+    publisher_->wait();
+    publish_saved();
+    publisher_->wait();
   }
 
   void finish() {
@@ -478,13 +496,15 @@ class Loop {
   std::unique_ptr<MlperfLog> mlperf_;
   std::unique_ptr<MetricsLog> log_;
   std::unique_ptr<CheckpointWriter> writer_;
+  std::unique_ptr<Publisher> publisher_;  // of the first rank, where something publishes
   std::unique_ptr<BatchPipeline> pipeline_, eval_pipeline_;  // while train() runs
   Watchdog* watchdog_ = nullptr;                             // likewise
   base::Stopwatch wall_, since_save_, since_due_;
   double wall_before_ = 0;
   bool save_wanted_ = false, stopped_waiting_ = false;
   int64_t since_full_ = 0;  // saves
-  StepStats stats_;         // of the newest step
+  int64_t saved_step_ = -1, published_step_ = -1;
+  StepStats stats_;  // of the newest step
   TrainSummary summary_;
 };
 

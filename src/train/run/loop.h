@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ struct LoopOptions {
       true;  // signals, threads and the log are this rank's; not where ranks are threads
   bool overwrite = false;                         // start over in a folder that holds a run
   std::vector<std::string> allow_config_changes;  // keys that may differ from the run's own config
+  /// What the first rank does with every checkpoint, given its path, while training goes on; one at
+  /// a time. What it throws is a warning.
+  std::function<void(const std::string& checkpoint)> publish;
 };
 
 /// Trains as `config` says and leaves its results in `run_dir`. A folder that holds a run is
