@@ -8,6 +8,7 @@
 #include "base/rng.h"
 #include "ops/initial_values.h"
 #include "ops/initialize_cuda.h"
+#include "tensor/launches.h"
 
 namespace segue::ops::cuda {
 namespace {
@@ -216,6 +217,7 @@ void make_some(const Exec& exec, std::span<const Table> tables, Describe describ
           <<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(list, warps);
     });
     check(cudaGetLastError());
+    count_launches(1);
   }
 }
 

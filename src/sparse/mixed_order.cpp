@@ -110,7 +110,8 @@ std::vector<MixedOrder::Sorted> MixedOrder::sort(const Exec& exec, std::span<con
   }
   int32_t* place = a.place;
   at = 0;
-  for (const auto& [ids, uses, rows] : lists) {
+  for (const List& list : lists) {
+    const Tensor &ids = list.ids, &uses = list.uses;
     const int64_t n = ids.elements();
     mixed_.resize(n);
     base::parallel_for(n, kIdGrain, [&](int64_t begin, int64_t end) {

@@ -82,6 +82,7 @@ void sort_mixed(const MixedLists& lists, const MixedArrays& to, const Stream& st
   SEGUE_ASSERT(static_cast<int64_t>(bytes) <= to.scratch_bytes, "mixed keys: too little scratch");
   check_cuda(cub::DeviceRadixSort::SortPairs(to.scratch, bytes, prefixes, items, count, 0,
                                              lists.bits, queue));
+  count_launches(2 + divide_up(lists.bits, 8));  // a histogram, its sums and a pass per digit
   place_keys_kernel<<<blocks, kThreads, 0, queue>>>(lists, prefixes.Current(), items.Current(), to);
   check_launch();
 }

@@ -71,7 +71,7 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
 std::vector<int64_t> Tables::lay_out(std::span<const Lookup> lookups, Mode mode, int64_t time,
                                      Ticket& ticket) const {
   ticket.mode = mode;
-  ticket.staged = ticket.resolved = ticket.on_device = false;
+  ticket.staged = ticket.resolved = ticket.on_device = ticket.has_places = false;
   ticket.time = time;
   ticket.shared = !alone();
   ticket.lookups.resize(lookups.size());

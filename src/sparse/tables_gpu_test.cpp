@@ -16,6 +16,7 @@
 #include "ops/gpu_test_util.h"
 #include "ops/initialize.h"
 #include "sparse/tables_test_util.h"
+#include "tensor/launches.h"
 
 namespace segue::sparse {
 namespace {
@@ -194,6 +195,36 @@ TEST_F(GpuTablesTest, TheDeviceDedupsAsTheHostDoes) {
       EXPECT_LE(ops::test::largest_difference(found, expected), 1e-5);
       EXPECT_LE(ops::test::largest_difference(run(cpu, InverseAt::kHost), expected), 1e-4);
     }
+  }
+}
+
+/// Once they have their largest size.
+TEST_F(GpuTablesTest, ManyTablesTakeTheLaunchesOfOne) {
+  for (const TableKind kind : {TableKind::kStatic, TableKind::kDynamic}) {
+    const auto kernels = [&](int64_t count) {
+      TablesConfig config;
+      config.dim = 32;
+      config.optimizer = ops::RowOptimizer::kAdam;
+      std::vector<int64_t> ids(2000);
+      for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i * i % 1000);
+      std::vector<Lookup> lookups;
+      for (int64_t t = 0; t < count; ++t) {
+        TableConfig table{.name = "t" + std::to_string(t), .rows = 1000, .init_bound = 0.1};
+        table.kind = kind;
+        if (table.dynamic()) table.max_rows = table.start_rows = 1000;
+        config.tables.push_back(table);
+        lookups.push_back({static_cast<TableId>(t), "ids", ids});
+      }
+      ModeBed bed(Device::cuda(), Precision::kF32);
+      Tables tables(config, Device::cuda(), DType::kF32, 9);
+      const int64_t before = launches();
+      Ticket ticket = tables.begin(lookups, Mode::kTraining, {}, 0, InverseAt::kDevice);
+      (void)tables.rows_of_ids(bed.exec, ticket);
+      tables.apply_to_ids(bed.exec, ticket, bed.parameter(1, {2000 * count, 32}), 0.1, 1);
+      tables.release(ticket, *bed.exec.stream);
+      return launches() - before;
+    };
+    EXPECT_LE(kernels(8), kernels(1) + 1);  // a pass more of a sort
   }
 }
 

@@ -126,6 +126,13 @@ Tables::Places Tables::places(const Exec& exec, Ticket& ticket) const {
     return {ticket.found.inverse, {{ticket.found.places, ticket.found.order}, ticket.found.starts}};
   }
   HostArray<int32_t>& to = ticket.all_places;
+  const auto made = [&] {
+    if (exec.device.is_cpu()) return Places{to.tensor(), {}};
+    return Places{{ticket.places_memory.data(), DType::kI32, exec.device, {to.size()}}, {}};
+  };
+  if (ticket.has_places) return made();
+  ticket.has_places = true;
+  ticket.places_sent.synchronize();  // those of an earlier batch
   if (exec.device.is_cuda()) to.set_memory(HostMemory::kPinned);
   to.resize(0);
   int64_t first = 0;
@@ -141,10 +148,14 @@ Tables::Places Tables::places(const Exec& exec, Ticket& ticket) const {
     });
     first += part.rows;
   }
-  if (exec.device.is_cpu()) return {to.tensor(), {}};
-  const Tensor there = exec.arena->tensor(DType::kI32, {to.size()});
-  copy(there, to.tensor(), exec.stream);
-  return {there, {}};
+  if (exec.device.is_cpu()) return made();
+  const int64_t bytes = to.size() * size_of(DType::kI32);
+  if (ticket.places_memory.bytes() < bytes) {
+    ticket.places_memory = Buffer(exec.device, bytes + bytes / 2, Purpose::kBatch);
+  }
+  copy(made().inverse, to.tensor(), exec.stream);
+  ticket.places_sent.record(*exec.stream);
+  return made();
 }
 
 Tensor Tables::rows_of_ids(const Exec& exec, Ticket& ticket) {

@@ -83,7 +83,11 @@ struct Ticket {
   DeviceDedup dedup;
   DeviceDedup::Found found;
   Event last_use;
-  HostArray<int32_t> all_places;  // otherwise, what places() sends
+  // Otherwise, what Tables::places() makes once.
+  bool has_places = false;
+  HostArray<int32_t> all_places;
+  Buffer places_memory;
+  Event places_sent;
 };
 
 }  // namespace segue::sparse
