@@ -53,7 +53,7 @@ train::RunConfig one_gpu_config() {
   c.data.batch_size = 256;
   // Contextual tokens and the candidate come on top of the history.
   c.data.random.lengths.low = 0;
-  c.data.random.lengths.high = 3277 - c.model.contextual_tokens() - train::kRandomCandidates;
+  c.data.random.lengths.high = 3277 - c.model.contextual_tokens() - c.data.random.candidates;
   c.train.steps = 1;
   c.train.precision = Precision::kBf16;
   c.train.micro_batch_tokens = 500'000;
@@ -81,7 +81,8 @@ train::RunConfig load_config(const Settings& settings) {
 
 /// Making random batches is no part of a step; a few are used in turn.
 std::vector<Batch> make_batches(const train::RunConfig& config, const Repeats& repeats) {
-  const data::RandomBatches data(train::random_schema(*train::make_model(config), config.sparse),
+  const data::RandomBatches data(train::random_schema(*train::make_model(config), config.sparse,
+                                                      config.data.random.candidates),
                                  config.data.random_config(),
                                  static_cast<uint64_t>(config.train.seed));
   constexpr int64_t kBatches = 4;

@@ -95,7 +95,7 @@ class TablesBench {
         tables_(config(), plan(), {}, report.device(), DType::kF32, 1),
         gradients_(
             w_.parameter({shape.ids / shape.tables * shape.tables, shape.dim}, "gradients", 1e-3)) {
-    const bool on_device = report.device().is_cuda() && kind.tier == Tier::kDevice;
+    const bool on_device = report.device().is_cuda();
     for (int64_t b = 0; b < kBatches; ++b) batches_.emplace_back(shape_, b, on_device, w_);
   }
 

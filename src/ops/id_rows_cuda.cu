@@ -231,10 +231,7 @@ __device__ void sum_items(const SumArgs<T>& a, int64_t begin, int64_t end, int c
 /// A warp for each destination whose gradients lie in one chunk: its row is on its way while they
 /// are summed.
 template <RowOptimizer kKind, class T>
-__global__ void __launch_bounds__(kThreads, 4)
-    update_rows_kernel(const __grid_constant__ SumArgs<T> a,
-                       const __grid_constant__ UpdateTargets<kKind> targets) {
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
+__device__ void update_row(const SumArgs<T>& a, const UpdateTargets<kKind>& targets, int64_t row) {
   if (row >= a.rows) return;
   const int64_t begin = a.starts[row], end = a.starts[row + 1];
   if (begin / a.range.length != (end - 1) / a.range.length) return;
@@ -254,8 +251,7 @@ __global__ void __launch_bounds__(kThreads, 4)
 /// A warp for each chunk: its part of a destination that came in from the chunk before, to
 /// partials[chunk][0], and of one that begins here and goes on, to partials[chunk][1].
 template <class T>
-__global__ void __launch_bounds__(kThreads) sum_ends_kernel(const __grid_constant__ SumArgs<T> a) {
-  const int64_t chunk = static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + threadIdx.x / kWarp;
+__device__ void sum_ends(const SumArgs<T>& a, int64_t chunk) {
   if (chunk >= a.range.chunks()) return;
   const int64_t begin = chunk * a.range.length, n = a.range.end;
   const int64_t end = begin + a.range.length < n ? begin + a.range.length : n;
@@ -283,6 +279,19 @@ __global__ void __launch_bounds__(kThreads) sum_ends_kernel(const __grid_constan
   if (comes_in && first_key < a.rows) put(begin, begin + count_of(first_key), 0);
   if (goes_on && !(comes_in && first_key == last_key) && last_key < a.rows) {
     put(end - count_of(last_key), end, 1);
+  }
+}
+
+/// Both, side by side: the first blocks have the longer work.
+template <RowOptimizer kKind, class T>
+__global__ void __launch_bounds__(kThreads, 4)
+    update_rows_kernel(const __grid_constant__ SumArgs<T> a,
+                       const __grid_constant__ UpdateTargets<kKind> targets, unsigned end_blocks) {
+  const int64_t warp = threadIdx.x / kWarp;
+  if (blockIdx.x < end_blocks) {
+    sum_ends(a, static_cast<int64_t>(blockIdx.x) * kWarpsPerBlock + warp);
+  } else {
+    update_row(a, targets, static_cast<int64_t>(blockIdx.x - end_blocks) * kWarpsPerBlock + warp);
   }
 }
 
@@ -342,9 +351,9 @@ void run(const Exec& exec, const RowUpdateParams& p, const Tensor& gradients, co
                        input_of<T>(gradients),
                        static_cast<int>(columns),
                        device_ptr<float>(partials)};
-    update_rows_kernel<kKind, T><<<blocks(rows), kThreads, 0, stream>>>(a, targets);
-    check_launch();
-    sum_ends_kernel<T><<<blocks(range.chunks()), kThreads, 0, stream>>>(a);
+    const unsigned end_blocks = blocks(range.chunks());
+    update_rows_kernel<kKind, T>
+        <<<end_blocks + blocks(rows), kThreads, 0, stream>>>(a, targets, end_blocks);
     check_launch();
   });
   const SpanArgs<UpdateTargets<kKind>> spans{sorted,

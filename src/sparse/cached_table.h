@@ -32,6 +32,7 @@ class CachedTable final : public RowTable {
  public:
   explicit CachedTable(TableSpec spec);
 
+  bool ids_are_keys() const override { return spec().ranks == 1; }
   void find_slots(std::span<int64_t> keys, Mode mode) override;
   bool stage(std::span<const int64_t> slots, const Stream& copy_stream) override;
   Resident resident() const override { return resident_; }

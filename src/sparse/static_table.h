@@ -12,7 +12,8 @@ class StaticTable final : public RowTable {
  public:
   explicit StaticTable(TableSpec spec);
 
-  bool ids_are_keys() const override { return spec().ranks == 1 && !tracks_changes(); }
+  bool ids_are_keys() const override { return spec().ranks == 1; }
+  bool slots_are_keys() const override { return !tracks_changes(); }
   void find_slots(std::span<int64_t> keys, Mode mode) override;
   Resident resident() const override { return resident_; }
   void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use) override;

@@ -171,9 +171,11 @@ class Table {
   /// zeros are read, nothing is updated.
   virtual bool has_negative_keys() const { return false; }
   virtual Share share_of(int rank) const = 0;
-  /// Whether distinct ids are their own keys and slots, on one rank, so that a GPU may find them
-  /// before the host has looked at any: those that are rows, or any where slots are found late.
+  /// Whether distinct ids are their own keys, on one rank, so that a GPU may find them before the
+  /// host has looked at any: those that are rows, or any where slots are found late.
   virtual bool ids_are_keys() const { return false; }
+  /// Whether the host need not see those keys either: they are slots, or slots are found late.
+  virtual bool slots_are_keys() const { return resolves_late(); }
 
   /// Keys that this rank holds, each once and ascending, become slots in place. Evaluation gets -1
   /// for a row that there is not, which reads zeros; training always gets a slot. They stay valid

@@ -131,8 +131,10 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, 
       part.uses.resize(part.rows);
       count_uses(lookups, ticket, t, part.uses);
     }
-    if (alone()) tables_[t]->find_slots(part.distinct.values.span(), mode);
   });
+  for (size_t t = 0; alone() && t < tables_.size(); ++t) {  // with all threads in each
+    tables_[t]->find_slots(ticket.parts[t].distinct.values.span(), mode);
+  }
   if (!alone()) TableExchange(*this, ticket).ask();
   ticket.held = true;
   return ticket;

@@ -130,7 +130,7 @@ TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
   }
 }
 
-/// Static and dynamic tables, two lookups of one of them; ids on the host or on the device.
+/// Static, cached and dynamic tables, two lookups of one of them; ids on the host or on the device.
 TEST_F(GpuTablesTest, TheDeviceDedupsAsTheHostDoes) {
   for (const OutOfRange policy : {OutOfRange::kClamp, OutOfRange::kZero}) {
     for (const bool ids_on_device : {false, true}) {
@@ -146,7 +146,10 @@ TEST_F(GpuTablesTest, TheDeviceDedupsAsTheHostDoes) {
         config.tables.push_back(table);
       }
       const auto run = [&](ModeBed& bed, InverseAt at) {
-        Tables tables(config, bed.exec.device, DType::kF32, 9);
+        ShardPlan plan = ShardPlan::single(4);
+        plan.tables[1].tier = Tier::kCached;
+        plan.tables[1].cache_rows = 8;
+        Tables tables(config, plan, {}, bed.exec.device, DType::kF32, 9);
         std::mt19937_64 random(7);
         std::vector<double> all;
         Ticket ticket;
@@ -181,6 +184,14 @@ TEST_F(GpuTablesTest, TheDeviceDedupsAsTheHostDoes) {
                                 bed.parameter(static_cast<uint64_t>(step), {count, 32}), 0.1, step);
           }
           tables.release(ticket, *bed.exec.stream);
+          if (step != 6) continue;
+          tables.mark_saved();  // from here on the host knows which rows change
+        }
+        for (const TableId id : {TableId{0}, TableId{1}}) {
+          const test::SavedInMemory changes(tables.table(id).snapshot(Extent::kChanges));
+          const std::vector<int64_t> rows = saved_integers(changes, "row", 1);
+          EXPECT_FALSE(rows.empty());
+          all.insert(all.end(), rows.begin(), rows.end());
         }
         for (const int64_t outside : tables.out_of_range_counts()) {
           all.push_back(static_cast<double>(outside));

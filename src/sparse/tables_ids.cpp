@@ -108,7 +108,6 @@ bool Tables::begin_on_device(std::span<const Lookup> lookups, Mode mode, int64_t
     if (lookup.on_device) lookup.ids = back;
     of.check(lookup);
   }
-  ticket.on_device = ticket.held = true;
   for (size_t t = 0; t < parts.size(); ++t) {
     const DeviceDedup::PartFound found = ticket.dedup.part(t);
     if (!tables_[t]->resolves_late()) out_of_range_[t] += found.outside;
@@ -118,7 +117,28 @@ bool Tables::begin_on_device(std::span<const Lookup> lookups, Mode mode, int64_t
     part.placed_slots = ticket.found.values.narrow(0, found.first, found.count);
     part.slots = part.request_slots = {};
   }
+  find_slots_by_host(mode, ticket);
+  ticket.on_device = ticket.held = true;
   return true;
+}
+
+/// Of tables that keep account of slots on the host: keys come, slots take their places.
+void Tables::find_slots_by_host(Mode mode, Ticket& ticket) {
+  const auto visit = [&](const auto& use) {
+    for (const TableId id : all()) {
+      if (!table(id).slots_are_keys()) use(table(id), ticket.part(id));
+    }
+    id_stream_->synchronize();
+  };
+  visit([&](const Table&, Ticket::Part& part) {
+    part.distinct.values.set_memory(HostMemory::kPinned);
+    part.distinct.values.resize(part.rows);
+    copy(part.distinct.values.tensor(), part.placed_slots, id_stream_.get());
+  });
+  visit([&](Table& table, Ticket::Part& part) {
+    table.find_slots(part.distinct.values.span(), mode);
+    copy(part.placed_slots, part.distinct.values.tensor(), id_stream_.get());
+  });
 }
 
 Tables::Places Tables::places(const Exec& exec, Ticket& ticket) const {

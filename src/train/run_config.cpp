@@ -29,13 +29,14 @@ void check_random(const RunConfig& c, const model::Model& model) {
                     "(model.max_seq_len); set data.random.lengths.high",
                     model.most_tokens()));
   }
-  const int64_t most = model.most_events(kRandomCandidates);
+  const int64_t candidates = c.data.random.candidates;
+  const int64_t most = model.most_events(candidates);
   if (events <= most) return;
   fail_config(fmt::format(
       "the longest sample of the data has {} tokens ({} events and what is around them), more than "
       "model.max_seq_len = {}; lower data.random.lengths.high, or raise model.max_seq_len to {}",
-      model.sample_tokens(events, kRandomCandidates), events, model.most_tokens(),
-      model.sample_tokens(events, kRandomCandidates)));
+      model.sample_tokens(events, candidates), events, model.most_tokens(),
+      model.sample_tokens(events, candidates)));
 }
 
 }  // namespace

@@ -226,7 +226,7 @@ TEST(RandomSchemaTest, MakesTheColumnsThatTheModelReads) {
     EXPECT_NE(batch.find_column(name), nullptr) << name;
   }
   const Batch::Column& candidates = batch.column("candidate_item");
-  EXPECT_EQ(candidates.values.size(), c.data.batch_size * kRandomCandidates);
+  EXPECT_EQ(candidates.values.size(), c.data.batch_size);
 }
 
 TEST(RandomSchemaTest, AnItemHasOneArtistEverywhere) {

@@ -84,8 +84,8 @@ inline RunConfig store_config(const std::string& store) {
 }
 
 inline data::RandomBatches random_batches(const RunConfig& c) {
-  return data::RandomBatches(random_schema(*make_model(c), c.sparse), c.data.random_config(),
-                             static_cast<uint64_t>(c.train.seed));
+  return data::RandomBatches(random_schema(*make_model(c), c.sparse, c.data.random.candidates),
+                             c.data.random_config(), static_cast<uint64_t>(c.train.seed));
 }
 
 /// A step, or a prediction, on a batch that was not prepared ahead.

@@ -79,6 +79,11 @@ void RandomDataConfig::validate() const {
   if (batch_size <= 0) {
     fail(ErrorCode::kConfig, fmt::format("`batch_size` must be positive, not {}", batch_size));
   }
+  constexpr int64_t kMostCandidates = 1000;
+  if (candidates < 1 || candidates > kMostCandidates) {
+    fail(ErrorCode::kConfig,
+         fmt::format("`candidates` must be 1 to {}, not {}", kMostCandidates, candidates));
+  }
   if (!(signal >= 0) || !std::isfinite(signal)) {
     fail(ErrorCode::kConfig, fmt::format("`signal` must be 0 or more, not {}", signal));
   }
@@ -95,6 +100,7 @@ void RandomDataConfig::validate() const {
 void describe(base::ConfigVisitor& v, RandomDataConfig& c) {
   v.section("lengths", c.lengths, "lengths of histories");
   v.section("ids", c.ids, "ids of every column; high = 0 stands for the column's vocabulary");
+  v.field("candidates", c.candidates, "of a sample, where the model ranks candidates");
   v.field("signal", c.signal, "how strongly labels depend on ids; 0: coin flips");
 }
 

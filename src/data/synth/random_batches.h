@@ -44,7 +44,8 @@ struct RandomDataConfig {
   int64_t batch_size = 64;
   Distribution lengths{DistributionKind::kUniform, 1, 128};
   Distribution ids{DistributionKind::kZipf, 0, 0, 0, 0, 1.2};
-  double signal = 2.0;  // strength of the dependence of labels on ids; 0: coin flips
+  int64_t candidates = 1;  // of a sample: the items that a ranking request asks about
+  double signal = 2.0;     // strength of the dependence of labels on ids; 0: coin flips
   void validate() const;
 };
 void describe(base::ConfigVisitor& v, RandomDataConfig& c);

@@ -25,7 +25,7 @@ constexpr int kWarmUp = 1, kTimed = 5;
 /// Of a step with samples of so many events: a rank's share, or as many as say the same.
 int64_t samples_of(const RunConfig& config, int ranks, int64_t events) {
   const int64_t enough = kMostPasses * config.train.micro_batch_tokens /
-                         make_model(config)->sample_tokens(events, kRandomCandidates);
+                         make_model(config)->sample_tokens(events, config.data.random.candidates);
   return std::max<int64_t>(2, std::min(enough, samples_per_rank(config, ranks)));
 }
 
@@ -55,8 +55,9 @@ Calibration::Step timed_step(const RunConfig& config, int64_t samples, int64_t e
   random.lengths.low = events;
   random.lengths.high = events + 1;
   const auto model = make_model(config);
-  const data::RandomBatches data(random_schema(*model, config.sparse), random,
-                                 static_cast<uint64_t>(config.train.seed));
+  const data::RandomBatches data(
+      random_schema(*model, config.sparse, config.data.random.candidates), random,
+      static_cast<uint64_t>(config.train.seed));
   Calibration::Step step{samples, events, {}, {}};
   Batch batch;
   for (int i = 0; i < kWarmUp + kTimed; ++i) {

@@ -64,7 +64,8 @@ Device planned_device(const RunConfig& config) {
 }
 
 model::StepBounds step_bounds(const RunConfig& config, const model::Model& model) {
-  const int64_t candidates = config.data.is_random() ? kRandomCandidates : kStoreCandidates;
+  const int64_t candidates =
+      config.data.is_random() ? config.data.random.candidates : kStoreCandidates;
   int64_t events = model.most_events(candidates);
   if (config.data.is_random()) {
     const int64_t longest = longest_history(config.data.random.lengths);

@@ -101,7 +101,7 @@ int64_t longest_history(const RunConfig& config) {
 void set_demands(const RunConfig& c, double events, sparse::PlannerInput& in) {
   using Of = model::ColumnDemand::Of;
   const auto samples = static_cast<double>(samples_per_rank(c, in.ranks));
-  const int64_t candidates = c.data.is_random() ? kRandomCandidates : kStoreCandidates;
+  const int64_t candidates = c.data.is_random() ? c.data.random.candidates : kStoreCandidates;
   struct Ids {
     double of_items = 0, of_samples = 0;
   };

@@ -23,18 +23,19 @@ Role role_of(const ColumnDemand& d) {
   }
 }
 
-data::RandomGroup group_of(const ColumnDemand& d) {
+data::RandomGroup group_of(const ColumnDemand& d, int64_t candidates) {
   if (d.of == ColumnDemand::Of::kEvent) return {"history", -1};
-  if (d.of == ColumnDemand::Of::kCandidate) return {"candidates", kRandomCandidates};
+  if (d.of == ColumnDemand::Of::kCandidate) return {"candidates", candidates};
   return {d.column, d.length};
 }
 
 }  // namespace
 
-data::RandomSchema random_schema(const model::Model& model, const sparse::TablesConfig& tables) {
+data::RandomSchema random_schema(const model::Model& model, const sparse::TablesConfig& tables,
+                                 int64_t candidates) {
   data::RandomSchema schema;
   for (const ColumnDemand& d : model.demands()) {
-    const data::RandomGroup group = group_of(d);
+    const data::RandomGroup group = group_of(d, candidates);
     if (std::ranges::find(schema.groups, group.name, &data::RandomGroup::name) ==
         schema.groups.end()) {
       schema.groups.push_back(group);

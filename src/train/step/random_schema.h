@@ -8,11 +8,10 @@
 
 namespace segue::train {
 
-/// Candidates of one random sample: the item that a ranking request asks about.
-inline constexpr int64_t kRandomCandidates = 1;
-
-/// The columns that a model reads, as random batches make them. Tables give the ranges of ids.
-data::RandomSchema random_schema(const model::Model& model, const sparse::TablesConfig& tables);
+/// The columns that a model reads, as random batches make them, with so many candidates a sample.
+/// Tables give the ranges of ids.
+data::RandomSchema random_schema(const model::Model& model, const sparse::TablesConfig& tables,
+                                 int64_t candidates = 1);
 
 /// Most events that a random history can have; -1: no bound.
 int64_t longest_history(const data::Distribution& lengths);

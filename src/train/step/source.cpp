@@ -42,8 +42,8 @@ class RandomSource final : public Source {
         count_(config.data.batch_size * (rank + 1) / ranks - first_),
         batch_size_(config.data.batch_size),
         eval_batches_(config.eval.max_batches > 0 ? config.eval.max_batches : kRandomEvalBatches),
-        batches_(random_schema(*model_, config.sparse), config.data.random_config(),
-                 static_cast<uint64_t>(config.train.seed)) {
+        batches_(random_schema(*model_, config.sparse, config.data.random.candidates),
+                 config.data.random_config(), static_cast<uint64_t>(config.train.seed)) {
     if (config.train.steps > 0) return;
     fail(ErrorCode::kConfig,
          "random samples have no end: set train.steps (--steps), or data.store to train on a log");
