@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "base/error.h"
 #include "base/hash.h"
 
 namespace segue::base {
@@ -52,15 +53,17 @@ std::string seal_json(const Json& object) {
 
 uint64_t seal_of(const std::string& sealed) { return xxh64(body_of(sealed)); }
 
-Json unseal_json(const std::string& text, const std::string& path) {
+void unseal_json(const std::string& text, const std::string& path,
+                 const std::function<void(const Json&)>& use) {
   const std::string_view body = body_of(text);
   if (std::string_view(text).substr(body.size()) != ending(body)) {
     fail(ErrorCode::kCorrupt,
          fmt::format("{}: checksum is wrong; the file was changed or cut", path));
   }
   try {
-    return parse_checked(text);
+    use(parse_checked(text));
   } catch (const Error& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
     fail(ErrorCode::kCorrupt, fmt::format("{}: broken manifest: {}", path, error.what()));
   }
 }

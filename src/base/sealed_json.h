@@ -1,12 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/checked_json.h"
-#include "base/error.h"
 #include "base/file_io.h"
 
 namespace segue::base {
@@ -22,19 +22,10 @@ uint64_t from_hex64(const std::string& text);
 std::string seal_json(const CheckedJson& object);
 /// The checksum that a sealed text ends in.
 uint64_t seal_of(const std::string& sealed);
-/// The object of a text that is as it was sealed, by whomever. Error(kCorrupt) with `path`.
-CheckedJson unseal_json(const std::string& text, const std::string& path);
-/// What `use` makes of it; its Error(kCorrupt) gets the path.
-template <class Use>
-auto unseal_json(const std::string& text, const std::string& path, Use use) {
-  const CheckedJson object = unseal_json(text, path);
-  try {
-    return use(object);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kCorrupt) throw;
-    fail(ErrorCode::kCorrupt, path + ": broken manifest: " + error.what());
-  }
-}
+/// `use` gets the object of a text that is as it was sealed, by whomever. Error(kCorrupt) with
+/// `path`, also for that of `use`.
+void unseal_json(const std::string& text, const std::string& path,
+                 const std::function<void(const CheckedJson&)>& use);
 
 /// The member `files` of a manifest: name, size and checksum of each, no name twice.
 CheckedJson to_json(std::span<const FileRecord> files);

@@ -11,7 +11,8 @@ namespace {
 TEST(SealedJson, ComesBackAsItWasSealed) {
   const CheckedJson object = {{"b", 1}, {"a", {1, 2}}};
   const std::string text = seal_json(object);
-  CheckedJson back = unseal_json(text, "m.json");
+  CheckedJson back;
+  unseal_json(text, "m.json", [&](const CheckedJson& j) { back = j; });
   EXPECT_EQ(back["checksum"], hex64(seal_of(text)));
   back.erase("checksum");
   EXPECT_EQ(back, object);
@@ -19,13 +20,22 @@ TEST(SealedJson, ComesBackAsItWasSealed) {
 
 TEST(SealedJson, ShowsEveryChangedByteAndEveryCut) {
   const std::string text = seal_json({{"step", 12}, {"files", CheckedJson::array()}});
+  const auto ignore = [](const CheckedJson&) {};
   for (size_t i = 0; i < text.size(); ++i) {
     std::string changed = text;
     changed[i] ^= 1;
-    EXPECT_TRUE(contains(message_of(ErrorCode::kCorrupt, [&] { unseal_json(changed, "m.json"); }),
-                         "m.json"));
-    EXPECT_THROW(unseal_json(text.substr(0, i), "m.json"), Error);
+    EXPECT_TRUE(
+        contains(message_of(ErrorCode::kCorrupt, [&] { unseal_json(changed, "m.json", ignore); }),
+                 "m.json"));
+    EXPECT_THROW(unseal_json(text.substr(0, i), "m.json", ignore), Error);
   }
+}
+
+TEST(SealedJson, TellsWhereWhatIsInItIsWrong) {
+  const std::string text = seal_json({{"step", "x"}});
+  const auto use = [](const CheckedJson& j) { (void)whole_number(j, "step"); };
+  EXPECT_TRUE(contains(message_of(ErrorCode::kCorrupt, [&] { unseal_json(text, "m.json", use); }),
+                       "m.json: broken manifest: `step`"));
 }
 
 TEST(SealedJson, ReadsFilesWithSuspicion) {

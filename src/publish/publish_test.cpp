@@ -208,7 +208,7 @@ TEST_F(Publish, FinishesWhatAKilledPublisherBegan) {
 
 /// A run in double precision has tables of doubles.
 TEST_F(Publish, RoundsTablesOfDoubles) {
-  std::vector<double> table = {1. / 3, 1e-50, -2, 1e300}, dense = {1};
+  std::vector<double> rows = {1. / 3, 1e-50, -2, 1e300}, dense = {1};
   const auto publish_table = [&](int64_t step) {
     train::CheckpointWriter writer(folder_ + "/doubles", {});
     const Device cpu = Device::cpu();
@@ -218,13 +218,13 @@ TEST_F(Publish, RoundsTablesOfDoubles) {
             {.file = "dense", .name = "param/w", .value = {dense.data(), DType::kF64, cpu, {1}}},
             {.file = "tables",
              .name = "weight/t",
-             .value = {table.data(), DType::kF64, cpu, {2, 2}}}},
+             .value = {rows.data(), DType::kF64, cpu, {2, 2}}}},
         "{}");
     writer.wait().throw_if_failed();
     return publish(config_, train::open_checkpoint(folder_ + "/doubles"));
   };
   EXPECT_TRUE(contains(message_of(ErrorCode::kNumeric, [&] { publish_table(1); }), "id 1"));
-  table[3] = 7;
+  rows[3] = 7;
   EXPECT_FALSE(publish_table(2).version.samples.has_value());
   EXPECT_EQ(table(1, "t").get("weight").to_doubles(), (std::vector<double>{1.f / 3, 0, -2, 7}));
 }

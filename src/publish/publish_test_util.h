@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/file.h"
+#include "data/log/vector_table.h"
 #include "sparse/hash_index.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_writer.h"

@@ -168,8 +168,8 @@ std::string VersionManifest::text() const {
 }
 
 VersionManifest VersionManifest::parse(const std::string& text, const std::string& path) {
-  VersionManifest manifest =
-      base::unseal_json(text, path, [&](const Json& j) { return from_json(j, path); });
+  VersionManifest manifest;
+  base::unseal_json(text, path, [&](const Json& j) { manifest = from_json(j, path); });
   manifest.checksum = base::seal_of(text);
   return manifest;
 }
