@@ -52,10 +52,6 @@ int64_t count_segments(const std::string& store) {
   if (error && error != std::errc::no_such_file_or_directory) {
     fail(ErrorCode::kIo, fmt::format("{}: cannot be listed: {}", folder, error.message()));
   }
-  if (static_cast<int64_t>(names.size()) > kMostSegments) {
-    corrupt(folder, fmt::format("holds {} segments, of which a store has at most {}", names.size(),
-                                kMostSegments));
-  }
   std::ranges::sort(names);
   for (size_t i = 0; i < names.size(); ++i) {
     const std::string wanted = segment_name(static_cast<int64_t>(i) + 1);
