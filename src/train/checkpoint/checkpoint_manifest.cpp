@@ -1,10 +1,8 @@
 #include "train/checkpoint/checkpoint_manifest.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <set>
-#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/sealed_json.h"
 
 namespace segue::train {
 namespace {
@@ -30,23 +29,6 @@ constexpr int64_t kAlone = 1, kSeveralRanks = 2, kIncrement = 3;  // format vers
 // sparse::RowPartition: where a row of a part lies is computed, so the rule belongs to the format.
 constexpr const char* kDeal = "splitmix64";
 
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
-
-uint64_t from_hex(const std::string& text) {
-  uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    fail(ErrorCode::kCorrupt, fmt::format("`{}` is not a checksum", text));
-  }
-  return value;
-}
-
-/// The last member and what closes the object; `body` is everything before it.
-std::string ending(std::string_view body) {
-  return fmt::format(",\n  \"checksum\": \"{}\"\n}}\n", hex(base::xxh64(body)));
-}
-constexpr size_t kEndingBytes = 37;
-
 Json parse_state(const std::string& text) {
   try {
     Json state = Json::parse(text);
@@ -56,32 +38,6 @@ Json parse_state(const std::string& text) {
          fmt::format("the state of a checkpoint is not JSON: {}", error.what()));
   }
   fail(ErrorCode::kInvalidArgument, "the state of a checkpoint is not a JSON object");
-}
-
-Json to_json(std::span<const base::FileRecord> files) {
-  Json list = Json::array();
-  for (const base::FileRecord& file : files) {
-    list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh64", hex(file.xxh64)}});
-  }
-  return list;
-}
-
-std::vector<base::FileRecord> files_from(const Json& j) {
-  std::vector<base::FileRecord> files;
-  std::set<std::string> names;
-  int64_t total = 0;
-  for (const Json& file : base::list_of(j, "files")) {
-    base::FileRecord record;
-    record.name = base::text_of(file, "name");
-    record.bytes = base::whole_number(file, "bytes", 0, base::kMostCounted - total);
-    record.xxh64 = from_hex(base::text_of(file, "xxh64"));
-    total += record.bytes;
-    if (!names.insert(record.name).second) {
-      fail(ErrorCode::kCorrupt, fmt::format("file `{}` is there twice", record.name));
-    }
-    files.push_back(std::move(record));
-  }
-  return files;
 }
 
 Json to_json(std::span<const SavedPart> parts) {
@@ -153,31 +109,6 @@ std::vector<SavedPart> parts_from(const Json& j, int64_t ranks) {
   return parts;
 }
 
-/// With its checksum as the last member.
-std::string sealed(const Json& j) {
-  std::string body = j.dump(2);
-  body.resize(body.size() - 2);  // "\n}" comes back with the ending
-  const std::string end = ending(body);
-  SEGUE_ASSERT(end.size() == kEndingBytes, "the ending of a manifest has another size");
-  return body + end;
-}
-
-/// `use` gets the JSON of a text that is as it was sealed, by whomever.
-template <class Use>
-auto unseal(const std::string& text, const std::string& path, Use use) {
-  const size_t body = text.size() - std::min(text.size(), kEndingBytes);
-  if (std::string_view(text).substr(body) != ending(std::string_view(text).substr(0, body))) {
-    fail(ErrorCode::kCorrupt,
-         fmt::format("{}: checksum is wrong; the file was changed or cut", path));
-  }
-  try {
-    return use(base::parse_checked(text));
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kCorrupt) throw;
-    fail(ErrorCode::kCorrupt, fmt::format("{}: broken manifest: {}", path, error.what()));
-  }
-}
-
 [[noreturn]] void fail_version(const Json& j, const std::string& path, const std::string& what) {
   fail(ErrorCode::kUnsupported,
        fmt::format("{}: {}, written by segue {}; this program knows versions {} to {}", path, what,
@@ -186,8 +117,8 @@ auto unseal(const std::string& text, const std::string& path, Use use) {
 
 IncrementOf increment_from(const Json& j, int64_t step) {
   if (step == 0) fail(ErrorCode::kCorrupt, "an increment of step 0");
-  return {base::whole_number(j, "step", 0, step - 1), from_hex(base::text_of(j, "checksum")),
-          base::whole_number(j, "number", 1, step)};
+  return {base::whole_number(j, "step", 0, step - 1),
+          base::from_hex64(base::text_of(j, "checksum")), base::whole_number(j, "number", 1, step)};
 }
 
 CheckpointManifest from_json(const Json& j, const std::string& path) {
@@ -199,7 +130,7 @@ CheckpointManifest from_json(const Json& j, const std::string& path) {
   CheckpointManifest m;
   m.step = base::whole_number(j, "step");
   m.segue_version = base::text_of(j, "segue");
-  m.files = files_from(j);
+  m.files = base::files_from_json(j);
   if (version == kIncrement) m.increment = increment_from(base::member_of(j, "increment"), m.step);
   if (version == kSeveralRanks || j.contains("ranks")) {
     m.ranks = static_cast<int>(base::whole_number(j, "ranks", 1, kMostRanks));
@@ -240,17 +171,17 @@ std::string CheckpointManifest::text() const {
   j["segue"] = segue_version;
   if (increment) {
     j["increment"] = {{"step", increment->step},
-                      {"checksum", hex(increment->checksum)},
+                      {"checksum", base::hex64(increment->checksum)},
                       {"number", increment->number}};
   }
-  j["files"] = to_json(files);
+  j["files"] = base::to_json(files);
   if (ranks > 1) {
     j["ranks"] = ranks;
     j["deal"] = kDeal;
     j["parts"] = to_json(parts);
   }
   j["state"] = parse_state(state_json);
-  std::string all = sealed(j);
+  std::string all = base::seal_json(j);
   if (static_cast<int64_t>(all.size()) > kMostManifestBytes) {
     fail(ErrorCode::kUnsupported,
          fmt::format("the manifest of a checkpoint would have {} bytes, more than are read back",
@@ -260,7 +191,8 @@ std::string CheckpointManifest::text() const {
 }
 
 CheckpointManifest CheckpointManifest::parse(const std::string& text, const std::string& path) {
-  CheckpointManifest m = unseal(text, path, [&](const Json& j) { return from_json(j, path); });
+  CheckpointManifest m;
+  base::unseal_json(text, path, [&](const Json& j) { m = from_json(j, path); });
   m.checksum = base::xxh64(text);
   return m;
 }
@@ -271,21 +203,23 @@ std::string RankRecord::text() const {
   j["step"] = step;
   j["rank"] = rank;
   j["error"] = status.message();  // empty: there is none
-  j["files"] = to_json(files);
+  j["files"] = base::to_json(files);
   j["parts"] = to_json(parts);
-  return sealed(j);
+  return base::seal_json(j);
 }
 
 RankRecord RankRecord::parse(const std::string& text, const std::string& path) {
-  return unseal(text, path, [&](const Json& j) {
+  RankRecord record;
+  base::unseal_json(text, path, [&](const Json& j) {
     if (base::text_of(j, "format") != kRecordFormat)
       fail(ErrorCode::kCorrupt, "not a rank's record");
     const std::string error = base::text_of(j, "error");
-    return RankRecord{base::whole_number(j, "step"),
-                      static_cast<int>(base::whole_number(j, "rank", 0, kMostRanks - 1)),
-                      error.empty() ? Status() : Status(ErrorCode::kIo, error), files_from(j),
-                      parts_from(j, kMostRanks)};
+    record = {base::whole_number(j, "step"),
+              static_cast<int>(base::whole_number(j, "rank", 0, kMostRanks - 1)),
+              error.empty() ? Status() : Status(ErrorCode::kIo, error), base::files_from_json(j),
+              parts_from(j, kMostRanks)};
   });
+  return record;
 }
 
 std::vector<std::string> part_problems(std::span<const SavedPart> parts) {
