@@ -359,6 +359,21 @@ TEST_F(Segments, BytesThatChanged) {
       "flat_item_ids.npy: was changed"));
 }
 
+TEST_F(Segments, EventsThatAreNotLater) {
+  const StoreManifest newest = read_manifests(log_.store()).back();
+  StoreWriter writer({.folder = log_.store(),
+                      .history_length = 20,
+                      .segment = {newest.segment.number + 1, newest.checksum()},
+                      .stage = std::make_shared<StoreStage>(log_.store(), StageMode::kSegment)},
+                     log_.whole.schema);
+  const Event early{.user = 1, .time = 5, .item = 1};
+  writer.add({&early, 1});
+  writer.finish();
+  const VerifyReport report = verify_store(log_.store());
+  ASSERT_EQ(report.problems.size(), 1U);
+  EXPECT_TRUE(contains(report.problems[0], "000004/flat_timestamps.npy: begins at 5, but"));
+}
+
 TEST_F(Segments, AreReplacedWithTheirStore) {
   PrepConfig config = log_.config(0);
   config.overwrite = true;

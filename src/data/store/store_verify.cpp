@@ -291,7 +291,8 @@ class EventVerifier {
     }
   }
 
-  void run() {
+  /// Returns the newest time; all must be after `after`.
+  int64_t run(int64_t after) {
     const int64_t events = columns_.user.count();
     base::Progress progress("events", events, "events");
     for (int64_t i = 0; i < events; ++i) {
@@ -309,9 +310,13 @@ class EventVerifier {
     report_.events += events;
     check_items();
     check_metadata();
+    if (first_time_ <= after) {
+      report_.problems.push_back(
+          fmt::format("flat_timestamps.npy: begins at {}, but what it was appended to ends at {}",
+                      first_time_, after));
+    }
+    return std::max(after, last_time_);
   }
-  int64_t first_time() const { return first_time_; }
-  int64_t last_time() const { return last_time_; }
 
  private:
   void check_event(int64_t i) {
@@ -427,9 +432,8 @@ std::vector<StoreManifest> manifests_of(const std::string& store, VerifyReport& 
   try {
     return read_manifests(store);
   } catch (const Error& error) {
-    std::vector<StoreManifest> own = read_manifests(store, 0);
     report.problems.emplace_back(error.what());
-    return own;
+    return read_manifests(store, 0);
   }
 }
 
@@ -440,24 +444,17 @@ void add_users(const std::string& cache, std::vector<int64_t>& users) {
   users.swap(all);
 }
 
-/// Returns the newest time; `last_time` is that of the pieces before.
-int64_t verify_piece(const StoreParts& parts, size_t piece, int64_t last_time,
-                     std::vector<int64_t>& users, VerifyReport& report) {
+/// Returns the newest time; `after` is that of the pieces before.
+int64_t verify_piece(const StoreParts& parts, int64_t after, std::vector<int64_t>& users,
+                     VerifyReport& report) {
   const size_t before = report.problems.size();
   if (parts.manifest) check_files(parts, report);
   if (report.problems.size() == before) {
-    EventVerifier events(parts, report);
-    events.run();
-    if (piece > 0 && events.first_time() <= last_time) {
-      report.problems.push_back(
-          fmt::format("flat_timestamps.npy: begins at {}, but what it was appended to ends at {}",
-                      events.first_time(), last_time));
-    }
-    last_time = std::max(last_time, events.last_time());
+    after = EventVerifier(parts, report).run(after);
     add_users(parts.cache, users);
   }
   check_indices(parts.folder, report);
-  return last_time;
+  return after;
 }
 
 }  // namespace
@@ -487,16 +484,14 @@ VerifyReport verify_store(const std::string& store) {
   report.has_manifest = find_parts(store).manifest.has_value();
   const size_t pieces = report.has_manifest ? manifests_of(store, report).size() : 1;
   std::vector<int64_t> users;
-  int64_t last_time = -1;
+  int64_t last_time = std::numeric_limits<int64_t>::min();
   for (size_t piece = 0; piece < pieces; ++piece) {
-    const std::string folder = piece_folder(store, piece);
     const size_t before = report.problems.size();
-    last_time = verify_piece(find_parts(folder), piece, last_time, users, report);
+    last_time = verify_piece(find_parts(piece_folder(store, piece)), last_time, users, report);
     if (piece == 0) continue;
-    for (size_t i = before; i < report.problems.size(); ++i) {
-      report.problems[i] =
-          fmt::format("{}/{}", segment_name(static_cast<int64_t>(piece)), report.problems[i]);
-    }
+    const std::string name = segment_name(static_cast<int64_t>(piece));
+    for (size_t i = before; i < report.problems.size(); ++i)
+      report.problems[i].insert(0, name + "/");
   }
   report.users = static_cast<int64_t>(users.size());
   return report;
