@@ -56,21 +56,21 @@ class TrainCommand : public testing::Test {
   }
 
   /// Kills a run again and again until it is done, then compares with one that was left alone.
-  void survive(int kills, uint64_t seed) {
+  void survive(int kills, uint64_t seed, const std::vector<std::string>& more = {}) {
     const base::Stopwatch watch;
-    ASSERT_EQ(run_process(arguments("straight")).code, 0);
+    ASSERT_EQ(run_process(arguments("straight", more)).code, 0);
     const double seconds = watch.seconds();
     std::mt19937_64 random(seed);
     int killed = 0;
     for (int i = 0; i < kills; ++i) {
-      Process process(arguments("broken"));
+      Process process(arguments("broken", more));
       const double share = static_cast<double>(random() % 1000) / 1000;
       std::this_thread::sleep_for(std::chrono::duration<double>(seconds * 0.5 * share));
       process.kill();
       killed += process.wait().signal == SIGKILL;
     }
     EXPECT_GT(killed, kills / 4);
-    const Outcome last = run_process(arguments("broken"));
+    const Outcome last = run_process(arguments("broken", more));
     ASSERT_EQ(last.code, 0) << last.err;
     EXPECT_EQ(lasting("broken"), lasting("straight"));
     EXPECT_TRUE(final_arrays("broken") == final_arrays("straight"));
@@ -81,8 +81,33 @@ class TrainCommand : public testing::Test {
 
 TEST_F(TrainCommand, KilledRunsEndInTheSameBits) { survive(3, 7); }
 
+/// Increments, tables of all kinds, and every checkpoint published.
+class TablesTrainCommand : public TrainCommand {
+ protected:
+  void survive_publishing(int kills, uint64_t seed) {
+    const std::string published = folder_ + "/published";
+    survive(kills, seed,
+            {"--set", "checkpoint.full_every=5", "--set", "checkpoint.every_steps=2", "--set",
+             "sparse.tables.0.kind=dynamic", "--set", "sparse.tables.0.max_rows=512", "--set",
+             "sparse.tables.1.placement=cached", "--set", "sparse.tables.1.cache_share=0.1",
+             "--set", "publish.folder=" + published});
+    const Outcome verified = run({"publish", "verify", published});
+    EXPECT_EQ(verified.code, kExitOk) << verified.err;
+    // What is served in the end is the last checkpoint.
+    const Outcome again = run({"publish", folder_ + "/broken", "--to", published});
+    EXPECT_TRUE(contains(again.out, "nothing was changed")) << again.out << again.err;
+    EXPECT_EQ(run({"checkpoint", "verify", folder_ + "/broken"}).code, kExitOk);
+  }
+};
+
+TEST_F(TablesTrainCommand, KilledRunsPublishAndEndInTheSameBits) { survive_publishing(3, 5); }
+
 using SlowTrainCommand = TrainCommand;
 TEST_F(SlowTrainCommand, TwentyFiveKillsEndInTheSameBits) { survive(25, 11); }
+using SlowTablesTrainCommand = TablesTrainCommand;
+TEST_F(SlowTablesTrainCommand, TwentyFiveKillsPublishAndEndInTheSameBits) {
+  survive_publishing(25, 13);
+}
 
 TEST_F(TrainCommand, SigtermSavesAndExitsWithZero) {
   Process process(arguments("run", {"--set", "checkpoint.every_steps=0"}));

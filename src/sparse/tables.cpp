@@ -132,10 +132,13 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, 
       count_uses(lookups, ticket, t, part.uses);
     }
   });
-  for (size_t t = 0; alone() && t < tables_.size(); ++t) {  // with all threads in each
-    tables_[t]->find_slots(ticket.parts[t].distinct.values.span(), mode);
+  if (alone()) {
+    std::vector<TableId> tables = all();
+    std::erase_if(tables, [this](TableId id) { return table(id).slots_are_keys(); });
+    find_slots(tables, mode, ticket);
+  } else {
+    TableExchange(*this, ticket).ask();
   }
-  if (!alone()) TableExchange(*this, ticket).ask();
   ticket.held = true;
   return ticket;
 }

@@ -119,6 +119,7 @@ class Tables {
   bool can_begin_on_device(std::span<const Lookup> lookups) const;
   /// False: the ids do not fit.
   bool begin_on_device(std::span<const Lookup> lookups, Mode mode, int64_t time, Ticket& ticket);
+  void find_slots(std::span<const TableId> tables, Mode mode, Ticket& ticket);
   void find_slots_by_host(Mode mode, Ticket& ticket);
   Tensor send_ids(std::span<const Lookup> lookups, const std::vector<int64_t>& ids_per_table,
                   Ticket& ticket, const Stream& stream) const;

@@ -83,7 +83,8 @@ bool Tables::begin_on_device(std::span<const Lookup> lookups, Mode mode, int64_t
     parts[t].outside = clamps ? OutsideIds::kClamp : OutsideIds::kSkip;
   }
   if (!DeviceDedup::fits(parts)) return false;
-  if (!id_stream_) id_stream_ = std::make_unique<Stream>(device_);
+  // Short kernels, beside the long ones of a step.
+  if (!id_stream_) id_stream_ = std::make_unique<Stream>(device_, Priority::kAhead);
   ticket.last_use.hold(*id_stream_);
   const Tensor ids = send_ids(lookups, ids_per_table, ticket, *id_stream_);
   for (bool again = true; again;) {
@@ -124,20 +125,29 @@ bool Tables::begin_on_device(std::span<const Lookup> lookups, Mode mode, int64_t
 
 /// Of tables that keep account of slots on the host: keys come, slots take their places.
 void Tables::find_slots_by_host(Mode mode, Ticket& ticket) {
-  const auto visit = [&](const auto& use) {
-    for (const TableId id : all()) {
-      if (!table(id).slots_are_keys()) use(table(id), ticket.part(id));
-    }
-    id_stream_->synchronize();
-  };
-  visit([&](const Table&, Ticket::Part& part) {
+  std::vector<TableId> tables = all();
+  std::erase_if(tables, [this](TableId id) { return table(id).slots_are_keys(); });
+  if (tables.empty()) return;
+  for (const TableId id : tables) {
+    Ticket::Part& part = ticket.part(id);
     part.distinct.values.set_memory(HostMemory::kPinned);
     part.distinct.values.resize(part.rows);
     copy(part.distinct.values.tensor(), part.placed_slots, id_stream_.get());
-  });
-  visit([&](Table& table, Ticket::Part& part) {
-    table.find_slots(part.distinct.values.span(), mode);
+  }
+  id_stream_->synchronize();
+  find_slots(tables, mode, ticket);
+  for (const TableId id : tables) {
+    Ticket::Part& part = ticket.part(id);
     copy(part.placed_slots, part.distinct.values.tensor(), id_stream_.get());
+  }
+  id_stream_->synchronize();
+}
+
+/// Side by side; a single one has all threads.
+void Tables::find_slots(std::span<const TableId> tables, Mode mode, Ticket& ticket) {
+  base::parallel_for(std::ssize(tables), 1, [&](int64_t i, int64_t) {
+    const TableId id = tables[static_cast<size_t>(i)];
+    table(id).find_slots(ticket.part(id).distinct.values.span(), mode);
   });
 }
 
