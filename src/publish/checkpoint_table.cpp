@@ -60,8 +60,7 @@ std::optional<std::vector<int64_t>> changed_keys(const train::Checkpoint& checkp
     std::ranges::copy(train::changed_rows(*at, table), std::back_inserter(keys));
   }
   std::ranges::sort(keys);
-  const auto repeated = std::ranges::unique(keys);
-  keys.erase(repeated.begin(), repeated.end());
+  keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
   return keys;
 }
 

@@ -108,12 +108,13 @@ TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
         if (bed.exec.stream != nullptr) bed.exec.stream->synchronize();
         std::map<std::string, std::vector<double>> saved;
         const test::SavedInMemory all(tables.table(TableId{0}).snapshot(Extent::kAll));
-        for (const auto& [name, array] : all.arrays) {
+        for (const auto& entry : all.arrays) {
+          const std::vector<std::byte>& bytes = entry.second.bytes;
           const auto take = [&]<class T>(T) {
-            const auto* const from = reinterpret_cast<const T*>(array.bytes.data());
-            saved[name].assign(from, from + array.bytes.size() / sizeof(T));
+            const auto* const from = reinterpret_cast<const T*>(bytes.data());
+            saved[entry.first].assign(from, from + bytes.size() / sizeof(T));
           };
-          array.dtype == DType::kI64 ? take(int64_t{}) : take(float{});
+          entry.second.dtype == DType::kI64 ? take(int64_t{}) : take(float{});
         }
         return saved;
       };

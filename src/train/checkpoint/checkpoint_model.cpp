@@ -131,6 +131,7 @@ std::vector<CheckpointArray> dense_arrays(const model::Parameters& parameters) {
 std::vector<CheckpointArray> arrays_of(const std::string& table,
                                        std::vector<sparse::TableArray> saved) {
   std::vector<CheckpointArray> arrays;
+  arrays.reserve(saved.size());
   for (sparse::TableArray& array : saved) {
     arrays.push_back(
         {.file = std::string(kTables),

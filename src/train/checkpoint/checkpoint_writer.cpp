@@ -11,7 +11,6 @@
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <ranges>
 #include <set>
 #include <string_view>
 #include <system_error>
@@ -499,8 +498,8 @@ void CheckpointWriter::prune() const {
     if (const std::optional<int64_t> before = step_before(entry.path)) needed.insert(*before);
   }
   // The newest first: what is half done leaves no increment without what it needs.
-  for (const CheckpointEntry& entry : std::views::reverse(entries)) {
-    if (!needed.contains(entry.step)) move_aside(entry.step);
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (!needed.contains(entry->step)) move_aside(entry->step);
   }
   clear_temporaries(job_.number);
 }
