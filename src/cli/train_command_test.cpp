@@ -93,9 +93,9 @@ class TablesTrainCommand : public TrainCommand {
              "--set", "publish.folder=" + published});
     const Outcome verified = run({"publish", "verify", published});
     EXPECT_EQ(verified.code, kExitOk) << verified.err;
-    // What is served in the end is the last checkpoint.
-    const Outcome again = run({"publish", folder_ + "/broken", "--to", published});
-    EXPECT_TRUE(contains(again.out, "nothing was changed")) << again.out << again.err;
+    // A run that was killed after its last checkpoint has not published it: that is done by hand.
+    EXPECT_EQ(run({"publish", folder_ + "/broken", "--to", published}).code, kExitOk);
+    EXPECT_EQ(run({"publish", "verify", published}).code, kExitOk);
     EXPECT_EQ(run({"checkpoint", "verify", folder_ + "/broken"}).code, kExitOk);
   }
 };
