@@ -96,7 +96,9 @@ int64_t least_spill_bytes(const HstuAttentionParams& p) {
   return p.q.size(1) * spill_blocks_of(p.mask, longest) * kSpillBlockBytes;
 }
 
-CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill_bytes) {
+CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill_bytes,
+                   TileRows tile_rows)
+    : tile_rows_(tile_rows) {
   std::vector<SequenceEntry> entries = sorted_sequences(p);
   if (entries.empty()) return;
   const auto heads = static_cast<int32_t>(p.q.size(1));
@@ -108,14 +110,14 @@ CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill
       chunks_.push_back(chunk);
       chunk = {chunk.end, chunk.end, 0, 0, 0};
     }
-    e.first_tile = chunk.tiles;
-    e.first_wide_tile = chunk.wide_tiles;
+    e.first_key_tile = chunk.key_tiles;
+    e.first_query_tile = chunk.query_tiles;
     e.first_spill = static_cast<int32_t>(chunk.spill);
     e.sum_row = static_cast<int32_t>(sum_rows_);
     sum_rows_ += ceil_div(e.n, kSummedRows);
     ++chunk.end;
-    chunk.tiles += heads * ceil_div(e.n, kTileRows);
-    chunk.wide_tiles += heads * ceil_div(e.n, kWideTileRows);
+    chunk.key_tiles += heads * ceil_div(e.n, tile_rows.keys);
+    chunk.query_tiles += heads * ceil_div(e.n, tile_rows.queries);
     chunk.spill += int64_t{heads} * e.spill;
     spill_blocks_ = std::max(spill_blocks_, chunk.spill);
   }
@@ -128,18 +130,14 @@ CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill
       .upload(table_.data, entries.data(), bytes, static_cast<cudaStream_t>(exec.stream->handle()));
 }
 
-WorkList CudaPlan::list(int chunk, int32_t tiles, int counter) const {
+WorkList CudaPlan::list(int chunk, bool queries, int counter) const {
   const Chunk& c = chunks_[static_cast<size_t>(chunk)];
   auto* table = static_cast<SequenceEntry*>(table_.data);
-  return {table + chunks_.size() + c.begin, c.end - c.begin, tiles,
-          reinterpret_cast<int32_t*>(table + chunk) + counter};
+  return {table + chunks_.size() + c.begin, c.end - c.begin, queries ? c.query_tiles : c.key_tiles,
+          queries, reinterpret_cast<int32_t*>(table + chunk) + counter};
 }
 
-WorkList CudaPlan::work(int chunk, int counter) const {
-  return list(chunk, chunks_[static_cast<size_t>(chunk)].tiles, counter);
-}
-WorkList CudaPlan::wide_work(int chunk, int counter) const {
-  return list(chunk, chunks_[static_cast<size_t>(chunk)].wide_tiles, counter);
-}
+WorkList CudaPlan::key_tiles(int chunk, int counter) const { return list(chunk, false, counter); }
+WorkList CudaPlan::query_tiles(int chunk, int counter) const { return list(chunk, true, counter); }
 
 }  // namespace segue::attention

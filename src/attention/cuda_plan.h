@@ -15,8 +15,11 @@ namespace segue::attention {
 using KernelMask = BasicHstuMask<int32_t>;
 KernelMask kernel_mask(const HstuMask& mask);
 
-/// Tiles have 128 rows, wide ones 256.
-inline constexpr int kTileRows = 128, kWideTileRows = 256;
+/// Rows of the tiles that work lists have, by who uses them: of keys (and of queries in forward),
+/// and of queries in backward.
+struct TileRows {
+  int32_t keys = 128, queries = 256;
+};
 
 /// Score gradients that one kernel leaves for the next: blocks of 64 keys x 64 queries. A sequence
 /// has those on and below the diagonal, then, for each block of queries that holds context, a
@@ -46,9 +49,9 @@ inline int64_t most_sum_rows(int64_t rows, int64_t sequences) {
 /// One sequence of a work list; what is `first` counts from the start of its chunk.
 struct SequenceEntry {
   int32_t first_row, n, targets;
-  int32_t first_tile, first_wide_tile;  // of all heads together
-  int32_t first_spill, spill;           // blocks: where head 0 begins, and how many a head has
-  int32_t sum_row;                      // of its first rows, in the whole call
+  int32_t first_key_tile, first_query_tile;  // of all heads together
+  int32_t first_spill, spill;                // blocks: where head 0 begins, and how many a head has
+  int32_t sum_row;                           // of its first rows, in the whole call
 };
 
 /// Tiles of all heads and sequences of a chunk. The longest sequence comes first, so that no block
@@ -57,6 +60,7 @@ struct SequenceEntry {
 struct WorkList {
   const SequenceEntry* table;
   int32_t sequences, tiles;
+  bool queries;      // which tiles of a sequence count
   int32_t* counter;  // next tile to take; 0 when the kernel starts
 };
 
@@ -66,14 +70,16 @@ class CudaPlan {
  public:
   /// Sequences are cut into chunks so that the spilled blocks of one need `spill_bytes` at most; 0:
   /// one chunk.
-  CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill_bytes = 0);
+  CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill_bytes = 0,
+           TileRows tile_rows = {});
 
   int chunks() const { return static_cast<int>(chunks_.size()); }
   /// Each launch takes a counter of its own: 0 or 1.
-  WorkList work(int chunk, int counter) const;
-  WorkList wide_work(int chunk, int counter) const;
+  WorkList key_tiles(int chunk, int counter) const;
+  WorkList query_tiles(int chunk, int counter) const;
   /// Most blocks that a chunk spills.
   int64_t spill_blocks() const { return spill_blocks_; }
+  TileRows tile_rows() const { return tile_rows_; }
   /// Runs of kSummedRows rows or less, of all sequences. Each has a row of sums of its own, whoever
   /// makes it and whenever, so that adding these up has one order.
   int64_t sum_rows() const { return sum_rows_; }
@@ -81,11 +87,12 @@ class CudaPlan {
  private:
   struct Chunk {
     int32_t begin = 0, end = 0;  // sequences
-    int32_t tiles = 0, wide_tiles = 0;
+    int32_t key_tiles = 0, query_tiles = 0;
     int64_t spill = 0;
   };
-  WorkList list(int chunk, int32_t tiles, int counter) const;
+  WorkList list(int chunk, bool queries, int counter) const;
 
+  TileRows tile_rows_;
   Tensor table_;
   std::vector<Chunk> chunks_;
   int64_t spill_blocks_ = 0, sum_rows_ = 0;

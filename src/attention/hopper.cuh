@@ -136,29 +136,39 @@ __device__ inline void registers_lower() {
 __device__ inline void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/// A box of a head: all its panels, rows from `row` on. Rows past the end arrive as zeros.
-__device__ inline void load_tile(void* to, const CUtensorMap* map, uint64_t* barrier, int row,
-                                 int head) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-      "[%1, {%3, %4, %3, %5}], [%2];" ::"r"(shared_address(to)),
-      "l"(map), "r"(shared_address(barrier)), "r"(0), "r"(row), "r"(head)
-      : "memory");
+/// kRows rows of a head, from `row` on, panel by panel. Rows past the end and columns that a head
+/// does not have arrive as zeros.
+template <int kRows, class T, size_t kCount>
+__device__ inline void load_tile(T (&to)[kCount], const CUtensorMap* map, uint64_t* barrier,
+                                 int row, int head) {
+  constexpr int kPanels = static_cast<int>(kCount) / (kRows * kPanelColumns);
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%3, %4, %5}], [%2];" ::"r"(shared_address(to) + panel * kRows * kPanelRowBytes),
+        "l"(map), "r"(shared_address(barrier)), "r"(panel * kPanelColumns), "r"(row), "r"(head)
+        : "memory");
+  }
 }
 
-/// The way back, by a whole warp: a box from shared memory to rows of a head, in the background.
-/// The writers have called fence_async_proxy and met.
+/// The way back, by a whole warp: kPanels panels from shared memory to kRows rows of a head, in the
+/// background. The writers have called fence_async_proxy and met.
+template <int kRows, int kPanels>
 __device__ inline void store_tile(const CUtensorMap* map, uint32_t from, int row, int head) {
-  asm volatile(
-      "{\n"
-      ".reg .pred one;\n"
-      "elect.sync _|one, 0xffffffff;\n"
-      "@one cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %2, %4}], "
-      "[%1];\n"
-      "@one cp.async.bulk.commit_group;\n"
-      "}" ::"l"(map),
-      "r"(from), "r"(0), "r"(row), "r"(head)
-      : "memory");
+#pragma unroll
+  for (int panel = 0; panel < kPanels; ++panel) {
+    asm volatile(
+        "{\n"
+        ".reg .pred one;\n"
+        "elect.sync _|one, 0xffffffff;\n"
+        "@one cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4}], "
+        "[%1];\n"
+        "@one cp.async.bulk.commit_group;\n"
+        "}" ::"l"(map),
+        "r"(from + panel * kRows * kPanelRowBytes), "r"(panel * kPanelColumns), "r"(row), "r"(head)
+        : "memory");
+  }
 }
 /// Until what this warp stored so has left shared memory; until all of it is where it belongs.
 __device__ inline void stores_wait_read() {
@@ -251,6 +261,9 @@ struct DownRows {
 #define SEGUE_F32(d) SEGUE_F8(d, 0), SEGUE_F8(d, 8), SEGUE_F8(d, 16), SEGUE_F8(d, 24)
 #define SEGUE_F64(d) \
   SEGUE_F32(d), SEGUE_F8(d, 32), SEGUE_F8(d, 40), SEGUE_F8(d, 48), SEGUE_F8(d, 56)
+#define SEGUE_F128(d)                                                               \
+  SEGUE_F64(d), SEGUE_F8(d, 64), SEGUE_F8(d, 72), SEGUE_F8(d, 80), SEGUE_F8(d, 88), \
+      SEGUE_F8(d, 96), SEGUE_F8(d, 104), SEGUE_F8(d, 112), SEGUE_F8(d, 120)
 #define SEGUE_L32                                                                               \
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24," \
   "%25,%26,%27,%28,%29,%30,%31}"
@@ -258,6 +271,15 @@ struct DownRows {
   "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,"  \
   "%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
   "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}"
+
+#define SEGUE_L128                                                                          \
+  "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23," \
+  "%24,%25,%26,%27,%28,%29,%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,"    \
+  "%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63,%64,%65,"    \
+  "%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,"    \
+  "%87,%88,%89,%90,%91,%92,%93,%94,%95,%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,"      \
+  "%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,"   \
+  "%123,%124,%125,%126,%127}"
 
 #define SEGUE_WGMMA_RS(SHAPE, TYPE, LIST, OUT, A0, A1, A2, A3, B, S, T)                      \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " S                                         \
@@ -303,6 +325,16 @@ __device__ inline void product(float (&d)[64], const uint32_t* a, uint64_t b, bo
                    "%69", "%70");
   }
 }
+template <class T, bool kTransposed>
+__device__ inline void product(float (&d)[128], const uint32_t* a, uint64_t b, bool add) {
+  if constexpr (kIsHalf<T>) {
+    SEGUE_WGMMA_RS("m64n256k16", "f16", SEGUE_L128, SEGUE_F128(d), "%128", "%129", "%130", "%131",
+                   "%132", "%133", "%134");
+  } else {
+    SEGUE_WGMMA_RS("m64n256k16", "bf16", SEGUE_L128, SEGUE_F128(d), "%128", "%129", "%130", "%131",
+                   "%132", "%133", "%134");
+  }
+}
 /// The same with a in shared memory, its rows along the sum.
 template <class T, bool kTransposed, bool kAdd>
 __device__ inline void product(float (&d)[32], uint64_t a, uint64_t b) {
@@ -323,8 +355,10 @@ __device__ inline void product(float (&d)[64], uint64_t a, uint64_t b) {
 
 #undef SEGUE_WGMMA_SS
 #undef SEGUE_WGMMA_RS
+#undef SEGUE_L128
 #undef SEGUE_L64
 #undef SEGUE_L32
+#undef SEGUE_F128
 #undef SEGUE_F64
 #undef SEGUE_F32
 #undef SEGUE_F8
@@ -396,12 +430,6 @@ __device__ inline void to_fragment(uint32_t (&a)[kSlices][4], const float (&d)[k
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[k][i] = pack<T>(d[8 * k + 2 * i], d[8 * k + 2 * i + 1]);
   }
-}
-
-/// Columns that a head has of the kTile of its tiles: kernels of 64 run smaller heads as well.
-template <int kTile>
-__device__ inline int head_columns(int columns) {
-  return kTile == 128 ? kTile : columns;
 }
 
 __device__ inline float tanh_fast(float x) {

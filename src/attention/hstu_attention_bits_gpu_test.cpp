@@ -20,7 +20,7 @@ Case mixed_case(int64_t dim) {
 
 TEST(GpuHstuAttentionBits, AreTheSameEveryTime) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
-  for (const int64_t dim : {128, 64, 32}) {
+  for (const int64_t dim : {256, 192, 128, 96, 64, 32}) {
     const Case c = mixed_case(dim);
     const Inputs in(c);
     const Results first = run_gpu(in);
@@ -30,11 +30,14 @@ TEST(GpuHstuAttentionBits, AreTheSameEveryTime) {
 }
 
 /// A race shows once in many runs: a batch that keeps all multiprocessors busy, again and again.
-TEST(GpuHstuAttentionBits, AreTheSameOverManyRuns) {
+class GpuHstuAttentionRuns : public testing::TestWithParam<int64_t> {};
+INSTANTIATE_TEST_SUITE_P(HeadDims, GpuHstuAttentionRuns, testing::Values(128, 256));
+
+TEST_P(GpuHstuAttentionRuns, AreTheSameEachTime) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   const char* wanted = std::getenv("SEGUE_REPEATS");
   const int repeats = wanted != nullptr ? std::atoi(wanted) : 40;
-  Case c{"busy", {}, {}, {}, 4, 128};
+  Case c{"busy", {}, {}, {}, 4, GetParam()};
   for (uint64_t b = 0; b < 64; ++b) {
     c.lengths.push_back(9 + static_cast<int64_t>(base::splitmix64(b) % 800));
     c.targets.push_back(1);
@@ -108,6 +111,16 @@ TEST(GpuHstuAttentionBits, DoNotDependOnTheRoomForScoreGradients) {
   EXPECT_TRUE(narrow.dk == roomy.dk);
   EXPECT_TRUE(narrow.dv == roomy.dv);
   expect_near(run_cpu(in, Precision::kF64), run_cpu(in, Precision::kBf16), narrow);
+}
+
+/// Wide heads have the same choice of chunks, and without room the portable kernels.
+TEST(GpuHstuAttentionBits, OfWideHeadsDoNotDependOnTheRoomForScoreGradients) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const Case c = mixed_case(256);
+  const Inputs in(c);
+  expect_same_bits(run_gpu(in, int64_t{48} << 20), run_gpu(in));
+  expect_near(run_cpu(in, Precision::kF64), run_cpu(in, Precision::kBf16),
+              run_gpu(in, int64_t{9} << 20));
 }
 
 TEST(GpuHstuAttentionBits, DoNotDependOnALongNeighbour) {

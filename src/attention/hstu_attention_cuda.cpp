@@ -31,7 +31,7 @@ bool backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
   if (p.offsets.back() == p.offsets.front()) return true;
   const DeviceScope scope(exec.device);
   const Arena::Mark mark(*exec.arena);
-  if (hopper::supports(exec, p)) {
+  if (hopper::supports_backward(exec, p)) {
     hopper::backward(exec, p, grad_o, dq, dk, dv, dbias);
     return true;
   }

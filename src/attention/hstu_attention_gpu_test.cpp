@@ -7,7 +7,7 @@ std::vector<Case> cases() {
   const std::vector<int64_t> edges{0, 1, 2, 63, 64, 65, 0, 127, 128, 129, 200, 255, 256, 257, 300};
   const std::vector<int64_t> some{0, 1, 2, 1, 0, 65, 0, 3, 70, 1, 150, 0, 1, 20, 130};
   std::vector<Case> all;
-  // 32 takes tiles of 64, as do all that are smaller; 256 the portable kernels.
+  // 32 takes tiles of 64, as do all that are smaller; 96 those of 128, 160 and 192 those of 256.
   for (const int64_t dim : {128, 64, 32, 256}) {
     const std::string d = "_d" + std::to_string(dim);
     const std::vector<Case> here{
@@ -33,8 +33,10 @@ std::vector<Case> cases() {
   const auto everything = [&](const std::string& name, int64_t dim, bool portable) {
     all.push_back({name + std::to_string(dim), edges, some, {5, 17, 9, 4}, 3, dim, 1, portable});
   };
-  for (const int64_t dim : {8, 16, 24, 40, 48, 56}) everything("everything_d", dim, false);
-  for (const int64_t dim : {32, 64, 128}) everything("portable_everything_d", dim, true);
+  for (const int64_t dim : {8, 16, 24, 40, 48, 56, 72, 96, 120, 136, 160, 192, 248}) {
+    everything("everything_d", dim, false);
+  }
+  for (const int64_t dim : {32, 64, 128, 256}) everything("portable_everything_d", dim, true);
   return all;
 }
 
@@ -77,7 +79,7 @@ Case random_case(uint64_t seed) {
     return from.begin()[draw(static_cast<int64_t>(from.size()))];
   };
   Case c{"seed " + std::to_string(seed),          {}, {}, {}, 1 + draw(4),
-         pick({8, 32, 48, 64, 64, 128, 128, 256})};
+         pick({8, 32, 48, 64, 96, 128, 192, 256})};
   const int64_t sequences = 1 + draw(12);
   for (int64_t b = 0; b < sequences; ++b) {
     const int64_t edge = pick({0, 1, 32, 64, 128, 192, 256, 384, 512, 640});
@@ -106,9 +108,11 @@ TEST(GpuHstuAttentionRandom, IsAsNearToExactAsPlainBf16) {
 
 TEST(GpuHstuAttentionLong, FourThousandRows) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
-  const Case c{"long", {4096, 4095}, {1, 1}, {}, 1, 128};
-  const Inputs in(c);
-  expect_near(run_cpu(in, Precision::kF64), run_cpu(in, Precision::kBf16), run_gpu(in));
+  for (const int64_t dim : {128, 256}) {
+    const Case c{"long", {4096, 4095}, {1, 1}, {}, 1, dim};
+    const Inputs in(c);
+    expect_near(run_cpu(in, Precision::kF64), run_cpu(in, Precision::kBf16), run_gpu(in));
+  }
 }
 
 }  // namespace

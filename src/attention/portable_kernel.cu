@@ -202,7 +202,7 @@ template <class T, bool kGradient, bool kKeysStay>
 void run(const Exec& exec, const HstuAttentionParams& p, Args<T> args, const Tensor& out,
          double scale) {
   const CudaPlan plan(exec, p);
-  const WorkList work = plan.work(0, 0);
+  const WorkList work = plan.key_tiles(0, 0);
   args.table = work.table;
   args.sequences = work.sequences;
   args.mask = kernel_mask(p.mask);

@@ -1,9 +1,8 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
+#include "attention/sm90/sm90_dkdv.cuh"
 #include "attention/sm90/sm90_kernels.h"
-#include "attention/sm90/sm90_sums.cuh"
-#include "attention/sm90/sm90_work.cuh"
 
 // dv = p^T do, dk = alpha ds^T q on Hopper: keys stay, queries stream by.
 // Letters: s scores, p = silu(s), dp = do v^T, ds = dp silu'(s), all transposed: 64 keys x kQueries
@@ -31,17 +30,6 @@ constexpr int kConsumers = 2;
 constexpr int kKeys = 64 * kConsumers;
 constexpr int kTileSlots = 1;
 constexpr int kPickAhead = 1;  // steps left to fetch when the next tile is picked
-
-struct KeyArgs {
-  WorkList work;
-  KernelMask mask;
-  void *dk, *dv;
-  int64_t dk_row, dk_head, dv_row, dv_head;
-  int columns;  // of a head
-  float half_alpha, dk_scale, dv_scale;
-  uint4* spill;  // score gradients for the kernel that makes dq of them
-  ResultSums dk_sums, dv_sums;
-};
 
 template <class T, int kHeadDim>
 struct KeyShared {
@@ -78,8 +66,8 @@ __device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const 
       barrier_expect(kv_full, sizeof(sh.k[0]) + sizeof(sh.v[0]));
       for (int w = 0; w < kConsumers; ++w) {
         const int row = t.first_row + t.begin + 64 * w;
-        load_tile(sh.k[buffer.stage][w], &k_map, kv_full, row, t.head);
-        load_tile(sh.v[buffer.stage][w], &v_map, kv_full, row, t.head);
+        load_tile<64>(sh.k[buffer.stage][w], &k_map, kv_full, row, t.head);
+        load_tile<64>(sh.v[buffer.stage][w], &v_map, kv_full, row, t.head);
       }
     }
     __syncwarp();
@@ -92,10 +80,10 @@ __device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const 
         barrier_wait(&sh.q_empty[at.stage], at.parity ^ 1);
         sh.word[at.stage] = word;
         barrier_expect(&sh.q_full[at.stage], sizeof(sh.q[0]));
-        load_tile(sh.q[at.stage], &q_map, &sh.q_full[at.stage], row, t.head);
+        load_tile<Shape::kQueries>(sh.q[at.stage], &q_map, &sh.q_full[at.stage], row, t.head);
         barrier_wait(&sh.o_empty[at.stage], at.parity ^ 1);
         barrier_expect(&sh.o_full[at.stage], sizeof(sh.grad_o[0]));
-        load_tile(sh.grad_o[at.stage], &o_map, &sh.o_full[at.stage], row, t.head);
+        load_tile<Shape::kQueries>(sh.grad_o[at.stage], &o_map, &sh.o_full[at.stage], row, t.head);
       }
       __syncwarp();
       at.advance();
@@ -154,29 +142,12 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
       products_wait<1>();
       pin(s);
       uint32_t p[kQueries / 16][4];
-      // s becomes twice the derivative of silu.
-      const auto activate = [&](auto keep) {
-#pragma unroll
-        for (int i = 0; i < kQueries / 2; i += 2) {
-          float value[2];
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const float y = args.half_alpha * s[i + e];
-            const float th = tanh_fast(y);
-            const float w = 1 + th;
-            value[e] = y * w;
-            s[i + e] = fmaf(value[e], 1 - th, w);
-            if (!keep(i + e)) value[e] = s[i + e] = 0;
-          }
-          p[i / 8][i % 8 / 2] = pack<T>(value[0], value[1]);
-        }
-      };
       if (view == kAll) {
-        activate([](int) { return true; });
+        activate<T>(s, p, args.half_alpha, [](int) { return true; });
       } else {
         KeepBits<kQueries> keep;
         keep.set_keys(args.mask, t, key, query);
-        activate([&](int i) { return keep.keeps(i); });
+        activate<T>(s, p, args.half_alpha, [&](int i) { return keep.keeps(i); });
       }
       products_begin();
       multiply<T, kQueries / 16, true>(dv, p, DownRows<kQueries>(sh.grad_o[at.stage]));
@@ -187,16 +158,8 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
       for (int i = 0; i < kQueries / 2; ++i) dp[i] *= s[i];
       uint32_t ds[kQueries / 16][4];
       to_fragment<T>(ds, dp);
-      if constexpr (kSpill) {
-        // In the order of registers: the other kernel's warps read them the same way.
-        static_assert(kQueries == kSpillBlock);
-        uint4* const to = args.spill + spill_block(t, query, key) * (kSpillBlockBytes / 16) +
-                          threadIdx.x % kWarpgroup;
-#pragma unroll
-        for (int g = 0; g < 4; ++g) {
-          __stcs(to + g * kWarpgroup, make_uint4(ds[g][0], ds[g][1], ds[g][2], ds[g][3]));
-        }
-      }
+      static_assert(kQueries == kSpillBlock);
+      if constexpr (kSpill) spill_gradients(args, t, query, key, ds);
       products_begin();
       multiply<T, kQueries / 16, true>(dk, ds, DownRows<kQueries>(sh.q[at.stage]));
       products_commit();
@@ -214,7 +177,7 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
       const int64_t row = t.first_row + key;
       const int rows = min(64, t.n - key);
       const bool sums = args.dk_sums.wanted();
-      WarpRowSums<T> dk_sums(rows), dv_sums(rows);
+      WarpRowSums<T, kHeadDim> dk_sums(rows), dv_sums(rows);
       store_and_sum_rows(dk, args.dk_scale, k_tile,
                          static_cast<T*>(args.dk) + row * args.dk_row + t.head * args.dk_head,
                          args.dk_row, rows, args.columns, sums, dk_sums);
@@ -287,23 +250,9 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
   using Shape = KeyShape<kHeadDim>;
   using Shared = KeyShared<T, kHeadDim>;
   const int64_t rows = p.offsets.back();
-  const KeyArgs args{plan.work(chunk, 0),
-                     kernel_mask(p.mask),
-                     dk.data,
-                     dv.data,
-                     dk.stride(0),
-                     dk.stride(1),
-                     dv.stride(0),
-                     dv.stride(1),
-                     static_cast<int>(dk.size(2)),
-                     static_cast<float>(p.alpha / 2),
-                     static_cast<float>(p.scale * p.alpha / 2),
-                     static_cast<float>(p.scale),
-                     static_cast<uint4*>(spill),
-                     result_sums(sums.k),
-                     result_sums(sums.v)};
+  const KeyArgs args = key_args(p, dk, dv, plan, chunk, spill, sums);
   constexpr int kBytes = sizeof(Shared) + 1024;
-  static_assert(kKeys == kTileRows);
+  SEGUE_ASSERT(plan.tile_rows().keys == kKeys, "attention: tiles of another kernel");
   static_assert(kBytes <= kMaxSharedBytes);
   static_assert(Shape::kFetchRegisters + kConsumers * Shape::kComputeRegisters <=
                 kRegistersPerThread);
@@ -318,6 +267,9 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
 void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
                    const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk, void* spill,
                    const AttentionSums& sums) {
+  if (p.q.size(2) > 128) {
+    return backward_dkdv_wide(exec, p, grad_o, dk, dv, plan, chunk, spill, sums);
+  }
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
     const auto run = p.q.size(2) > 64

@@ -72,8 +72,8 @@ __device__ void fetch(QueryShared<T, kHeadDim>& sh, const CUtensorMap& q_map,
         const int row = t.first_row + t.begin + 64 * w;
         barrier_wait(&sh.q_empty[w], q_parity);
         barrier_expect(&sh.q_full[w], sizeof(sh.q[w]) + sizeof(sh.grad_o[w]));
-        load_tile(sh.q[w], &q_map, &sh.q_full[w], row, t.head);
-        load_tile(sh.grad_o[w], &o_map, &sh.q_full[w], row, t.head);
+        load_tile<64>(sh.q[w], &q_map, &sh.q_full[w], row, t.head);
+        load_tile<64>(sh.grad_o[w], &o_map, &sh.q_full[w], row, t.head);
       }
       q_parity ^= 1;
       for_each_step_down(steps, [&](int block) {
@@ -82,10 +82,10 @@ __device__ void fetch(QueryShared<T, kHeadDim>& sh, const CUtensorMap& q_map,
         barrier_wait(&sh.k_empty[at.stage], at.parity ^ 1);
         sh.begin[at.stage] = static_cast<uint32_t>(begin);
         barrier_expect(&sh.k_full[at.stage], sizeof(sh.k[0]));
-        load_tile(sh.k[at.stage], &k_map, &sh.k_full[at.stage], row, t.head);
+        load_tile<Shape::kKeys>(sh.k[at.stage], &k_map, &sh.k_full[at.stage], row, t.head);
         barrier_wait(&sh.v_empty[at.stage], at.parity ^ 1);
         barrier_expect(&sh.v_full[at.stage], sizeof(sh.v[0]));
-        load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage], row, t.head);
+        load_tile<Shape::kKeys>(sh.v[at.stage], &v_map, &sh.v_full[at.stage], row, t.head);
         at.advance();
       });
     }
@@ -272,7 +272,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
   using Shape = QueryShape<kHeadDim>;
   using Shared = QueryShared<T, kHeadDim>;
   const int64_t rows = p.offsets.back();
-  const QueryArgs args{plan.work(0, 1),
+  const QueryArgs args{plan.key_tiles(0, 1),
                        kernel_mask(p.mask),
                        dq.data,
                        dq.stride(0),
@@ -282,7 +282,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
                        static_cast<float>(p.scale * p.alpha / 2),
                        result_sums(sums)};
   constexpr int kBytes = sizeof(Shared) + 1024;
-  static_assert(kQueries == kTileRows);
+  SEGUE_ASSERT(plan.tile_rows().keys == kQueries, "attention: tiles of another kernel");
   static_assert(kBytes <= kMaxSharedBytes);
   static_assert(Shape::kFetchRegisters + kConsumers * Shape::kComputeRegisters <=
                 kRegistersPerThread);

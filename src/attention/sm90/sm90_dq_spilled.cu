@@ -11,14 +11,21 @@
 namespace segue::attention::hopper {
 namespace {
 
-/// Tile choices: 256 queries share the keys, so that those are read a quarter as often as ds.
-constexpr int kConsumers = 4;
-constexpr int kQueries = 64 * kConsumers;
+/// Tile choices: many queries share the keys, so that those are read less often than ds.
+template <int kHeadDim>
+struct SpilledShape {
+  static constexpr int kConsumers = 4;
+  static constexpr int kFetchRegisters = 32, kComputeRegisters = 112;
+};
+template <>
+struct SpilledShape<256> {
+  static constexpr int kConsumers = 2;
+  static constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
+};
 constexpr int kKeys = kSpillBlock;
 constexpr int kStages = 4;
 constexpr int kTileSlots = 1;
 constexpr int kPickAhead = 1;  // steps left to fetch when the next tile is picked
-constexpr int kFetchRegisters = 32, kComputeRegisters = 112;
 
 struct SpilledArgs {
   WorkList work;
@@ -33,6 +40,7 @@ struct SpilledArgs {
 
 template <class T, int kHeadDim>
 struct SpilledShared {
+  static constexpr int kConsumers = SpilledShape<kHeadDim>::kConsumers;
   T k[kStages][kKeys * kHeadDim];
   uint4 ds[kStages][kConsumers][kSpillBlockBytes / 16];
   uint8_t dq[kConsumers][kStagingBytes];
@@ -41,10 +49,10 @@ struct SpilledShared {
   uint64_t full[kStages], empty[kStages];
 };
 
-/// Lanes 0 to 3 each look after the gradients of one consumer.
 template <class T, int kHeadDim>
 __device__ void fetch(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
                       const CUtensorMap& k_map) {
+  constexpr int kConsumers = SpilledShape<kHeadDim>::kConsumers;
   const int lane = threadIdx.x & 31;
   RingPosition<kTileSlots> at_tile;
   RingPosition<kStages> at;
@@ -67,7 +75,7 @@ __device__ void fetch(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
         sh.word[at.stage] = word;
         barrier_expect_more(
             full, static_cast<int>(sizeof(sh.k[0])) + blocks * static_cast<int>(kSpillBlockBytes));
-        load_tile(sh.k[at.stage], &k_map, full, t.first_row + begin, t.head);
+        load_tile<kKeys>(sh.k[at.stage], &k_map, full, t.first_row + begin, t.head);
         for (int w = 0; w < kConsumers; ++w) {
           if (word.view(w) == kNone) continue;
           load_once(sh.ds[at.stage][w],
@@ -133,9 +141,11 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
 }
 
 template <class T, int kHeadDim>
-__global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
+__global__ void __launch_bounds__((SpilledShape<kHeadDim>::kConsumers + 1) * kWarpgroup, 1)
     dq_spilled_kernel(const __grid_constant__ CUtensorMap k_map, const SpilledArgs args) {
 #if SEGUE_SM90A
+  using Shape = SpilledShape<kHeadDim>;
+  constexpr int kConsumers = Shape::kConsumers, kQueries = 64 * kConsumers;
   extern __shared__ uint8_t raw[];
   auto& sh = *reinterpret_cast<SpilledShared<T, kHeadDim>*>(tile_aligned(raw));
   if (threadIdx.x == 0) {
@@ -148,7 +158,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
   }
   __syncthreads();
   if (threadIdx.x < kWarpgroup) {
-    registers_lower<kFetchRegisters>();
+    registers_lower<Shape::kFetchRegisters>();
     if (threadIdx.x < 32) {
       fetch<T, kHeadDim>(sh, args, k_map);
     } else if (threadIdx.x < 64) {
@@ -158,7 +168,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
                            [&](const Tile& t) { return key_steps(args.mask, t, kQueries, kKeys); });
     }
   } else {
-    registers_raise<kComputeRegisters>();
+    registers_raise<Shape::kComputeRegisters>();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpgroup), 0);
     compute<T, kHeadDim>(sh, args, warpgroup - 1);
   }
@@ -168,9 +178,11 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
 template <class T, int kHeadDim>
 void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, const CudaPlan& plan,
             int chunk, const void* spill, const Tensor& sums) {
+  using Shape = SpilledShape<kHeadDim>;
   using Shared = SpilledShared<T, kHeadDim>;
-  static_assert(kQueries == kWideTileRows);
-  const SpilledArgs args{plan.wide_work(chunk, 1),
+  constexpr int kConsumers = Shape::kConsumers;
+  SEGUE_ASSERT(plan.tile_rows().queries == 64 * kConsumers, "attention: tiles of another kernel");
+  const SpilledArgs args{plan.query_tiles(chunk, 1),
                          kernel_mask(p.mask),
                          static_cast<const uint4*>(spill),
                          dq.data,
@@ -181,7 +193,8 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, co
                          result_sums(sums)};
   constexpr int kBytes = sizeof(Shared) + 1024;
   static_assert(kBytes <= kMaxSharedBytes);
-  static_assert(kFetchRegisters + kConsumers * kComputeRegisters <= kRegistersPerThread);
+  static_assert(Shape::kFetchRegisters + kConsumers * Shape::kComputeRegisters <=
+                kRegistersPerThread);
   launch_persistent(exec, reinterpret_cast<const void*>(dq_spilled_kernel<T, kHeadDim>),
                     args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
                     tile_map(p.k, p.offsets.back(), kKeys), args);
@@ -193,8 +206,10 @@ void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const T
                          const CudaPlan& plan, int chunk, const void* spill, const Tensor& sums) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (p.q.size(2) > 64) return launch<T, 128>(exec, p, dq, plan, chunk, spill, sums);
-    launch<T, 64>(exec, p, dq, plan, chunk, spill, sums);
+    const auto run = p.q.size(2) > 128  ? launch<T, 256>
+                     : p.q.size(2) > 64 ? launch<T, 128>
+                                        : launch<T, 64>;
+    run(exec, p, dq, plan, chunk, spill, sums);
   });
 }
 

@@ -3,138 +3,22 @@
 #include <cuda_runtime.h>
 
 #include "attention/cuda_check.h"
+#include "attention/sm90/sm90_forward.cuh"
+#include "attention/sm90/sm90_forward_wide.cuh"
 #include "attention/sm90/sm90_kernels.h"
 #include "attention/sm90/sm90_store.cuh"
-#include "attention/sm90/sm90_work.cuh"
 
 // o = scale * (mask silu(alpha q k^T)) v on Hopper.
 // Letters: q, k, v, o as in the contract; s scores, p = silu of them, both 64 queries x kKeys keys.
-// silu(x) = y + y tanh(y) with y = x / 2, and `scale` waits for the end.
+// `scale` waits for the end.
 
 namespace segue::attention::hopper {
 namespace {
-
-/// Tile choices.
-template <int kHeadDim>
-struct ForwardShape;
-template <>
-struct ForwardShape<128> {
-  static constexpr int kConsumers = 2, kKeys = 128, kKeyStages = 3, kValueStages = 2;
-  static constexpr int kFetchRegisters = 56, kComputeRegisters = 224;
-  static constexpr bool kTurns = true;
-};
-template <>
-struct ForwardShape<64> {
-  static constexpr int kConsumers = 2, kKeys = 128, kKeyStages = 4, kValueStages = 4;
-  static constexpr int kFetchRegisters = 56, kComputeRegisters = 224;
-  static constexpr bool kTurns = true;
-};
-
-/// Where the next tile is picked with kPickAhead steps of a tile left to fetch. Short tiles need
-/// several at hand.
-template <bool kHalves>
-struct Picking {
-  static constexpr int kSlots = kHalves ? 2 : 3;
-  static constexpr int kPickAhead = kHalves ? 1 : INT32_MAX;
-};
 
 template <int kValue>
 struct Constant {
   static constexpr int value = kValue;
 };
-
-struct ForwardArgs {
-  WorkList work;
-  KernelMask mask;
-  void* o;
-  int64_t row_stride, head_stride;
-  int columns;  // of a head
-  float half_alpha, scale;
-};
-
-template <class T, int kHeadDim, bool kHalves>
-struct ForwardShared {
-  using Shape = ForwardShape<kHeadDim>;
-  static constexpr int kQueries = 64 * Shape::kConsumers;
-  T q[Shape::kConsumers][64 * kHeadDim];
-  T k[Shape::kKeyStages][Shape::kKeys * kHeadDim];
-  T v[Shape::kValueStages][Shape::kKeys * kHeadDim];
-  T o[Shape::kConsumers][64 * kHeadDim];  // on its way out
-  StepWord word[Shape::kKeyStages];
-  TileQueue<Picking<kHalves>::kSlots> queue;
-  uint64_t q_full[Shape::kConsumers], q_empty[Shape::kConsumers];
-  uint64_t k_full[Shape::kKeyStages], k_empty[Shape::kKeyStages];
-  uint64_t v_full[Shape::kValueStages], v_empty[Shape::kValueStages];
-};
-
-/// Queries, keys and what there is to say about them.
-template <class T, int kHeadDim, bool kHalves>
-__device__ void fetch_keys(ForwardShared<T, kHeadDim, kHalves>& sh, const KernelMask& mask,
-                           const CUtensorMap& q_map, const CUtensorMap& k_map) {
-  using Shape = ForwardShape<kHeadDim>;
-  constexpr int kPickAhead = Picking<kHalves>::kPickAhead;
-  const int lane = threadIdx.x & 31;
-  typename decltype(sh.queue)::Position at_tile;
-  RingPosition<Shape::kKeyStages> at;
-  int q_parity = 1;
-  int before = -1;  // slot of the tile before: released when it is time to pick the next one
-  for (;;) {
-    Steps steps;
-    const Tile t = sh.queue.take(at_tile, &steps);
-    if (t.head < 0) break;
-    int left = t.count;
-    if (before >= 0 && left <= kPickAhead) sh.queue.release(before);
-    RowViews rows;
-    rows.set<Shape::kConsumers>(mask, t);
-    if (lane == 0) {
-      for (int w = 0; w < Shape::kConsumers; ++w) {
-        barrier_wait(&sh.q_empty[w], q_parity);
-        barrier_expect(&sh.q_full[w], sizeof(sh.q[w]));
-        load_tile(sh.q[w], &q_map, &sh.q_full[w], t.first_row + t.begin + 64 * w, t.head);
-      }
-    }
-    __syncwarp();
-    q_parity ^= 1;
-    for_each_step_down(steps, [&](int block) {
-      const StepWord word = rows.word<Shape::kConsumers>(block, Shape::kKeys);
-      if (lane == 0) {
-        const int row = t.first_row + block * Shape::kKeys;
-        barrier_wait(&sh.k_empty[at.stage], at.parity ^ 1);
-        sh.word[at.stage] = word;
-        barrier_expect(&sh.k_full[at.stage], sizeof(sh.k[0]));
-        load_tile(sh.k[at.stage], &k_map, &sh.k_full[at.stage], row, t.head);
-      }
-      __syncwarp();
-      at.advance();
-      if (--left == kPickAhead && before >= 0) sh.queue.release(before);
-    });
-    before = at_tile.stage;
-    at_tile.advance();
-  }
-}
-
-/// Values, by a warp of their own: keys must not wait until there is room for values.
-template <class T, int kHeadDim, bool kHalves>
-__device__ void fetch_values(ForwardShared<T, kHeadDim, kHalves>& sh, const CUtensorMap& v_map) {
-  using Shape = ForwardShape<kHeadDim>;
-  typename decltype(sh.queue)::Position at_tile;
-  RingPosition<Shape::kValueStages> at;
-  for (;;) {
-    Steps steps;
-    const Tile t = sh.queue.pop(at_tile, &steps);
-    if (t.head < 0) break;
-    for_each_step_down(steps, [&](int block) {
-      if ((threadIdx.x & 31) == 0) {
-        barrier_wait(&sh.v_empty[at.stage], at.parity ^ 1);
-        barrier_expect(&sh.v_full[at.stage], sizeof(sh.v[0]));
-        load_tile(sh.v[at.stage], &v_map, &sh.v_full[at.stage], t.first_row + block * Shape::kKeys,
-                  t.head);
-      }
-      __syncwarp();
-      at.advance();
-    });
-  }
-}
 
 /// kHalves: blocks of which the second half is hidden are computed by half.
 /// One stream of key blocks over all tiles: the product with v of a block, and the output of a
@@ -171,13 +55,6 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
   float o[kHeadDim / 2];
 #pragma unroll
   for (float& x : o) x = 0;  // for the compiler
-  const auto silu = [&](auto& s) {
-#pragma unroll
-    for (float& x : s) {
-      const float y = args.half_alpha * x;
-      x = fmaf(y, tanh_fast(y), y);
-    }
-  };
   const auto write_out = [&] {
     const Tile& t = sh.queue.tiles[done];
     const int first = t.begin + 64 * consumer;
@@ -240,7 +117,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
           pin(s);
           release(&sh.k_empty[at.stage]);
           at.advance();
-          silu(s);
+          silu(s, args.half_alpha);
           if constexpr (kHeadDim == 128) settle(s);  // else silu takes longer than the products
           products_wait<0>();
           pin(o);
@@ -271,25 +148,8 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
         next_word = StepWord::read(sh.word[next.stage]);
       };
       const auto activate = [&](auto& s, bool masked) {
-        constexpr int kCount = sizeof(s) / sizeof(s[0]);
-        if (masked) {
-          const Tile& here = sh.queue.tiles[at_tile.stage];
-          const int query = here.begin + 64 * consumer;
-          const int key = word.block() * kKeys;
-          if (word.causal(consumer)) {
-            const int self = query + KeepBits<64>::row(0) - key - KeepBits<64>::first_column();
-#pragma unroll
-            for (int i = 0; i < kCount; ++i) {
-              s[i] = i / 4 * 8 + (i & 1) <= self + (i & 2) * 4 ? s[i] : 0;
-            }
-          } else {
-            KeepBits<2 * kCount> keep;
-            keep.set_queries(args.mask, here, query, key);
-#pragma unroll
-            for (int i = 0; i < kCount; ++i) s[i] = keep.keeps(i) ? s[i] : 0;
-          }
-        }
-        silu(s);
+        if (masked) hide<kKeys>(s, args.mask, sh.queue.tiles[at_tile.stage], word, consumer);
+        silu(s, args.half_alpha);
       };
       // Scores of this block, half or whole, beside the product with v of the block before.
       const auto step = [&](auto columns, auto columns_before, bool masked) {
@@ -419,7 +279,11 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
   } else {
     registers_raise<Shape::kComputeRegisters>();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpgroup), 0);
-    compute<T, kHeadDim, kHalves>(sh, args, o_map, warpgroup - 1);
+    if constexpr (kHeadDim == 256) {
+      compute_wide<T, kHalves>(sh, args, warpgroup - 1);
+    } else {
+      compute<T, kHeadDim, kHalves>(sh, args, o_map, warpgroup - 1);
+    }
   }
 #endif
 }
@@ -442,9 +306,9 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   using Shape = ForwardShape<kHeadDim>;
   using Shared = ForwardShared<T, kHeadDim, false>;  // the larger one
   const CudaPlan plan(exec, p);
-  static_assert(Shared::kQueries == kTileRows);
+  SEGUE_ASSERT(plan.tile_rows().keys == Shared::kQueries, "attention: tiles of another kernel");
   const int64_t rows = p.offsets.back();
-  const ForwardArgs args{plan.work(0, 0),
+  const ForwardArgs args{plan.key_tiles(0, 0),
                          kernel_mask(p.mask),
                          o.data,
                          o.stride(0),
@@ -471,6 +335,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
+    if (p.q.size(2) > 128) return launch<T, 256>(exec, p, o);
     if (p.q.size(2) > 64) return launch<T, 128>(exec, p, o);
     launch<T, 64>(exec, p, o);
   });

@@ -5,12 +5,21 @@
 #include "attention/cuda_plan.h"
 #include "attention/hstu_attention.h"
 
-/// The kernels for Hopper (sm_90a) and what their launches share. bf16 or f16, heads of 128,
-/// or of 8 to 64 as tiles of 64, for both queries and values; 16-byte aligned rows.
+/// The kernels for Hopper (sm_90a) and what their launches share. bf16 or f16, heads of 8 to 256
+/// columns in eights, for both queries and values, in tiles of 64, 128 or 256 columns, of which
+/// those that a head does not have are zeros; 16-byte aligned rows.
 namespace segue::attention::hopper {
+
+inline constexpr int64_t kWidestHead = 256;
 
 /// Whether these kernels can do it; if not, the portable ones must.
 bool supports(const Exec& exec, const HstuAttentionParams& p);
+bool supports_backward(const Exec& exec, const HstuAttentionParams& p);
+
+/// Of the plan that backward wants.
+inline TileRows tile_rows(const HstuAttentionParams& p) {
+  return p.q.size(2) > 128 ? TileRows{64, 128} : TileRows{128, 256};
+}
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
@@ -39,8 +48,8 @@ void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& g
 inline constexpr int kMaxSharedBytes = 232448;
 inline constexpr int kRegistersPerThread = 512;
 
-/// [rows, heads, dim] for load_tile in boxes of `box_rows` rows of one head. Rows from `rows` on
-/// and columns from `dim` to 64 read as zero.
+/// [rows, heads, dim] for load_tile in boxes of `box_rows` rows and a panel of one head. Rows from
+/// `rows` on and columns from `dim` on read as zero.
 CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows);
 
 /// One block for each multiprocessor, at most one for each tile.

@@ -28,6 +28,10 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_tiled() {
   return kFunction;
 }
 
+int64_t spill_room(const Exec& exec) {
+  return std::min(kMostSpillBytes, exec.arena->capacity() - exec.arena->used() - kWorkListBytes);
+}
+
 bool aligned(const Tensor& t) {
   return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride(0) % 8 == 0 &&
          t.stride(1) % 8 == 0;
@@ -37,29 +41,36 @@ bool aligned(const Tensor& t) {
 
 bool supports(const Exec& exec, const HstuAttentionParams& p) {
   const int64_t dim = p.q.size(2);
-  const bool fits = dim == 128 || (dim <= 64 && dim % 8 == 0);
-  if (size_of(p.q.dtype) != 2 || !fits || p.v.size(2) != dim) return false;
+  if (size_of(p.q.dtype) != 2 || dim > kWidestHead || dim % 8 != 0) return false;
+  if (p.v.size(2) != dim) return false;
   if (!aligned(p.q) || !aligned(p.k) || !aligned(p.v)) return false;
   int major = 0;
   check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, exec.device.index));
   return major == 9;
 }
 
+// Wide heads have no kernel that computes scores twice.
+bool supports_backward(const Exec& exec, const HstuAttentionParams& p) {
+  if (!supports(exec, p)) return false;
+  if (p.q.size(2) <= 128) return true;
+  const int64_t rows = p.offsets.back() - p.offsets.front();
+  const int64_t sum_rows = most_sum_rows(rows, static_cast<int64_t>(p.offsets.size()) - 1);
+  const int64_t sums = sum_rows * 3 * p.q.size(1) * p.q.size(2) * size_of(DType::kF32);
+  return least_spill_bytes(p) <= spill_room(exec) - sums;
+}
+
 // Copies move bits: which of the 16-bit types they belong to is all the same.
 CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows) {
-  const auto columns = static_cast<cuuint64_t>(std::min<int64_t>(t.size(2), kPanelColumns));
-  const auto panels = static_cast<cuuint64_t>(t.size(2)) / columns;
   const auto heads = static_cast<cuuint64_t>(t.size(1));
   const auto bytes = [](int64_t elements) { return static_cast<cuuint64_t>(elements) * 2; };
-  const cuuint64_t sizes[4] = {columns, static_cast<cuuint64_t>(rows), panels, heads};
-  const cuuint64_t strides[3] = {bytes(t.stride(0)), bytes(64),
-                                 bytes(heads > 1 ? t.stride(1) : 64)};
-  const cuuint32_t box[4] = {kPanelColumns, static_cast<cuuint32_t>(box_rows),
-                             static_cast<cuuint32_t>(panels), 1};
-  const cuuint32_t steps[4] = {1, 1, 1, 1};
+  const cuuint64_t sizes[3] = {static_cast<cuuint64_t>(t.size(2)), static_cast<cuuint64_t>(rows),
+                               heads};
+  const cuuint64_t strides[2] = {bytes(t.stride(0)), bytes(heads > 1 ? t.stride(1) : 64)};
+  const cuuint32_t box[3] = {kPanelColumns, static_cast<cuuint32_t>(box_rows), 1};
+  const cuuint32_t steps[3] = {1, 1, 1};
   CUtensorMap map;
   const CUresult rc =
-      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, t.data, sizes, strides, box, steps,
+      encode_tiled()(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, sizes, strides, box, steps,
                      CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   SEGUE_ASSERT(rc == CUDA_SUCCESS, "attention: the driver refuses a tensor map");
@@ -82,15 +93,14 @@ void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
   const auto finish = [&](const CudaPlan& plan) {
     if (dbias) ops::column_sum(exec, partial.rows(0, plan.sum_rows()), dbias);
   };
-  const int64_t room = exec.arena->capacity() - exec.arena->used() - kWorkListBytes;
-  const int64_t spill_bytes = std::min(kMostSpillBytes, room);
+  const int64_t spill_bytes = spill_room(exec);
   if (least_spill_bytes(p) > spill_bytes) {
-    const CudaPlan plan(exec, p);
+    const CudaPlan plan(exec, p, 0, tile_rows(p));
     backward_dkdv(exec, p, grad_o, dk, dv, plan, 0, nullptr, sums);
     backward_dq(exec, p, grad_o, dq, plan, sums.q);
     return finish(plan);
   }
-  const CudaPlan plan(exec, p, spill_bytes);
+  const CudaPlan plan(exec, p, spill_bytes, tile_rows(p));
   const Tensor spill = exec.arena->tensor(DType::kU8, {plan.spill_blocks() * kSpillBlockBytes});
   for (int chunk = 0; chunk < plan.chunks(); ++chunk) {
     backward_dkdv(exec, p, grad_o, dk, dv, plan, chunk, spill.data, sums);

@@ -47,7 +47,7 @@ __device__ inline void store_rows(const float (&d)[kCount], float scale, void* s
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = first + 4 * i + lane / 8;
-      if (row < rows && column < head_columns<2 * kCount>(columns)) {
+      if (row < rows && column < columns) {
         asm volatile("st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to + row * stride + column),
                      "r"(r[i][0]), "r"(r[i][1]), "r"(r[i][2]), "r"(r[i][3])
                      : "memory");
@@ -88,7 +88,7 @@ __device__ inline void store_rows_later(const float (&d)[kCount], float scale, v
   if (left >= 16) {
     fence_async_proxy();
     __syncwarp();
-    store_tile(map, mine, row + first, head);
+    store_tile<16, kPanels>(map, mine, row + first, head);
     return;
   }
   __syncwarp();
@@ -101,7 +101,7 @@ __device__ inline void store_rows_later(const float (&d)[kCount], float scale, v
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                  : "r"(chunk_address<16>(mine, at, column / 8))
                  : "memory");
-    if (at < left && column < head_columns<2 * kCount>(columns)) {
+    if (at < left && column < columns) {
       asm volatile(
           "st.global.v4.b32 [%0], {%1,%2,%3,%4};" ::"l"(to + (first + at) * stride + column),
           "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])

@@ -23,10 +23,10 @@ inline ResultSums result_sums(const Tensor& t) {
   return {static_cast<float*>(t.data), t ? t.stride(0) : 0};
 }
 
-/// Sums over this warp's 16 of 64 staged rows, by tensor cores: the left operand has ones in row i
-/// (i + 8 for the second panel) for columns 8 i .. 8 i + 7, so that one small result holds all
-/// sums. Lane l has columns 2 l and 2 l + 1 of either panel.
-template <class T>
+/// Sums over this warp's 16 of 64 staged rows of kTile columns, by tensor cores: the left operand
+/// has ones in row i (i + 8 for the second panel of a pair) for columns 8 i .. 8 i + 7, so that one
+/// small result holds all sums of a pair. Lane l has columns 2 l and 2 l + 1 of every panel.
+template <class T, int kTile>
 class WarpRowSums {
  public:
   /// Rows from `rows` on (counted in the 64) do not count.
@@ -40,7 +40,8 @@ class WarpRowSums {
     }
   }
 
-  __device__ void add_panel(const void* panel, int half) {
+  __device__ void add_panel(const void* panel, int number) {
+    const int half = number % 2;
     const int lane = threadIdx.x & 31;
     const int row = static_cast<int>(threadIdx.x >> 5 & 3) * 16 + (lane & 15);
     uint32_t b[4][4];
@@ -55,36 +56,37 @@ class WarpRowSums {
       const bool here = lane >> 2 == i;
       a[half] = here ? ones_[0] : 0;
       a[half + 2] = here ? ones_[1] : 0;
-      mma::multiply_add<T>(parts_[i % 4], a, b[i / 2][i % 2 * 2], b[i / 2][i % 2 * 2 + 1]);
+      mma::multiply_add<T>(parts_[number / 2][i % 4], a, b[i / 2][i % 2 * 2],
+                           b[i / 2][i % 2 * 2 + 1]);
     }
   }
 
   /// To this warp's floats, one for each column.
-  template <int kColumns>
   __device__ void store(float* to) const {
     const int lane = threadIdx.x & 31;
 #pragma unroll
-    for (int half = 0; half < kColumns / kPanelColumns; ++half) {
-      const auto total = [&](int i) {
-        return parts_[0][i] + parts_[1][i] + (parts_[2][i] + parts_[3][i]);
-      };
-      *reinterpret_cast<float2*>(to + half * kPanelColumns + 2 * lane) =
-          make_float2(total(2 * half), total(2 * half + 1));
+    for (int panel = 0; panel < kTile / kPanelColumns; ++panel) {
+      const float(&p)[4][4] = parts_[panel / 2];
+      const auto total = [&](int i) { return p[0][i] + p[1][i] + (p[2][i] + p[3][i]); };
+      *reinterpret_cast<float2*>(to + panel * kPanelColumns + 2 * lane) =
+          make_float2(total(panel % 2 * 2), total(panel % 2 * 2 + 1));
     }
   }
 
  private:
-  float parts_[4][4] = {};  // one would be a chain of products that wait for each other
-  uint32_t ones_[2];        // where this lane's part of the left operand has ones
+  static constexpr int kPairs = (kTile / kPanelColumns + 1) / 2;
+  float parts_[kPairs][4][4] =
+      {};             // one of 4 would be a chain of products that wait for each other
+  uint32_t ones_[2];  // where this lane's part of the left operand has ones
 };
 
 /// store_rows, and the sums of the rows as they are stored if they are `wanted`.
 template <class T, int kCount>
 __device__ inline void store_and_sum_rows(const float (&d)[kCount], float scale, void* staging,
                                           T* to, int64_t stride, int rows, int columns, bool wanted,
-                                          WarpRowSums<T>& sums) {
-  store_rows(d, scale, staging, to, stride, rows, columns, [&](int half) {
-    if (wanted) sums.add_panel(staging, half);
+                                          WarpRowSums<T, 2 * kCount>& sums) {
+  store_rows(d, scale, staging, to, stride, rows, columns, [&](int panel) {
+    if (wanted) sums.add_panel(staging, panel);
   });
 }
 
@@ -98,17 +100,17 @@ struct StagedSums {
 
   __device__ explicit StagedSums(void* staging) : panel(static_cast<float*>(staging)) {}
   template <class T>
-  __device__ void leave(const WarpRowSums<T>& sums) const {
-    sums.template store<kTile>(panel + (threadIdx.x >> 5 & 3) * kWarpFloats);
+  __device__ void leave(const WarpRowSums<T, kTile>& sums) const {
+    sums.store(panel + (threadIdx.x >> 5 & 3) * kWarpFloats);
   }
   __device__ void store(const ResultSums& to, int row, int head, int columns) const {
-    const int column = static_cast<int>(threadIdx.x) % kWarpgroup;
-    columns = head_columns<kTile>(columns);
-    if (column >= columns) return;
-    float sum = panel[column];
+    for (int column = static_cast<int>(threadIdx.x) % kWarpgroup; column < columns;
+         column += kWarpgroup) {
+      float sum = panel[column];
 #pragma unroll
-    for (int w = 1; w < 4; ++w) sum += panel[w * kWarpFloats + column];
-    *to.at(row, head * columns + column) = sum;
+      for (int w = 1; w < 4; ++w) sum += panel[w * kWarpFloats + column];
+      *to.at(row, head * columns + column) = sum;
+    }
   }
 };
 
@@ -120,7 +122,7 @@ __device__ inline void store_query_rows(const float (&dq)[kCount], float scale, 
                                         const ResultSums& sums_to, int barrier, int head,
                                         const SumRow& sum_row) {
   const bool wanted = sums_to.wanted();
-  WarpRowSums<T> sums(rows);
+  WarpRowSums<T, 2 * kCount> sums(rows);
   if (wanted) named_sync(barrier, kWarpgroup);  // the sums of the last tile are read
   store_and_sum_rows(dq, scale, staging, to, stride, rows, columns, wanted, sums);
   if (!wanted) return;

@@ -148,7 +148,7 @@ enum class Order { kLastTileFirst, kFirstTileFirst };
 template <int kRows>
 __device__ inline Tile find_tile(const WorkList& work, int index, Order order, int& sum_row) {
   const auto first_tile = [&](const SequenceEntry& s) {
-    return kRows == kWideTileRows ? s.first_wide_tile : s.first_tile;
+    return work.queries ? s.first_query_tile : s.first_key_tile;
   };
   const int lane = threadIdx.x & 31;
   int first = 0;
