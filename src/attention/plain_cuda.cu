@@ -152,10 +152,6 @@ dim3 grid_of(const HstuAttentionParams& p) {
 
 }  // namespace
 
-bool supports(const HstuAttentionParams& p) {
-  return p.q.size(2) <= kMostColumns && p.v.size(2) <= kMostColumns;
-}
-
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   ops::cuda::dispatch_storage(p.q.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);

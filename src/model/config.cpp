@@ -60,11 +60,15 @@ void describe(ConfigVisitor& v, AttentionConfig& c) {
   v.field("contextual_mask", c.contextual_mask, "contextual tokens see all history");
   v.field("window", c.window, "how far back a token sees; 0: unlimited");
   v.field("min_full", c.min_full, "the newest events that ignore the window");
+  v.field("global_prefix", c.global_prefix,
+          "first tokens of a sample, contextual ones included, that all see despite the window");
   v.field("target_group", c.target_group, "candidates of a group see each other causally");
   v.choice(
       "score_scale", c.score_scale, {"max_seq_len", "batch_max"},
       "scores are divided by the configured length, or as the reference does by the longest sample "
       "of the batch");
+  v.choice("kernel", c.kernel, {"auto", "sm90", "portable", "plain"},
+           "of full layers on a GPU; auto: the fastest that can do it");
 }
 
 void describe(ConfigVisitor& v, IdentityConfig& c) {
@@ -141,7 +145,8 @@ attention::HstuMask ModelConfig::attention_mask() const {
   return {.contextual_len = attention.contextual_mask ? contextual_tokens() : 0,
           .window = attention.window,
           .min_full = attention.min_full,
-          .target_group = attention.target_group};
+          .target_group = attention.target_group,
+          .global_prefix = attention.global_prefix};
 }
 
 int64_t ModelConfig::contextual_tokens() const {
@@ -238,6 +243,12 @@ void ModelConfig::validate() const {
   require_size("model.attention.window", attention.window, kAny, 0);
   require_size("model.attention.min_full", attention.min_full, kAny, 0);
   require_size("model.attention.target_group", attention.target_group, kAny);
+  require_size("model.attention.global_prefix", attention.global_prefix, kMostTokens, 0);
+  if (attention.global_prefix > 0 && attention.window == 0) {
+    fail_config(
+        "model.attention.global_prefix lets tokens see the start of a sample despite the window, "
+        "but model.attention.window is 0: set a window, or leave the prefix out");
+  }
   if (labels == LabelKind::kEveryItem && tokens == TokenKind::kMerged) {
     fail_config(
         "model.labels = \"every_item\" needs model.tokens = \"interleaved\": a merged token "

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/hstu_mask.h"
+#include "attention/kernel_choice.h"
 #include "base/config.h"
 #include "model/dlrm_config.h"
 #include "ops/loss.h"
@@ -62,8 +63,10 @@ struct AttentionConfig {
       false;           // contextual rows see all history (off: they are causal like the rest)
   int64_t window = 0;  // 0: unlimited
   int64_t min_full = 0;
+  int64_t global_prefix = 0;  // tokens at the start of a sample
   int64_t target_group = 1;
   ScoreScale score_scale = ScoreScale::kMaxSeqLen;
+  attention::Kernel kernel = attention::Kernel::kAuto;  // of full layers on a GPU
 };
 void describe(base::ConfigVisitor& v, AttentionConfig& c);
 

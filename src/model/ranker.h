@@ -47,6 +47,7 @@ class Ranker final : public Model {
   SampleWork work() const override;
   /// The head, the layers from the last to the first, the rest.
   std::vector<Bucket> buckets() const override;
+  std::string attention_kernel(Device device, Precision precision) const override;
   int64_t heads_to_share() const override { return config_.heads; }
 
   int64_t prepare_memory(const StepBounds& bounds) const override;

@@ -77,6 +77,12 @@ int64_t Ranker::most_events(int64_t candidates) const {
   return std::max<int64_t>(0, left / config_.tokens_per_event());
 }
 
+std::string Ranker::attention_kernel(Device device, Precision precision) const {
+  const Exec exec{.device = device, .precision = precision};
+  return attention::describe_kernel(config_.attention.kernel,
+                                    {config_.qk_dim, config_.v_dim, exec.dtype()}, device);
+}
+
 double Ranker::flops(std::span<const int64_t> token_offsets, bool training) const {
   return formula_flops(config_, token_offsets, training);
 }

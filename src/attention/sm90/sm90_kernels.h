@@ -9,9 +9,6 @@
 /// or of 8 to 64 as tiles of 64, for both queries and values; 16-byte aligned rows.
 namespace segue::attention::hopper {
 
-/// Whether these kernels can do it; if not, the portable ones must.
-bool supports(const Exec& exec, const HstuAttentionParams& p);
-
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dbias);

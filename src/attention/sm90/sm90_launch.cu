@@ -28,22 +28,7 @@ PFN_cuTensorMapEncodeTiled_v12000 encode_tiled() {
   return kFunction;
 }
 
-bool aligned(const Tensor& t) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride(0) % 8 == 0 &&
-         t.stride(1) % 8 == 0;
-}
-
 }  // namespace
-
-bool supports(const Exec& exec, const HstuAttentionParams& p) {
-  const int64_t dim = p.q.size(2);
-  const bool fits = dim == 128 || (dim <= 64 && dim % 8 == 0);
-  if (size_of(p.q.dtype) != 2 || !fits || p.v.size(2) != dim) return false;
-  if (!aligned(p.q) || !aligned(p.k) || !aligned(p.v)) return false;
-  int major = 0;
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, exec.device.index));
-  return major == 9;
-}
 
 // Copies move bits: which of the 16-bit types they belong to is all the same.
 CUtensorMap tile_map(const Tensor& t, int64_t rows, int box_rows) {
