@@ -1,5 +1,6 @@
 #include "model/config.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -71,6 +72,12 @@ void describe(ConfigVisitor& v, AttentionConfig& c) {
            "of full layers on a GPU; auto: the fastest that can do it");
 }
 
+void describe(ConfigVisitor& v, TruncationConfig& c) {
+  v.field("from_layer", c.from_layer,
+          "the first layer, counted from 0, that works on the newest tokens only; 0: none");
+  v.field("events", c.events, "newest events of a history that are left then");
+}
+
 void describe(ConfigVisitor& v, IdentityConfig& c) {
   v.field("last_layer_targets", c.last_layer_targets, "compute the last layer at target rows only");
   v.field("distinct_rows", c.distinct_rows, "run id branches once per distinct tuple of ids");
@@ -119,6 +126,7 @@ void describe(ConfigVisitor& v, ModelConfig& c) {
   v.field("candidate_label", c.candidate_label, "column with the candidates' label bits");
   v.list("tasks", c.tasks, "what the head predicts");
   v.section("attention", c.attention);
+  v.section("truncation", c.truncation, "later layers work on the newest tokens only");
   v.section("identities", c.identities, "exact rewritings that skip work");
   v.section("recompute", c.recompute, "what backward rebuilds instead of keeping");
   v.section("dlrm", c.dlrm, "a plain DLRM");
@@ -155,7 +163,36 @@ int64_t ModelConfig::contextual_tokens() const {
   return tokens_in_front;
 }
 
+ModelConfig::Kept ModelConfig::kept_tokens(int64_t count, int64_t targets) const {
+  const int64_t history_end = count - targets;
+  const int64_t first =
+      std::min(history_end, std::max(contextual_tokens(), attention.global_prefix));
+  const int64_t newest = truncation.events * tokens_per_event();
+  return {first, std::max<int64_t>(0, history_end - first - newest)};
+}
+
 namespace {
+
+void require_truncation(const ModelConfig& c) {
+  const TruncationConfig& t = c.truncation;
+  require_size("model.truncation.events", t.events, kMostTokens, 0);
+  if (t.from_layer < 0 || t.from_layer >= c.layers) {
+    fail_config(fmt::format(
+        "model.truncation.from_layer = {} is none of the layers 1 to {} that can be truncated "
+        "(model.layers = {}); 0 turns truncation off",
+        t.from_layer, c.layers - 1, c.layers));
+  }
+  if ((t.from_layer > 0) != (t.events > 0)) {
+    fail_config(
+        "model.truncation needs both from_layer and events: from which layer on, and how many of "
+        "the newest events are left");
+  }
+  if (t.from_layer > 0 && c.labels == LabelKind::kEveryItem) {
+    fail_config(
+        "model.truncation drops old events, but model.labels = \"every_item\" predicts all of "
+        "them; use labels = \"candidates\"");
+  }
+}
 
 /// With labels at every item the label is the action, and only its bits can ever be set.
 void require_task_bits(const ModelConfig& c) {
@@ -249,6 +286,7 @@ void ModelConfig::validate() const {
         "model.attention.global_prefix lets tokens see the start of a sample despite the window, "
         "but model.attention.window is 0: set a window, or leave the prefix out");
   }
+  require_truncation(*this);
   if (labels == LabelKind::kEveryItem && tokens == TokenKind::kMerged) {
     fail_config(
         "model.labels = \"every_item\" needs model.tokens = \"interleaved\": a merged token "

@@ -96,8 +96,12 @@ SampleWork Ranker::work() const {
   if (c.labels == LabelKind::kCandidates) w.shape.candidate = c.item.candidate;
   w.shape.contextual_tokens = c.contextual_tokens();
   w.shape.tokens_per_event = c.tokens_per_event();
-  w.shape.pairs = [mask = c.attention_mask()](int64_t tokens, int64_t targets) {
-    return mask.pairs(tokens, targets);
+  // Of the mean layer; the cost of tokens is not told apart by layer.
+  w.shape.pairs = [c, mask = c.attention_mask()](int64_t tokens, int64_t targets) {
+    const int64_t from = c.truncation.from_layer > 0 ? c.truncation.from_layer : c.layers;
+    const int64_t left = tokens - c.kept_tokens(tokens, targets).dropped;
+    return (from * mask.pairs(tokens, targets) + (c.layers - from) * mask.pairs(left, targets)) /
+           c.layers;
   };
   w.shape.heads = c.heads;
   w.shape.head_dim = c.qk_dim;
