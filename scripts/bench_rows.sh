@@ -24,7 +24,7 @@ rows() {
   echo "$table: $((SECONDS - begin)) s" >&2
 }
 
-rows attention bench attention --repeat 9 --warm-up 2
+rows attention bench attention --repeat 9 --warm-up 2 --sustained
 rows stack bench stack --layers 3 --repeat 9 --warm-up 3
 rows + stack bench stack --layers 1 --repeat 9 --warm-up 3
 rows ops bench ops --repeat 9 --warm-up 2

@@ -11,9 +11,10 @@ void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
               const Tensor& dq, const Tensor& dk, const Tensor& dv);
 }  // namespace cpu
 
-/// Picks the kernels for the device, its architecture and the shape. backward says whether they
-/// added to dbias, which is more than most can do.
+/// choose() picks the kernels for the device, its architecture and the shape. backward says whether
+/// they added to dbias, which is more than most can do.
 namespace cuda {
+Kernel choose(const Exec& exec, const HstuAttentionParams& p);
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
 bool backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dbias);

@@ -45,6 +45,7 @@ class QueryBlock {
                                                  std::max(first_part_.end, r.hi)};
       }
       own_part_.begin = std::min(own_part_.begin, r.group_lo);
+      prefix_.end = std::max(prefix_.end, r.prefix);
     }
     own_part_.end = end;
   }
@@ -54,11 +55,13 @@ class QueryBlock {
 
   /// The smallest run of columns of `keys` outside of which no row sees anything.
   Span visible(Span keys) const {
-    const Span a{keys.clamp(first_part_.begin), keys.clamp(first_part_.end)};
-    const Span b{keys.clamp(own_part_.begin), keys.clamp(own_part_.end)};
-    if (a.empty()) return b;
-    if (b.empty()) return a;
-    return {std::min(a.begin, b.begin), std::max(a.end, b.end)};
+    Span all;
+    for (const Span part : {prefix_, first_part_, own_part_}) {
+      const Span here{keys.clamp(part.begin), keys.clamp(part.end)};
+      if (here.empty()) continue;
+      all = all.empty() ? here : Span{std::min(all.begin, here.begin), std::max(all.end, here.end)};
+    }
+    return all;
   }
 
   /// Calls shown(begin, end) for the runs of columns inside `keys` that row r of the block sees and
@@ -70,7 +73,9 @@ class QueryBlock {
     const int64_t a_end = keys.clamp(see.hi) - keys.begin;
     const int64_t b_begin = keys.clamp(see.group_lo) - keys.begin;
     const int64_t b_end = std::max(b_begin, keys.clamp(begin + r + 1) - keys.begin);
-    hidden(0, a_begin);
+    const int64_t prefix_end = keys.clamp(see.prefix) - keys.begin;
+    shown(0, prefix_end);
+    hidden(prefix_end, a_begin);
     if (a_end == b_begin) {  // history rows: one run up to the diagonal
       shown(a_begin, b_end);
     } else {
@@ -85,7 +90,7 @@ class QueryBlock {
 
  private:
   std::array<HstuMask::Row, kQueryBlock> rows_;
-  Span first_part_;
+  Span prefix_, first_part_;
   Span own_part_{INT64_MAX, 0};
 };
 

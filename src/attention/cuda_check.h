@@ -32,4 +32,11 @@ class DeviceScope {
   int previous_ = 0;
 };
 
+/// The first number of the device's compute capability.
+inline int compute_major(Device device) {
+  int major = 0;
+  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device.index));
+  return major;
+}
+
 }  // namespace segue::attention

@@ -61,7 +61,7 @@ KernelMask kernel_mask(const HstuMask& mask) {
     return static_cast<int32_t>(std::min<int64_t>(x, int64_t{1} << 30));
   };
   return {narrow(mask.contextual_len), narrow(mask.window), narrow(mask.min_full),
-          narrow(mask.target_group)};
+          narrow(mask.target_group), narrow(mask.global_prefix)};
 }
 
 namespace {

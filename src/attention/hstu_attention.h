@@ -4,6 +4,7 @@
 #include <span>
 
 #include "attention/hstu_mask.h"
+#include "attention/kernel_choice.h"
 #include "ops/norm.h"
 #include "tensor/exec.h"
 #include "tensor/jagged.h"
@@ -20,6 +21,7 @@ struct HstuAttentionParams {
   HstuMask mask;
   double alpha = 1;  // 1 / sqrt(qk_dim)
   double scale = 1;  // 1 / configured length, or 1 / longest sequence of the whole batch
+  Kernel kernel = Kernel::kAuto;  // on a GPU; one that cannot do it is an Error(kConfig)
 };
 
 /// On a GPU all tensors of a call in mode kBf16 may be f16 instead of bf16; then p, ds and results

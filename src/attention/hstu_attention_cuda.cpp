@@ -1,5 +1,7 @@
 #if SEGUE_HAS_CUDA
 
+#include <cstdint>
+
 #include "attention/backends.h"
 #include "attention/cuda_check.h"
 #include "attention/plain_cuda.h"
@@ -9,21 +11,43 @@
 namespace segue::attention::cuda {
 namespace {
 
-[[noreturn]] void unsupported() {
-  fail(ErrorCode::kUnsupported,
-       "attention on a GPU needs heads of at most 256 columns; use --device cpu");
+bool aligned(const Tensor& t) {
+  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride(0) % 8 == 0 &&
+         t.stride(1) % 8 == 0;
 }
 
 }  // namespace
+
+/// Rows that are not aligned are nothing for tensor cores.
+Kernel choose(const Exec& exec, const HstuAttentionParams& p) {
+  const HeadShape head{p.q.size(2), p.v.size(2), p.q.dtype};
+  const Kernel kernel = choose_kernel(p.kernel, head, compute_major(exec.device));
+  if (kernel == Kernel::kPlain || (aligned(p.q) && aligned(p.k) && aligned(p.v))) return kernel;
+  SEGUE_ASSERT(p.kernel == Kernel::kAuto, "attention: rows are not aligned to 16 bytes");
+  return choose_kernel(Kernel::kPlain, head, compute_major(exec.device));
+}
+
+/// Without room for what the fastest kernels leave behind, the next ones do it.
+Kernel choose_backward(const Exec& exec, const HstuAttentionParams& p) {
+  const Kernel kernel = choose(exec, p);
+  if (kernel != Kernel::kSm90 || hopper::has_room_for_backward(exec, p)) return kernel;
+  const HeadShape head{p.q.size(2), p.v.size(2), p.q.dtype};
+  const bool portable = kernel_fits(Kernel::kPortable, head, compute_major(exec.device));
+  return portable ? Kernel::kPortable : Kernel::kPlain;
+}
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   if (p.offsets.back() == p.offsets.front()) return;
   const DeviceScope scope(exec.device);
   const Arena::Mark mark(*exec.arena);
-  if (hopper::supports(exec, p)) return hopper::forward(exec, p, o);
-  if (portable::supports(p)) return portable::forward(exec, p, o);
-  if (plain::supports(p)) return plain::forward(exec, p, o);
-  unsupported();
+  switch (choose(exec, p)) {
+    case Kernel::kSm90:
+      return hopper::forward(exec, p, o);
+    case Kernel::kPortable:
+      return portable::forward(exec, p, o);
+    default:
+      return plain::forward(exec, p, o);
+  }
 }
 
 bool backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
@@ -31,18 +55,17 @@ bool backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad
   if (p.offsets.back() == p.offsets.front()) return true;
   const DeviceScope scope(exec.device);
   const Arena::Mark mark(*exec.arena);
-  if (hopper::supports_backward(exec, p)) {
-    hopper::backward(exec, p, grad_o, dq, dk, dv, dbias);
-    return true;
+  switch (choose_backward(exec, p)) {
+    case Kernel::kSm90:
+      hopper::backward(exec, p, grad_o, dq, dk, dv, dbias);
+      return true;
+    case Kernel::kPortable:
+      portable::backward(exec, p, grad_o, dq, dk, dv);
+      return false;
+    default:
+      plain::backward(exec, p, grad_o, dq, dk, dv);
+      return false;
   }
-  if (portable::supports(p)) {
-    portable::backward(exec, p, grad_o, dq, dk, dv);
-  } else if (plain::supports(p)) {
-    plain::backward(exec, p, grad_o, dq, dk, dv);
-  } else {
-    unsupported();
-  }
-  return false;
 }
 
 }  // namespace segue::attention::cuda

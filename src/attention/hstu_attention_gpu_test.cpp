@@ -20,6 +20,15 @@ std::vector<Case> cases() {
         {"window" + d, edges, some, {.window = 10}, 2, dim},
         {"window_full" + d, edges, some, {.window = 65, .min_full = 20}, 1, dim},
         {"everything" + d, edges, some, {5, 17, 9, 4}, 3, dim},
+        {"semilocal" + d, edges, some, {.window = 10, .global_prefix = 70}, 2, dim},
+        {"semilocal_all" + d, edges, some, {5, 17, 9, 4, 40}, 1, dim},
+        {"long_semilocal" + d,
+         {kLong, 900},
+         {1, 70},
+         {.window = 200, .global_prefix = 130},
+         1,
+         dim},
+        {"long_semilocal_all" + d, {kLong}, {100}, {4, 200, 150, 1, 300}, 1, dim},
         {"long" + d, {kLong, 1}, {1, 1}, {}, 1, dim},
         {"context_in_long" + d, {kLong, 700}, {3, 200}, {.contextual_len = 9}, 1, dim},
         {"long_window" + d, {kLong}, {100}, {4, 200, 150, 1}, 1, dim},
@@ -30,13 +39,16 @@ std::vector<Case> cases() {
     };
     all.insert(all.end(), here.begin(), here.end());
   }
-  const auto everything = [&](const std::string& name, int64_t dim, bool portable) {
-    all.push_back({name + std::to_string(dim), edges, some, {5, 17, 9, 4}, 3, dim, 1, portable});
+  const auto everything = [&](const std::string& name, int64_t dim, Kernel kernel) {
+    all.push_back({name + std::to_string(dim), edges, some, {5, 17, 9, 4, 40}, 3, dim, 1, kernel});
   };
   for (const int64_t dim : {8, 16, 24, 40, 48, 56, 72, 96, 120, 136, 160, 192, 248}) {
-    everything("everything_d", dim, false);
+    everything("everything_d", dim, Kernel::kAuto);
   }
-  for (const int64_t dim : {32, 64, 128, 256}) everything("portable_everything_d", dim, true);
+  for (const int64_t dim : {32, 64, 128, 256}) {
+    everything("portable_everything_d", dim, Kernel::kPortable);
+    everything("plain_everything_d", dim, Kernel::kPlain);
+  }
   return all;
 }
 
@@ -69,6 +81,16 @@ TEST(GpuHstuAttentionErrors, SayWhatIsSupported) {
   EXPECT_TRUE(base::contains(error->what(), "heads of at most 256 columns"));
 }
 
+TEST(GpuHstuAttentionErrors, SayWhatAForcedKernelNeeds) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  const Case c{"narrow", {10}, {1}, {}, 2, 48, 1, Kernel::kPortable};
+  const Inputs in(c);
+  const std::optional<Error> error = base::error_of([&] { run_gpu(in); });
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), ErrorCode::kConfig);
+  EXPECT_TRUE(base::contains(error->what(), "heads of 32, 64, 128 or 256 columns"));
+}
+
 /// Lengths around the edges of tiles, masks, targets and heads by chance; a failure names its seed.
 Case random_case(uint64_t seed) {
   uint64_t draws = 0;
@@ -92,12 +114,13 @@ Case random_case(uint64_t seed) {
   if (draw(2) == 0) c.mask.window = pick({1, 63, 64, 65, 128, 300});
   if (draw(3) == 0) c.mask.min_full = pick({1, 20, 128});
   if (draw(3) == 0) c.mask.target_group = pick({2, 3, 64});
+  if (c.mask.window > 0 && draw(2) == 0) c.mask.global_prefix = pick({1, 20, 64, 65, 128, 200});
   return c;
 }
 
 TEST(GpuHstuAttentionRandom, IsAsNearToExactAsPlainBf16) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
     const Case c = random_case(seed);
     SCOPED_TRACE(c.name);
     const Inputs in(c, seed);

@@ -14,7 +14,6 @@
 #include <gtest/gtest.h>
 
 #include "attention/hstu_attention.h"
-#include "attention/portable_kernel.h"
 #include "base/bf16.h"
 #include "base/hash.h"
 #include "base/rng.h"
@@ -33,7 +32,7 @@ struct Case {
   int64_t heads = 2;
   int64_t dim = 128;
   double alpha_factor = 1;
-  bool portable = false;  // on the kernels for GPUs that are not Hopper
+  Kernel kernel = Kernel::kAuto;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Case& c) { return out << c.name; }
@@ -132,23 +131,6 @@ inline std::vector<double> read_bias(const Exec& exec, const Tensor& t) {
   });
 }
 
-struct Gradients {
-  Tensor dq, dk, dv, dbias;
-};
-inline void attend(const Exec& exec, [[maybe_unused]] const Case& c, const HstuAttentionParams& p,
-                   const Tensor& o, const Tensor& grad_o, const Gradients& g) {
-#if SEGUE_HAS_CUDA
-  if (c.portable && exec.device.is_cuda()) {
-    ASSERT_TRUE(portable::supports(p));
-    const Arena::Mark mark(*exec.arena);
-    portable::forward(exec, p, o);
-    return portable::backward(exec, p, grad_o, g.dq, g.dk, g.dv);
-  }
-#endif
-  hstu_attention_forward(exec, p, o);
-  hstu_attention_backward(exec, p, grad_o, g.dq, g.dk, g.dv, g.dbias);
-}
-
 /// Runs forward and backward with tensors on `bed`; `load(values)` puts numbers there and
 /// `read(tensor)` gets them back.
 template <class Load, class Read>
@@ -171,10 +153,12 @@ inline Results run(const Exec& exec, const Inputs& in, Load&& load, Read&& read)
   p.mask = in.c.mask;
   p.alpha = in.alpha;
   p.scale = in.scale;
+  p.kernel = in.c.kernel;  // of no meaning on the CPU
   const Tensor dbias = make_bias(exec, 3 * w);
   const int64_t used = exec.arena->used();
-  attend(exec, in.c, p, o.split_columns(in.c.heads), grad_o.split_columns(in.c.heads),
-         {part(grads, 2), part(grads, 3), part(grads, 1), dbias});
+  hstu_attention_forward(exec, p, o.split_columns(in.c.heads));
+  hstu_attention_backward(exec, p, grad_o.split_columns(in.c.heads), part(grads, 2), part(grads, 3),
+                          part(grads, 1), dbias);
   EXPECT_EQ(exec.arena->used(), used) << "scratch was kept";
   const std::vector<double> all = read(grads);
   const auto columns = [&](int64_t i) {
@@ -187,7 +171,7 @@ inline Results run(const Exec& exec, const Inputs& in, Load&& load, Read&& read)
   };
   for (const double x : columns(0)) EXPECT_EQ(x, double{kUntouched}) << "u was written";
   const Results r{read(o), columns(2), columns(3), columns(1), read_bias(exec, dbias)};
-  if (!in.c.portable) expect_bias(in, r, exec.device.is_cpu() && exec.rounds_to_bf16());
+  expect_bias(in, r, exec.device.is_cpu() && exec.rounds_to_bf16());
   return r;
 }
 

@@ -88,7 +88,7 @@ bool hstu_mask_reference(const HstuMask& mask, int64_t i, int64_t j, int64_t n, 
   bool valid = i == j || a_i > a_j;
   if (mask.window > 0) {
     const bool full = mask.min_full > 0 && a_i >= end_id - mask.min_full;
-    valid = valid && (full || a_i - a_j <= mask.window);
+    valid = valid && (full || j < mask.global_prefix || a_i - a_j <= mask.window);
   }
   if (c > 0) valid = valid || (a_i == 0 && a_j < end_id);
   const int64_t first_target = n - targets;

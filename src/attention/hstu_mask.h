@@ -17,6 +17,8 @@ namespace segue::attention {
 ///                 stands right after history and the context prefix counts as one id: it is seen
 ///                 whole or not at all. Context rows have no window, nor, if min_full > 0, have the
 ///                 last `min_full` rows of history and all targets.
+///   global_prefix g > 0: rows with a window see the first g columns of context and history, too
+///                 (semi-local attention).
 ///
 /// A history shorter than the context prefix is degenerate: every row sees itself and its group
 /// only.
@@ -26,16 +28,18 @@ struct BasicHstuMask {
   Int window = 0;
   Int min_full = 0;
   Int target_group = 1;
+  Int global_prefix = 0;
 
-  /// The columns row i may see: [lo, hi) of context and history, then [group_lo, i], its own group
-  /// up to itself. 0 <= lo <= hi <= group_lo, so the two parts are in order and never overlap.
+  /// The columns row i may see: [0, prefix) and [lo, hi) of context and history, then [group_lo,
+  /// i], its own group up to itself. 0 <= prefix <= lo <= hi <= group_lo, so the parts are in order
+  /// and never overlap; only rows that the window cuts have a prefix.
   /// group_lo == i when only the diagonal is left; the second part is empty (group_lo > i) for
   /// context rows, whose first part already holds them.
   struct Row {
-    Int lo = 0, hi = 0, group_lo = 0;
+    Int lo = 0, hi = 0, group_lo = 0, prefix = 0;
 
     SEGUE_HOST_DEVICE bool sees(Int i, Int j) const {
-      return (j >= lo && j < hi) || (j >= group_lo && j <= i);
+      return j < prefix || (j >= lo && j < hi) || (j >= group_lo && j <= i);
     }
   };
 
@@ -52,8 +56,8 @@ struct BasicHstuMask {
     // after the prefix is a distance of columns, and a window that reaches id 0 reaches column 0.
     const Int shift = contextual_len > 0 ? contextual_len - 1 : 0;
     const bool full = min_full > 0 && hi >= history_end - min_full;
-    const bool cut = window > 0 && !full && hi - shift > window;
-    return {cut ? hi - window : 0, hi, group_lo};
+    const bool cut = window > 0 && !full && hi - shift > window && hi - global_prefix > window;
+    return {cut ? hi - window : 0, hi, group_lo, cut ? global_prefix : 0};
   }
 
   SEGUE_HOST_DEVICE bool allows(Int i, Int j, Int n, Int targets) const {
@@ -71,26 +75,30 @@ struct BasicHstuMask {
     const Int history = sum_to(history_end) - sum_to(contextual_len);
     const Int all = (contextual_len + targets) * history_end + history + own_group;
     if (window == 0) return all;
-    // Row i loses i - window columns, from the first that the window cuts to the last.
+    // Row i loses i - kept columns, from the first that the window cuts to the last.
     const Int shift = contextual_len > 0 ? contextual_len - 1 : 0;
-    const Int first = shift + window + 1 > contextual_len ? shift + window + 1 : contextual_len;
+    const Int kept = window + global_prefix;
+    Int first = shift + window + 1 > contextual_len ? shift + window + 1 : contextual_len;
+    if (first < kept + 1) first = kept + 1;
     const Int end = min_full > 0 ? history_end - min_full : history_end;
-    Int lost = first < end ? sum_to(end - window - 1) - sum_to(first - window - 1) : 0;
-    if (min_full == 0 && first <= history_end) lost += targets * (history_end - window);
+    Int lost = first < end ? sum_to(end - kept - 1) - sum_to(first - kept - 1) : 0;
+    if (min_full == 0 && first <= history_end) lost += targets * (history_end - kept);
     return all - lost;
   }
 
-  /// What a run of rows sees together: every row sees [max_lo, min_hi), none sees anything outside
-  /// of [min_lo, max_hi) and [own_lo, last row]. Empty parts have begin >= end.
+  /// What a run of rows sees together: every row sees [0, prefix) and [max_lo, min_hi), none sees
+  /// anything outside of [0, prefix), [min_lo, max_hi) and [own_lo, last row]. Empty parts have
+  /// begin >= end.
   struct Rows {
-    Int min_lo = 0, max_lo = 0, min_hi = 0, max_hi = 0, own_lo = 0;
+    Int min_lo = 0, max_lo = 0, min_hi = 0, max_hi = 0, own_lo = 0, prefix = 0;
 
     SEGUE_HOST_DEVICE bool all_see(Int begin, Int end) const {
-      return begin >= max_lo && end <= min_hi;
+      return (begin >= max_lo && end <= min_hi) || end <= prefix;
     }
     /// `last`: one past the last row.
     SEGUE_HOST_DEVICE bool none_sees(Int begin, Int end, Int last) const {
-      return (end <= min_lo || begin >= max_hi) && (end <= own_lo || begin >= last);
+      return begin >= prefix && (end <= min_lo || begin >= max_hi) &&
+             (end <= own_lo || begin >= last);
     }
   };
 
@@ -113,7 +121,9 @@ struct BasicHstuMask {
       }
     }
     const Int min_lo = a.lo < z.lo ? a.lo : z.lo;
-    return {has_context ? 0 : min_lo, max_lo, a.hi, has_context ? history_end : z.hi, a.group_lo};
+    const Int prefix = window == 0 ? 0 : global_prefix < a.hi ? global_prefix : a.hi;
+    return {has_context ? 0 : min_lo,         max_lo,     a.hi,
+            has_context ? history_end : z.hi, a.group_lo, prefix};
   }
 
   /// Rows that may see something of columns first .. last - 1: context rows [0, context_end), rows
@@ -131,7 +141,7 @@ struct BasicHstuMask {
       const Int own_end = last - 1 >= history_end ? last - place - 1 + target_group : last;
       return {0, first, own_end < n ? own_end : n, n};
     }
-    if (window == 0) return {contextual_len, first, n, n};
+    if (window == 0 || first < global_prefix) return {contextual_len, first, n, n};
     const Int shift = contextual_len > 0 ? contextual_len - 1 : 0;
     const Int reach = last - 1 + window > window + shift ? last - 1 + window : window + shift;
     const Int near_end = reach + 1 < history_end ? reach + 1 : history_end;

@@ -19,7 +19,10 @@ void for_all_small_masks(Visit&& visit) {
         for (int64_t window = 0; window <= 4; ++window) {
           for (int64_t min_full = 0; min_full <= 3; ++min_full) {
             for (int64_t group = 1; group <= 3; ++group) {
-              visit(HstuMask{context, window, min_full, group}, n, targets);
+              for (const int64_t prefix : {0, 2, 5}) {
+                if (prefix > 0 && window == 0) continue;  // would change nothing
+                visit(HstuMask{context, window, min_full, group, prefix}, n, targets);
+              }
             }
           }
         }
@@ -33,17 +36,18 @@ TEST(HstuMask, RowIsTheRuleForAllSmallCases) {
   for_all_small_masks([&](const HstuMask& mask, int64_t n, int64_t targets) {
     for (int64_t i = 0; i < n; ++i) {
       const HstuMask::Row row = mask.row(i, n, targets);
-      ASSERT_TRUE(0 <= row.lo && row.lo <= row.hi && row.hi <= row.group_lo && row.hi <= n);
+      ASSERT_TRUE(0 <= row.prefix && row.prefix <= row.lo && row.lo <= row.hi &&
+                  row.hi <= row.group_lo && row.hi <= n);
       for (int64_t j = 0; j < n; ++j) {
         ASSERT_EQ(mask.allows(i, j, n, targets), hstu_mask_reference(mask, i, j, n, targets))
             << "i " << i << " j " << j << " n " << n << " targets " << targets << " context "
             << mask.contextual_len << " window " << mask.window << " min_full " << mask.min_full
-            << " group " << mask.target_group;
+            << " group " << mask.target_group << " prefix " << mask.global_prefix;
         ++cases;
       }
     }
   });
-  EXPECT_EQ(cases, 693000);
+  EXPECT_EQ(cases, 693000 / 5 * 13);
 }
 
 TEST(HstuMask, EveryRowSeesItself) {
@@ -83,21 +87,24 @@ TEST(HstuMask, PairsAreCountedOneByOne) {
     }
     ASSERT_EQ(mask.pairs(n, targets), expected)
         << "n " << n << " targets " << targets << " context " << mask.contextual_len << " window "
-        << mask.window << " min_full " << mask.min_full << " group " << mask.target_group;
+        << mask.window << " min_full " << mask.min_full << " group " << mask.target_group
+        << " prefix " << mask.global_prefix;
   });
 }
 
 /// Too many for one by one: row by row.
 TEST(HstuMask, PairsOfLongSequences) {
-  for (const HstuMask mask : {HstuMask{}, HstuMask{.contextual_len = 6},
-                              HstuMask{.contextual_len = 6, .window = 700, .target_group = 3},
-                              HstuMask{.window = 700, .min_full = 90}}) {
+  for (const HstuMask mask :
+       {HstuMask{}, HstuMask{.contextual_len = 6},
+        HstuMask{.contextual_len = 6, .window = 700, .target_group = 3},
+        HstuMask{.window = 700, .min_full = 90}, HstuMask{.window = 700, .global_prefix = 300},
+        HstuMask{6, 700, 90, 1, 300}}) {
     for (const int64_t targets : {0, 1, 200}) {
       const int64_t n = 5000;
       int64_t expected = 0;
       for (int64_t i = 0; i < n; ++i) {
         const HstuMask::Row row = mask.row(i, n, targets);
-        expected += row.hi - row.lo + std::max<int64_t>(0, i + 1 - row.group_lo);
+        expected += row.prefix + row.hi - row.lo + std::max<int64_t>(0, i + 1 - row.group_lo);
       }
       EXPECT_EQ(mask.pairs(n, targets), expected) << mask.window << ", " << targets;
     }

@@ -62,6 +62,7 @@ __device__ void add_scaled(Row& to, float factor, const Row& x, int columns) {
 /// f(j) for the rows that row i sees.
 template <class F>
 __device__ void for_visible(const HstuMask::Row& row, int64_t i, F&& f) {
+  for (int64_t j = 0; j < row.prefix; ++j) f(j);
   for (int64_t j = row.lo; j < row.hi; ++j) f(j);
   for (int64_t j = row.group_lo; j <= i; ++j) f(j);
 }
@@ -150,10 +151,6 @@ dim3 grid_of(const HstuAttentionParams& p) {
 }
 
 }  // namespace
-
-bool supports(const HstuAttentionParams& p) {
-  return p.q.size(2) <= kMostColumns && p.v.size(2) <= kMostColumns;
-}
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   ops::cuda::dispatch_storage(p.q.dtype, [&](auto zero_value) {

@@ -6,7 +6,6 @@
 /// without a kernel of their own run on, and what float results on a GPU come from. Slow.
 namespace segue::attention::cuda::plain {
 
-bool supports(const HstuAttentionParams& p);
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv);

@@ -233,19 +233,7 @@ void dispatch_element(DType dtype, F&& f) {
   f(__nv_bfloat16{});
 }
 
-bool aligned(const Tensor& t) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride(0) % 8 == 0 &&
-         t.stride(1) % 8 == 0;
-}
-
 }  // namespace
-
-bool supports(const HstuAttentionParams& p) {
-  const int64_t dim = p.q.size(2);
-  return size_of(p.q.dtype) == 2 && p.v.size(2) == dim &&
-         (dim == 32 || dim == 64 || dim == 128 || dim == 256) && aligned(p.q) && aligned(p.k) &&
-         aligned(p.v);
-}
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   dispatch_element(p.q.dtype, [&](auto zero) {

@@ -6,7 +6,6 @@
 /// queries and values, rows aligned to 16 bytes. Deterministic, no scratch, not tuned.
 namespace segue::attention::portable {
 
-bool supports(const HstuAttentionParams& p);
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);
 void backward(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
               const Tensor& dq, const Tensor& dk, const Tensor& dv);

@@ -16,11 +16,15 @@ namespace segue::bench {
 namespace {
 
 constexpr const char* kMaskHelp =
-    "masks are `causal`, or parts joined by +: contextN, windowN, fullN";
+    "masks are `causal`, `semilocal`, or parts joined by +: contextN, windowN, fullN, prefixN";
+
+/// Of the shape `semilocal`: what each row sees at most, beside itself.
+constexpr int64_t kPrefix = 128, kWindow = 512;
 
 /// "context8+window512+full64": a prefix of 8, a window of 512, none for the last 64 of history.
 attention::HstuMask parse_mask(const std::string& text) {
   attention::HstuMask mask;
+  if (text == "semilocal") return {.window = kWindow, .global_prefix = kPrefix};
   std::string_view rest = text;
   while (!rest.empty() && rest != "causal") {
     const std::string_view part = rest.substr(0, rest.find('+'));
@@ -32,6 +36,7 @@ attention::HstuMask parse_mask(const std::string& text) {
     int64_t* field = name == "context"  ? &mask.contextual_len
                      : name == "window" ? &mask.window
                      : name == "full"   ? &mask.min_full
+                     : name == "prefix" ? &mask.global_prefix
                                         : nullptr;
     if (field == nullptr || error != std::errc() || end != number.data() + number.size()) {
       fail(ErrorCode::kInvalidArgument,
@@ -74,6 +79,8 @@ std::vector<Cell> known_cells() {
           {256, 0, 128, "context8"},
           {32, 4096, 64},
           {256, 0, 128, "window512"},
+          {32, 4096, 128, "semilocal"},
+          {32, 4096, 64, "semilocal"},
           {256, 0, 32},
           {256, 0, 256},
           {256, 0, 128, "causal", DType::kF16}};
@@ -125,7 +132,10 @@ std::vector<Cell> cells_of(const Settings& settings, Device device) {
 class AttentionBench {
  public:
   AttentionBench(const Settings& settings, Report& report)
-      : settings_(settings), report_(report), w_(report.device()) {}
+      : settings_(settings),
+        report_(report),
+        w_(report.device()),
+        kernel_(attention::parse_kernel(settings.grid.kernel)) {}
 
   void run(const Cell& cell) {
     const Arena::Mark mark(*w_.exec.arena);
@@ -153,9 +163,10 @@ class AttentionBench {
     p.mask = parse_mask(cell.mask);
     p.alpha = 1 / std::sqrt(static_cast<double>(cell.head_dim));
     p.scale = 1.0 / 4096;
+    p.kernel = kernel_;
     const Tensor dq = part(duvqk, 2), dk = part(duvqk, 3), dv = part(duvqk, 1);
 
-    Result r = described(cell, dtype, offsets);
+    Result r = described(cell, dtype, p);
     const double forward = flops(p, width);
     r.name = "attention forward";
     r.flop = forward;
@@ -191,45 +202,70 @@ class AttentionBench {
   /// Half of every score matrix counts, whatever the mask: what others count. Windows do much less;
   /// theirs are counted by pairs.
   static double flops(const attention::HstuAttentionParams& p, int64_t width) {
-    double pairs = 0;
-    for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
-      const int64_t n = p.offsets[b + 1] - p.offsets[b];
-      const int64_t targets = p.num_targets.empty() ? 0 : p.num_targets[b];
-      pairs += p.mask.window > 0 ? static_cast<double>(p.mask.pairs(n, targets))
-                                 : static_cast<double>(n) * static_cast<double>(n) / 2;
+    double pairs = static_cast<double>(visible_pairs(p));
+    if (p.mask.window == 0) {
+      pairs = 0;
+      for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
+        const auto n = static_cast<double>(p.offsets[b + 1] - p.offsets[b]);
+        pairs += n * n / 2;
+      }
     }
     return 4.0 * static_cast<double>(width) * pairs;
   }
+  static int64_t visible_pairs(const attention::HstuAttentionParams& p) {
+    int64_t pairs = 0;
+    for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
+      pairs += p.mask.pairs(p.offsets[b + 1] - p.offsets[b], p.num_targets[b]);
+    }
+    return pairs;
+  }
 
-  Result described(const Cell& cell, DType dtype, std::span<const int64_t> offsets) const {
+  Result described(const Cell& cell, DType dtype, const attention::HstuAttentionParams& p) const {
     Result r;
-    r.labels = {{"lengths", cell.lengths()}, {"mask", cell.mask}, {"type", to_string(dtype)}};
-    r.shape = {{"sequences", static_cast<int64_t>(offsets.size()) - 1},
+    const attention::HeadShape head{cell.head_dim, cell.head_dim, dtype};
+    r.labels = {{"lengths", cell.lengths()},
+                {"mask", cell.mask},
+                {"type", to_string(dtype)},
+                {"kernel", attention::kernel_name(kernel_, head, report_.device())}};
+    r.shape = {{"sequences", static_cast<int64_t>(p.offsets.size()) - 1},
                {"length", cell.length},
                {"heads", settings_.layer.heads},
                {"head_dim", cell.head_dim},
-               {"tokens", offsets.back()}};
+               {"tokens", p.offsets.back()},
+               {"mean_keys", visible_pairs(p) / p.offsets.back()}};  // that a row sees
     return r;
   }
 
   const Settings& settings_;
   Report& report_;
   Workspace w_;
+  attention::Kernel kernel_;
 };
+
+/// Shares are those of ceilings that were measured in the same way.
+void run_cells(const Settings& settings, const std::vector<Cell>& cells, Report& report) {
+  add_ceilings(settings, report);
+  AttentionBench bench(settings, report);
+  for (const Cell& cell : cells) bench.run(cell);
+}
 
 }  // namespace
 
 void bench_attention(const Settings& settings, Report& report) {
   const std::vector<Cell> cells = cells_of(settings, report.device());
-  for (const Cell& cell : cells) parse_mask(cell.mask);  // a wrong one is an error before any work
-  add_ceilings(settings, report);
-  AttentionBench bench(settings, report);
-  for (const Cell& cell : cells) {
+  const attention::Kernel kernel = attention::parse_kernel(settings.grid.kernel);
+  for (const Cell& cell : cells) {  // what is wrong is an error before any work
+    parse_mask(cell.mask);
     if (cell.sequences < 1 || cell.length < 0 || cell.head_dim < 1) {
       fail(ErrorCode::kInvalidArgument, "bench attention: sizes of a grid must be at least 1");
     }
-    bench.run(cell);
+    attention::kernel_name(kernel, {cell.head_dim, cell.head_dim, cell.dtype}, report.device());
   }
+  run_cells(settings, cells, report);
+  if (!settings.grid.sustained) return;
+  Settings sustained = settings;
+  sustained.repeats = kSustained;
+  run_cells(sustained, cells, report);
 }
 
 }  // namespace segue::bench

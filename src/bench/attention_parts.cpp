@@ -1,6 +1,7 @@
 #include "bench/attention_parts.h"
 
 #if SEGUE_HAS_CUDA
+#include "attention/backends.h"
 #include "attention/cuda_plan.h"
 #include "attention/sm90/sm90_kernels.h"
 #endif
@@ -18,7 +19,7 @@ namespace hopper = attention::hopper;
 void measure_attention_parts(const Exec& exec, const Repeats& repeats,
                              const attention::HstuAttentionParams& p, const AttentionGradients& g,
                              const Result& like, Report& report) {
-  if (exec.device.is_cpu() || !hopper::supports(exec, p)) {
+  if (exec.device.is_cpu() || attention::cuda::choose(exec, p) != attention::Kernel::kSm90) {
     return report.note("  backward has no parts here");
   }
   const Arena::Mark mark(*exec.arena);

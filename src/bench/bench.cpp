@@ -51,6 +51,16 @@ std::string rate_text(double per_second, const char* unit) {
                             : fmt::format("{:>8.3g} T{}/s", per_second / kTera, unit);
 }
 
+nlohmann::ordered_json card_json(const CardState& s) {
+  std::vector<std::string> slowed_by;
+  for (const CardWarning& w : card_warnings(s, /*under_load=*/true)) slowed_by.push_back(w.name);
+  return {{"sm_mhz", s.sm_mhz},
+          {"most_sm_mhz", s.most_sm_mhz},
+          {"watts", s.watts},
+          {"celsius", s.celsius},
+          {"slowed_by", slowed_by}};
+}
+
 std::string milliseconds(double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); }
 
 }  // namespace
@@ -80,10 +90,27 @@ Timing measure(const Repeats& repeats, const std::function<void()>& run) {
   return timing;
 }
 
+namespace {
+
+Timing measure_sustained(const Exec& exec, const Repeats& repeats,
+                         const std::function<void()>& run) {
+  LapTimer timer(exec);
+  for (int64_t i = 0; i < repeats.warm_up; ++i) run();
+  timer.mark();
+  for (int64_t i = 0; i < repeats.timed; ++i) {
+    run();
+    timer.mark();
+  }
+  return {timer.laps(), "sustained"};
+}
+
+}  // namespace
+
 Timing measure(const Exec& exec, const Repeats& repeats, const std::function<void()>& run) {
   const bool on_gpu = exec.device.is_cuda();
   const Arena::Mark mark(*exec.arena);
   Tensor flush;
+  if (repeats.sustained) return measure_sustained(exec, repeats, run);
   if (on_gpu) {
     flush = exec.arena->tensor(DType::kU8, {kFlushBytes});
     exec.stream->synchronize();
@@ -91,6 +118,7 @@ Timing measure(const Exec& exec, const Repeats& repeats, const std::function<voi
   }
   LapTimer timer(exec);
   Timing timing;
+  if (on_gpu) timing.protocol = "rested";
   for (int64_t i = 0; i < repeats.warm_up + repeats.timed; ++i) {
     if (on_gpu) zero(flush, exec.stream);
     timer.mark();
@@ -113,7 +141,26 @@ void Report::add(const Result& result) {
                       base::num_threads(), device_.is_cuda() ? "cuBLASLt" : ops::gemm_backend()));
     header_done_ = true;
   }
-  sink_(human(result));
+  std::string line = human(result);
+  std::vector<CardWarning> warnings;
+  if (card_) warnings = card_warnings(card_->state(), /*under_load=*/true);
+  for (const CardWarning& w : warnings) line += fmt::format(" [{}]", w.name);
+  sink_(line);
+  explain(warnings);
+}
+
+/// In full, each once.
+void Report::explain(const std::vector<CardWarning>& warnings) {
+  for (const CardWarning& w : warnings) {
+    if (std::ranges::find(warned_, w.name) != warned_.end()) continue;
+    warned_.push_back(w.name);
+    note(fmt::format("[{}] {}", w.name, w.text));
+  }
+}
+
+void Report::set_card(std::shared_ptr<const CardSensor> card) {
+  card_ = std::move(card);
+  if (card_) explain(card_warnings(card_->state(), /*under_load=*/false));
 }
 
 void Report::note(const std::string& line) {
@@ -137,6 +184,8 @@ std::string Report::human(const Result& r) const {
   if (r.items > 0) {
     line += fmt::format("  {:>6} {}/s", base::format_count(r.items / seconds), r.item_name);
   }
+  if (r.joules_per_item) line += fmt::format("  {:.3g} J each", *r.joules_per_item);
+  if (!r.timing.protocol.empty()) line += "  " + r.timing.protocol;
   return line + " " + shape_text(r);
 }
 
@@ -152,6 +201,7 @@ std::string Report::json(const Result& r) const {
   line["slowest_s"] = r.timing.slowest();
   line["spread"] = r.timing.spread();
   line["repeats"] = r.timing.seconds.size();
+  if (!r.timing.protocol.empty()) line["protocol"] = r.timing.protocol;
   if (r.flop > 0) {
     line["gflop"] = r.flop / kGiga;
     line["gflops_per_s"] = r.flop / seconds / kGiga;
@@ -169,6 +219,8 @@ std::string Report::json(const Result& r) const {
     }
   }
   if (r.items > 0) line[r.item_name + "_per_s"] = r.items / seconds;
+  if (r.joules_per_item) line["joules_per_item"] = *r.joules_per_item;
+  if (card_) line["card"] = card_json(card_->state());
   line["device"] = to_string(device_);
   if (device_.is_cuda()) line["gpu"] = cuda_facts(device_.index).name;
   line["cpu"] = cpu_name();
@@ -237,7 +289,15 @@ void run_bench(const std::string& name, Settings settings, Report& report) {
   for (const Bench& bench : benches()) {
     names.emplace_back(bench.name);
     if (name != bench.name) continue;
-    if (bench.on_gpu) report.set_device(train::choose_device(settings.device));
+    if (name != "attention" && (settings.grid.kernel != "auto" || settings.grid.sustained)) {
+      fail(ErrorCode::kInvalidArgument,
+           "--kernel and --sustained are of the bench `attention` alone; for a step, --set "
+           "model.attention.kernel=NAME");
+    }
+    if (bench.on_gpu) {
+      report.set_device(train::choose_device(settings.device));
+      if (!report.card()) report.set_card(open_card(report.device()));
+    }
     if (settings.layer.lengths == Lengths::kAuto) {
       settings.layer.lengths = report.device().is_cuda() ? Lengths::kJagged40 : Lengths::kEqual;
     }

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "tensor/card.h"
 #include "tensor/exec.h"
 
 namespace segue::bench {
@@ -14,6 +16,7 @@ namespace segue::bench {
 /// How long something takes: runs that only warm up, then runs that count.
 struct Timing {
   std::vector<double> seconds;  // in the order of the runs
+  std::string protocol = {};    // of a GPU: rested or sustained; see measure()
 
   double median() const;
   double fastest() const;
@@ -24,12 +27,15 @@ struct Timing {
 struct Repeats {
   int64_t warm_up = 1;
   int64_t timed = 5;
+  bool sustained = false;
 };
+/// Enough for clocks and temperature to settle.
+inline constexpr Repeats kSustained{150, 100, true};
 /// Work that is done when `run` returns, by the clock.
 Timing measure(const Repeats& repeats, const std::function<void()>& run);
 /// Work that is queued on exec's stream, by events on a GPU. There every run begins with a cold
 /// second-level cache, and the first one after a short rest: a card that has just worked hard is
-/// slower for a while.
+/// slower for a while. Sustained: one run right after the other, warm caches, no rest.
 Timing measure(const Exec& exec, const Repeats& repeats, const std::function<void()>& run);
 
 /// One measured thing. `flop`, `bytes` and `items` are what one run does, moves or handles by
@@ -43,6 +49,7 @@ struct Result {
   double bytes = 0;
   double items = 0;
   std::string item_name = "rows";
+  std::optional<double> joules_per_item = {};
 };
 
 /// Receives finished lines of output.
@@ -59,6 +66,10 @@ class Report {
   /// Where the results that follow are measured.
   void set_device(Device device) { device_ = device; }
   Device device() const { return device_; }
+  /// What tells of the device's state; may be null. Rows say what slows the card down, and this
+  /// call does so of a card at rest.
+  void set_card(std::shared_ptr<const CardSensor> card);
+  const CardSensor* card() const { return card_.get(); }
 
   /// What the machine can do, measured in this run: results are given as shares of it.
   void set_gemm_rate(double flop_per_s) { gemm_rate_ = flop_per_s; }
@@ -71,12 +82,15 @@ class Report {
  private:
   std::string human(const Result& result) const;
   std::string json(const Result& result) const;
+  void explain(const std::vector<CardWarning>& warnings);
 
   Sink sink_;
   bool json_ = false;
   std::string command_;
   bool header_done_ = false;
   Device device_;
+  std::shared_ptr<const CardSensor> card_;
+  std::vector<std::string> warned_;  // names of warnings that were given in full
   double gemm_rate_ = 0, copy_rate_ = 0;
 };
 
@@ -98,9 +112,12 @@ struct LayerShape {
 /// lists is given, every combination of them.
 struct AttentionGrid {
   std::vector<int64_t> sequences, lengths, head_dims;
-  std::vector<std::string> masks;  // "causal", "context8", "window512", "window512+full64", ...
-  std::string only;                // of the shapes compared by: those whose name contains this
-  bool parts = false;              // the kernels of backward one by one, too (Hopper)
+  std::vector<std::string>
+      masks;           // "causal", "context8", "window512+full64", "prefix128+window512", ...
+  std::string only;    // of the shapes compared by: those whose name contains this
+  bool parts = false;  // the kernels of backward one by one, too (Hopper)
+  std::string kernel = "auto";  // of a GPU
+  bool sustained = false;       // everything once more, without rest
 
   bool given() const {
     return !sequences.empty() || !lengths.empty() || !head_dims.empty() || !masks.empty();

@@ -4,6 +4,7 @@
 
 #include "base/test_util.h"
 #include "bench/lap_timer.h"
+#include "tensor/card_test_util.h"
 
 namespace segue::bench {
 namespace {
@@ -91,6 +92,75 @@ TEST(BenchTest, AttentionRunsOverEveryCellOfAGrid) {
   const auto bad = base::error_of([&] { lines_of("attention", true, s); });
   ASSERT_TRUE(bad);
   EXPECT_TRUE(base::contains(bad->what(), "no mask `window`"));
+}
+
+TEST(BenchTest, SustainedRunsComeBesideRestedOnes) {
+  Settings s = small();
+  s.grid.sequences = {1};
+  s.grid.lengths = {4};
+  s.grid.head_dims = {8};
+  s.grid.masks = {"causal"};
+  s.grid.sustained = true;
+  const std::vector<std::string> lines = lines_of("attention", true, s);
+  ASSERT_EQ(lines.size(), 8u);  // ceilings, forward and backward, twice
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const bool sustained = base::contains(lines[i], "\"protocol\": \"sustained\"");
+    EXPECT_EQ(sustained, i >= 4) << lines[i];
+    EXPECT_TRUE(base::contains(lines[i], sustained ? "\"repeats\": 100" : "\"repeats\": 2"));
+  }
+  EXPECT_TRUE(base::contains(lines[2], "\"kernel\": \"cpu\""));
+}
+
+TEST(BenchTest, AKernelOfAGpuIsNoneOfTheCpu) {
+  Settings s = small();
+  s.grid.kernel = "portable";
+  const auto on_cpu = base::error_of([&] { lines_of("attention", true, s); });
+  ASSERT_TRUE(on_cpu);
+  EXPECT_TRUE(base::contains(on_cpu->what(), "runs on a GPU only"));
+  const auto elsewhere = base::error_of([&] { lines_of("layer", true, s); });
+  ASSERT_TRUE(elsewhere);
+  EXPECT_TRUE(base::contains(elsewhere->what(), "of the bench `attention` alone"));
+}
+
+TEST(BenchTest, RowsSayWhatSlowsTheCardDown) {
+  CardState state;
+  state.sm_mhz = 1500;
+  state.most_sm_mhz = 1980;
+  state.watt_limit = state.usual_watt_limit = 700;
+  state.out_of_power = true;
+  const auto card = std::make_shared<FakeCard>(state, 5);
+  Result r;
+  r.name = "thing";
+  r.timing = {{1}};
+  for (const bool json : {true, false}) {
+    std::vector<std::string> lines;
+    Report report([&](const std::string& line) { lines.push_back(line); }, json);
+    report.set_card(card);
+    report.add(r);
+    report.add(r);
+    if (json) {
+      ASSERT_EQ(lines.size(), 2u);
+      EXPECT_TRUE(base::contains(lines[0], "\"sm_mhz\": 1500")) << lines[0];
+      EXPECT_TRUE(base::contains(lines[0], "\"slowed_by\": [\"power limit\"]")) << lines[0];
+      continue;
+    }
+    ASSERT_EQ(lines.size(), 4u);  // the warning in full, once; machine; two rows
+    EXPECT_TRUE(base::contains(lines[0], "[power limit] the power limit (700 W)")) << lines[0];
+    EXPECT_TRUE(base::contains(lines[2], "[power limit]")) << lines[2];
+    EXPECT_TRUE(base::contains(lines[3], "[power limit]")) << lines[3];
+  }
+}
+
+TEST(BenchTest, AStepTellsTheEnergyOfASample) {
+  std::vector<std::string> lines;
+  Report report([&](const std::string& line) { lines.push_back(line); }, true);
+  report.set_card(std::make_shared<FakeCard>(CardState{}, 480));
+  Settings s = small();
+  s.repeats = {0, 1};
+  s.sets = {"data.batch_size=8", "model.identities.distinct_rows=true"};
+  run_bench("step", s, report);
+  ASSERT_EQ(lines.size(), 2u);  // the ceiling, the step
+  EXPECT_TRUE(base::contains(lines[1], "\"joules_per_item\": 60.0")) << lines[1];
 }
 
 TEST(BenchTest, EmbeddingCountsRowsAndBytes) {

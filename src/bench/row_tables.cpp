@@ -25,6 +25,8 @@ constexpr std::string_view kEnd = "<!-- end -->";
 struct Line {
   std::string name;
   std::map<std::string, std::string> cells;  // by column
+  std::string thing = {};                    // what was measured: name, labels and shape
+  bool sustained = false;
 };
 
 /// What one file of rows says.
@@ -57,15 +59,16 @@ std::string text_of(const Json& value) {
   return value.is_number() ? number(value.get<double>()) : value.get<std::string>();
 }
 
-/// What a bench has measured of one thing.
+/// What a bench has measured of one thing. Figures of two protocols stand in columns of their own.
 void set_figures(Table& table, Line& line, const Json& row) {
+  const std::string suffix = line.sustained ? " sustained" : "";
   const auto figure = [&](const std::string& key, const std::string& column, double unit) {
     if (!row.contains(key)) return;
     const double value = row[key].get<double>() / unit;
     const bool percent = unit == 0.01;
-    set(table, line, column, percent ? fmt::format("{:.0f} %", value) : number(value));
+    set(table, line, column + suffix, percent ? fmt::format("{:.0f} %", value) : number(value));
   };
-  set(table, line, "ms", number(1e3 * row.at("median_s").get<double>()));
+  set(table, line, "ms" + suffix, number(1e3 * row.at("median_s").get<double>()));
   figure("spread", "spread", 0.01);
   figure("gflops_per_s", "TFLOP/s", 1e3);
   figure("share_of_gemm", "of product", 0.01);
@@ -74,6 +77,7 @@ void set_figures(Table& table, Line& line, const Json& row) {
   for (const std::string item : {"samples", "tokens", "rows", "ids"}) {
     figure(item + "_per_s", item + "/s", 1);
   }
+  figure("joules_per_item", "J each", 1);
 }
 
 void add_origin(Table& table, const Json& row, const std::string& machine) {
@@ -88,7 +92,9 @@ void add_bench_row(Table& table, const Json& row) {
   add_origin(table, row,
              fmt::format("{}, {} threads, ", row.value("gpu", row.value("cpu", "")),
                          number(row.at("threads").get<double>())));
+  line.sustained = row.value("protocol", "") == "sustained";
   const auto ceiling = [&](const char* rate, double unit, const char* text) {
+    if (line.sustained) line.name += ", sustained,";
     add_new(table.ceilings, line.name + " " + number(row.at(rate).get<double>() / unit) + text);
   };
   if (line.name == "gemm") return ceiling("gflops_per_s", 1e3, " TFLOP/s");
@@ -98,6 +104,8 @@ void add_bench_row(Table& table, const Json& row) {
     if (key != "name") set(table, line, key, text_of(value));
   }
   for (const auto& [key, value] : row.at("shape").items()) set(table, line, key, text_of(value));
+  line.thing = line.name;
+  for (const auto& [column, text] : line.cells) line.thing += fmt::format(" {}={}", column, text);
   set_figures(table, line, row);
   // Backward goes into the line of its forward.
   constexpr std::string_view kForward = "forward";
@@ -123,6 +131,22 @@ void add_plan_row(Table& table, const Json& row) {
   }
 }
 
+/// What was measured in both ways becomes one line.
+void join_protocols(Table& table) {
+  std::vector<Line> lines;
+  for (Line& line : table.lines) {
+    const auto rested = std::ranges::find_if(lines, [&](const Line& other) {
+      return line.sustained && !other.sustained && other.thing == line.thing;
+    });
+    if (rested == lines.end()) {
+      lines.push_back(std::move(line));
+    } else {
+      rested->cells.merge(line.cells);
+    }
+  }
+  table.lines = std::move(lines);
+}
+
 Table read_table(const std::string& path) {
   Table table;
   std::istringstream text(base::read_file(path));
@@ -138,6 +162,7 @@ Table read_table(const std::string& path) {
     }
   }
   if (table.lines.empty()) fail(ErrorCode::kCorrupt, path + " has no rows");
+  join_protocols(table);
   return table;
 }
 

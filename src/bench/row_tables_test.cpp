@@ -64,6 +64,25 @@ TEST_F(RowTablesTest, ALinePerShapeAndAColumnPerSizeThatDiffers) {
   EXPECT_EQ(fill(filled.text).text, filled.text);
 }
 
+TEST_F(RowTablesTest, BothProtocolsStandInOneLine) {
+  const std::string sustained = "\"protocol\": \"sustained\", ";
+  std::string rows = row("gemm", "\"m\": 8", 0.001);
+  for (const char* length : {"512", "4096"}) {
+    const std::string shape = std::string("\"length\": ") + length;
+    rows += row("attention forward", shape, 0.0015) + row("attention backward", shape, 0.004);
+  }
+  for (const char* name : {"attention forward", "attention backward"}) {
+    std::string line = row(name, "\"length\": 4096", 0.002);
+    rows += line.insert(line.find("\"spread\""), sustained);
+  }
+  put_rows("x", rows);
+  const std::string text =
+      fill("<!-- rows: x; without spread, spread sustained -->\n<!-- end -->\n").text;
+  EXPECT_TRUE(contains(text, "| attention forward / backward | 512 |  |")) << text;
+  EXPECT_TRUE(contains(text, "| attention forward / backward | 4,096 | 2 |")) << text;
+  EXPECT_TRUE(contains(text, "| what | length | ms sustained |")) << text;
+}
+
 TEST_F(RowTablesTest, ColumnsCanBeLeftOut) {
   put_rows("x", row("a", "\"rows\": 1, \"head_dim\": 64", 1) +
                     row("b", "\"rows\": 2, \"head_dim\": 128", 1));

@@ -2,6 +2,7 @@
 #include <array>
 #include <cmath>
 #include <future>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -95,7 +96,7 @@ std::vector<Batch> make_batches(const train::RunConfig& config, const Repeats& r
 
 /// Host work of the next batch goes on while one is trained, as in a run on a GPU whose pipeline is
 /// not off.
-Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
+Result measure_steps(const train::RunConfig& config, const Repeats& repeats, EnergyMeter energy) {
   train::Trainer trainer(config, train::choose_device(config.train.device));
   const std::vector<Batch> batches = make_batches(config, repeats);
   const bool ahead =
@@ -116,6 +117,7 @@ Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
   double flop = 0;
   const int64_t steps = repeats.warm_up + repeats.timed;
   for (int64_t i = 0; i < steps; ++i) {
+    if (i == repeats.warm_up) energy.start();
     const base::Stopwatch watch;
     const double prepare_seconds = pending.get();
     const double wait_seconds = watch.seconds();
@@ -129,6 +131,9 @@ Result measure_steps(const train::RunConfig& config, const Repeats& repeats) {
     samples += stats.samples;
     tokens += stats.tokens;
     flop += stats.model_flops;
+  }
+  if (const std::optional<double> joules = energy.joules(); joules && samples > 0) {
+    r.joules_per_item = *joules / static_cast<double>(samples);
   }
   // Batches differ in length: the mean over the timed steps stands for one of them.
   r.flop = flop / static_cast<double>(repeats.timed);
@@ -152,7 +157,7 @@ void bench_step(const Settings& settings, Report& report) {
   train::RunConfig config = load_config(settings);
   if (settings.preset.empty()) report.add(measure_gemm_rate(settings, report));
   const auto run = [&](const std::string& name) {
-    Result r = measure_steps(config, settings.repeats);
+    Result r = measure_steps(config, settings.repeats, EnergyMeter(report.card()));
     if (!settings.sets.empty()) {
       r.labels = {{"set", fmt::format("{}", fmt::join(settings.sets, " "))}};
     }

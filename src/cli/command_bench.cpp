@@ -63,14 +63,24 @@ void add_grid(CLI::App& command, bench::AttentionGrid& grid) {
       ->delimiter(',')
       ->group(group);
   command
-      .add_option("--grid-masks", grid.masks,
-                  "causal, or parts joined by +: contextN, windowN, fullN; e.g. "
-                  "causal,context8+window512")
+      .add_option(
+          "--grid-masks", grid.masks,
+          "causal, semilocal, or parts joined by +: contextN, windowN, fullN, prefixN; e.g. "
+          "causal,context8+window512")
       ->delimiter(',')
       ->group(group);
   command.add_option("--only", grid.only, "shapes whose name contains this, e.g. 32x4096")
       ->group(group);
   command.add_flag("--parts", grid.parts, "the kernels of backward one by one, too")->group(group);
+  command
+      .add_option("--kernel", grid.kernel,
+                  "of a GPU: auto, sm90, portable or plain; one that cannot do a shape is an error")
+      ->capture_default_str()
+      ->group(group);
+  command
+      .add_flag("--sustained", grid.sustained,
+                "everything a second time: 150 runs to warm up, then 100 in a row, without rest")
+      ->group(group);
 }
 
 /// Options of the bench `index`.

@@ -4,17 +4,36 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "attention/kernel_choice.h"
 #include "base/parallel.h"
 #include "cli/commands.h"
 #include "cli/facts.h"
 #include "cli/output.h"
 #include "ops/gemm.h"
+#include "tensor/card.h"
 #include "tensor/device.h"
 
 namespace segue::cli {
 namespace {
 
 constexpr double kGib = 1 << 30;
+
+/// What the card says of itself now, at rest.
+void add_card(const std::string& name, Device device, FactTable& gpu) {
+  const std::unique_ptr<CardSensor> card = open_card(device);
+  if (card == nullptr) {
+    return gpu.rows.push_back(
+        {name + " state", {"not known: the driver has no libnvidia-ml.so.1"}});
+  }
+  const CardState s = card->state();
+  gpu.rows.push_back({name + " state",
+                      {fmt::format("{} of {} MHz, {:.0f} of {:.0f} W, {} C; energy {}", s.sm_mhz,
+                                   s.most_sm_mhz, s.watts, s.watt_limit, s.celsius,
+                                   card->joules() ? "is counted" : "is not counted")}});
+  for (const CardWarning& w : card_warnings(s, /*under_load=*/false)) {
+    gpu.rows.push_back({fmt::format("{} {}", name, w.name), {w.text}});
+  }
+}
 
 /// What runs where, said before a run has to find out.
 void doctor(bool json) {
@@ -44,11 +63,11 @@ void doctor(bool json) {
         {name + " free GiB", {Fact::real(static_cast<double>(f.free_bytes) / kGib, 1)}});
     gpu.rows.push_back({name + " compute", {fmt::format("{}.{}", f.major, f.minor)}});
     gpu.rows.push_back({name + " SM clock MHz", {int64_t{f.clock_khz / 1000}}});
-    gpu.rows.push_back(
-        {name + " attention",
-         {f.major == 9 && f.minor == 0
-              ? "Hopper kernels (heads of 8 to 64 and 128, bf16); others: tensor cores, or plain"
-              : "tensor cores (heads of 32 to 256, bf16); others: plain"}});
+    for (const DType dtype : {DType::kBf16, DType::kF32}) {
+      gpu.rows.push_back({fmt::format("{} attention, {}", name, to_string(dtype)),
+                          {attention::list_kernels(dtype, f.major)}});
+    }
+    add_card(name, Device::cuda(i), gpu);
     gpu.rows.push_back({name + " driver, runtime",
                         {fmt::format("{}.{}, {}.{}", f.driver / 1000, f.driver % 1000 / 10,
                                      f.runtime / 1000, f.runtime % 1000 / 10)}});

@@ -1,5 +1,6 @@
 #include "model/config.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <limits>
@@ -60,11 +61,21 @@ void describe(ConfigVisitor& v, AttentionConfig& c) {
   v.field("contextual_mask", c.contextual_mask, "contextual tokens see all history");
   v.field("window", c.window, "how far back a token sees; 0: unlimited");
   v.field("min_full", c.min_full, "the newest events that ignore the window");
+  v.field("global_prefix", c.global_prefix,
+          "first tokens of a sample, contextual ones included, that all see despite the window");
   v.field("target_group", c.target_group, "candidates of a group see each other causally");
   v.choice(
       "score_scale", c.score_scale, {"max_seq_len", "batch_max"},
       "scores are divided by the configured length, or as the reference does by the longest sample "
       "of the batch");
+  v.choice("kernel", c.kernel, {"auto", "sm90", "portable", "plain"},
+           "of full layers on a GPU; auto: the fastest that can do it");
+}
+
+void describe(ConfigVisitor& v, TruncationConfig& c) {
+  v.field("from_layer", c.from_layer,
+          "the first layer, counted from 0, that works on the newest tokens only; 0: none");
+  v.field("events", c.events, "newest events of a history that are left then");
 }
 
 void describe(ConfigVisitor& v, IdentityConfig& c) {
@@ -115,6 +126,7 @@ void describe(ConfigVisitor& v, ModelConfig& c) {
   v.field("candidate_label", c.candidate_label, "column with the candidates' label bits");
   v.list("tasks", c.tasks, "what the head predicts");
   v.section("attention", c.attention);
+  v.section("truncation", c.truncation, "later layers work on the newest tokens only");
   v.section("identities", c.identities, "exact rewritings that skip work");
   v.section("recompute", c.recompute, "what backward rebuilds instead of keeping");
   v.section("dlrm", c.dlrm, "a plain DLRM");
@@ -141,7 +153,8 @@ attention::HstuMask ModelConfig::attention_mask() const {
   return {.contextual_len = attention.contextual_mask ? contextual_tokens() : 0,
           .window = attention.window,
           .min_full = attention.min_full,
-          .target_group = attention.target_group};
+          .target_group = attention.target_group,
+          .global_prefix = attention.global_prefix};
 }
 
 int64_t ModelConfig::contextual_tokens() const {
@@ -150,7 +163,36 @@ int64_t ModelConfig::contextual_tokens() const {
   return tokens_in_front;
 }
 
+ModelConfig::Kept ModelConfig::kept_tokens(int64_t count, int64_t targets) const {
+  const int64_t history_end = count - targets;
+  const int64_t first =
+      std::min(history_end, std::max(contextual_tokens(), attention.global_prefix));
+  const int64_t newest = truncation.events * tokens_per_event();
+  return {first, std::max<int64_t>(0, history_end - first - newest)};
+}
+
 namespace {
+
+void require_truncation(const ModelConfig& c) {
+  const TruncationConfig& t = c.truncation;
+  require_size("model.truncation.events", t.events, kMostTokens, 0);
+  if (t.from_layer < 0 || t.from_layer >= c.layers) {
+    fail_config(fmt::format(
+        "model.truncation.from_layer = {} is none of the layers 1 to {} that can be truncated "
+        "(model.layers = {}); 0 turns truncation off",
+        t.from_layer, c.layers - 1, c.layers));
+  }
+  if ((t.from_layer > 0) != (t.events > 0)) {
+    fail_config(
+        "model.truncation needs both from_layer and events: from which layer on, and how many of "
+        "the newest events are left");
+  }
+  if (t.from_layer > 0 && c.labels == LabelKind::kEveryItem) {
+    fail_config(
+        "model.truncation drops old events, but model.labels = \"every_item\" predicts all of "
+        "them; use labels = \"candidates\"");
+  }
+}
 
 /// With labels at every item the label is the action, and only its bits can ever be set.
 void require_task_bits(const ModelConfig& c) {
@@ -238,6 +280,13 @@ void ModelConfig::validate() const {
   require_size("model.attention.window", attention.window, kAny, 0);
   require_size("model.attention.min_full", attention.min_full, kAny, 0);
   require_size("model.attention.target_group", attention.target_group, kAny);
+  require_size("model.attention.global_prefix", attention.global_prefix, kMostTokens, 0);
+  if (attention.global_prefix > 0 && attention.window == 0) {
+    fail_config(
+        "model.attention.global_prefix lets tokens see the start of a sample despite the window, "
+        "but model.attention.window is 0: set a window, or leave the prefix out");
+  }
+  require_truncation(*this);
   if (labels == LabelKind::kEveryItem && tokens == TokenKind::kMerged) {
     fail_config(
         "model.labels = \"every_item\" needs model.tokens = \"interleaved\": a merged token "

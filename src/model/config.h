@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "attention/hstu_mask.h"
+#include "attention/kernel_choice.h"
 #include "base/config.h"
 #include "model/dlrm_config.h"
 #include "ops/loss.h"
@@ -62,10 +63,19 @@ struct AttentionConfig {
       false;           // contextual rows see all history (off: they are causal like the rest)
   int64_t window = 0;  // 0: unlimited
   int64_t min_full = 0;
+  int64_t global_prefix = 0;  // tokens at the start of a sample
   int64_t target_group = 1;
   ScoreScale score_scale = ScoreScale::kMaxSeqLen;
+  attention::Kernel kernel = attention::Kernel::kAuto;  // of full layers on a GPU
 };
 void describe(base::ConfigVisitor& v, AttentionConfig& c);
+
+/// Later layers work on the newest tokens of a sample only.
+struct TruncationConfig {
+  int64_t from_layer = 0;  // the first such layer, counted from 0; 0: there is none
+  int64_t events = 0;      // of the history that are left
+};
+void describe(base::ConfigVisitor& v, TruncationConfig& c);
 
 /// Exact rewritings that skip work; results agree with the plain path to rounding.
 struct IdentityConfig {
@@ -120,6 +130,7 @@ struct ModelConfig {
   std::vector<TaskConfig> tasks;
 
   AttentionConfig attention;
+  TruncationConfig truncation;
   IdentityConfig identities;
   RecomputeConfig recompute;
   DlrmConfig dlrm;
@@ -137,6 +148,13 @@ struct ModelConfig {
     return contextual_tokens() + events * tokens_per_event() +
            (labels == LabelKind::kCandidates ? candidates : 0);
   }
+  /// What is left of a sample where it is truncated: its first tokens and its newest ones,
+  /// `dropped` tokens between them are not. Contextual tokens and the global prefix, which every
+  /// token may see, are always left, and so are targets.
+  struct Kept {
+    int64_t first = 0, dropped = 0;
+  };
+  Kept kept_tokens(int64_t count, int64_t targets) const;
   /// What keeps identities.last_layer_targets from being used for samples of at most so many
   /// candidates; null: nothing.
   const char* why_last_layer_is_full(int64_t most_candidates) const;

@@ -4,15 +4,37 @@ namespace segue::model {
 
 namespace {
 
-double stack_flops(const ModelConfig& c, double tokens, double squares, bool backward) {
+int64_t counted_targets(const ModelConfig& c, int64_t tokens) {
+  return c.labels == LabelKind::kCandidates && tokens > 0 ? 1 : 0;
+}
+
+/// Pairs of tokens of a sample that count: half of all, or what a window leaves of a sample with
+/// one candidate.
+double counted_pairs(const ModelConfig& c, int64_t tokens) {
+  if (c.attention.window == 0) return static_cast<double>(tokens) * static_cast<double>(tokens) / 2;
+  return static_cast<double>(c.attention_mask().pairs(tokens, counted_targets(c, tokens)));
+}
+
+/// Of one layer.
+double layer_flops(const ModelConfig& c, double tokens, double pairs, bool backward) {
   const double linear_columns = static_cast<double>(c.uvqk_columns());
   const double gate_columns =
       static_cast<double>(c.heads * c.v_dim) * (c.layer == LayerKind::kConcat ? 3 : 1);
   const double dim = static_cast<double>(c.dim);
   const double linear = 2 * tokens * dim * (linear_columns + gate_columns);
-  const double attention = 2 * (squares / 2) * static_cast<double>(c.heads * (c.qk_dim + c.v_dim));
-  return static_cast<double>(c.layers) *
-         (backward ? 3 * linear + 3.5 * attention : linear + attention);
+  const double attention = 2 * pairs * static_cast<double>(c.heads * (c.qk_dim + c.v_dim));
+  return backward ? 3 * linear + 3.5 * attention : linear + attention;
+}
+
+/// Of the stack for one sample.
+double stack_flops(const ModelConfig& c, int64_t tokens, bool backward) {
+  const auto layers = [&](int64_t count, int64_t n) {
+    return static_cast<double>(count) *
+           layer_flops(c, static_cast<double>(n), counted_pairs(c, n), backward);
+  };
+  const int64_t from = c.truncation.from_layer > 0 ? c.truncation.from_layer : c.layers;
+  const int64_t left = tokens - c.kept_tokens(tokens, counted_targets(c, tokens)).dropped;
+  return layers(from, tokens) + (from < c.layers ? layers(c.layers - from, left) : 0);
 }
 
 double head_flops(const ModelConfig& c, bool backward) {
@@ -22,21 +44,15 @@ double head_flops(const ModelConfig& c, bool backward) {
 }  // namespace
 
 double formula_flops(const ModelConfig& c, std::span<const int64_t> offsets, bool backward) {
-  double tokens = 0;
-  double squares = 0;
-  double samples = 0;
+  double sum = 0;
   for (size_t b = 0; b + 1 < offsets.size(); ++b) {
-    const double n = static_cast<double>(offsets[b + 1] - offsets[b]);
-    tokens += n;
-    squares += n * n;
-    samples += 1;
+    sum += stack_flops(c, offsets[b + 1] - offsets[b], backward) + head_flops(c, backward);
   }
-  return stack_flops(c, tokens, squares, backward) + samples * head_flops(c, backward);
+  return sum;
 }
 
 double dense_formula_flops(const ModelConfig& c) {
-  const double n = static_cast<double>(c.max_seq_len);
-  return stack_flops(c, n, n * n, true) + head_flops(c, true);
+  return stack_flops(c, c.max_seq_len, true) + head_flops(c, true);
 }
 
 }  // namespace segue::model

@@ -182,6 +182,11 @@ class Model {
   };
   virtual std::vector<Bucket> buckets() const = 0;
 
+  /// The attention kernel of a device and for what it was chosen, for logs; empty: there is no
+  /// attention. Error(kConfig) if the config asks for one that cannot do it there.
+  virtual std::string attention_kernel(Device /*device*/, Precision /*precision*/) const {
+    return {};
+  }
   /// Attention heads that ranks can share out; 0: there is no such thing.
   virtual int64_t heads_to_share() const { return 0; }
 

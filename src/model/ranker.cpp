@@ -42,7 +42,8 @@ Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
                 .kind = config.layer,
                 .output_norm = config.output_norm,
                 .dropout = config.dropout,
-                .recompute = config.recompute};
+                .recompute = config.recompute,
+                .kernel = config.attention.kernel};
   stu.mask = config.attention_mask();
   layers_.reserve(static_cast<size_t>(config.layers));
   layer_parameters_.push_back(parameters_.all().size());

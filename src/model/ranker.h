@@ -47,6 +47,7 @@ class Ranker final : public Model {
   SampleWork work() const override;
   /// The head, the layers from the last to the first, the rest.
   std::vector<Bucket> buckets() const override;
+  std::string attention_kernel(Device device, Precision precision) const override;
   int64_t heads_to_share() const override { return config_.heads; }
 
   int64_t prepare_memory(const StepBounds& bounds) const override;
@@ -82,6 +83,7 @@ class Ranker final : public Model {
   void prepare_actions(const Batch& batch, RankerBatch& out) const;
   RankerBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro,
                                      RankerBatch& out) const;
+  void prepare_truncated(RankerBatch::Tokens& t, RankerBatch& out) const;
   void fill_labels(const Batch& batch, const RankerBatch::Tokens& t, RankerBatch& out) const;
 
   Rows rows_forward(const Exec& exec, RankerBatch& batch, const UploadBlock::Placed& placed,
@@ -90,6 +92,9 @@ class Ranker final : public Model {
   Tokens place_tokens(const Exec& exec, const RankerBatch& batch, const RankerBatch::Tokens& micro,
                       const UploadBlock::Placed& placed, const Rows& rows,
                       const PassOptions& options) const;
+  void place_truncated(const Exec& exec, const RankerBatch::Tokens& micro,
+                       const UploadBlock::Placed& placed, Tokens& t) const;
+  bool truncates() const { return config_.truncation.from_layer > 0; }
   UserSide user_forward(const Exec& exec, const Tokens& tokens, const PassOptions& options) const;
   void user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const UserSide& user,
                      const Tensor& duser, const PassOptions& options, bool last) const;

@@ -22,6 +22,16 @@ struct RankerBatch final : PreparedBatch {
     int64_t most_targets = 0;  // of the group, where attention is shared
     GroupSequences group;      // likewise
 
+    /// The same for layers that work on the newest tokens only; empty without such layers.
+    struct Truncated {
+      std::vector<int64_t> offsets;
+      GroupSequences group;
+      Part<int64_t> device_offsets;
+      Part<int64_t> kept;        // [tokens left]: which they are
+      Part<int32_t> kept_short;  // the same
+      Part<int32_t> label_rows;  // [labels]: where they are now
+    } truncated;
+
     Part<int64_t> device_offsets, device_num_targets;
     Part<int32_t> label_features;                   // [labels, sequence features]: table row
     std::vector<Part<float>> label_values;          // per task

@@ -77,6 +77,12 @@ int64_t Ranker::most_events(int64_t candidates) const {
   return std::max<int64_t>(0, left / config_.tokens_per_event());
 }
 
+std::string Ranker::attention_kernel(Device device, Precision precision) const {
+  const Exec exec{.device = device, .precision = precision};
+  return attention::describe_kernel(config_.attention.kernel,
+                                    {config_.qk_dim, config_.v_dim, exec.dtype()}, device);
+}
+
 double Ranker::flops(std::span<const int64_t> token_offsets, bool training) const {
   return formula_flops(config_, token_offsets, training);
 }
@@ -90,8 +96,12 @@ SampleWork Ranker::work() const {
   if (c.labels == LabelKind::kCandidates) w.shape.candidate = c.item.candidate;
   w.shape.contextual_tokens = c.contextual_tokens();
   w.shape.tokens_per_event = c.tokens_per_event();
-  w.shape.pairs = [mask = c.attention_mask()](int64_t tokens, int64_t targets) {
-    return mask.pairs(tokens, targets);
+  // Of the mean layer; the cost of tokens is not told apart by layer.
+  w.shape.pairs = [c, mask = c.attention_mask()](int64_t tokens, int64_t targets) {
+    const int64_t from = c.truncation.from_layer > 0 ? c.truncation.from_layer : c.layers;
+    const int64_t left = tokens - c.kept_tokens(tokens, targets).dropped;
+    return (from * mask.pairs(tokens, targets) + (c.layers - from) * mask.pairs(left, targets)) /
+           c.layers;
   };
   w.shape.heads = c.heads;
   w.shape.head_dim = c.qk_dim;

@@ -89,6 +89,14 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
   ModelConfig recompute = tiny_gated_config();
   recompute.recompute = {true, true, true};
   all.emplace_back("gated with recompute", recompute);
+  all.emplace_back("semi-local", tiny_semilocal_config());
+  ModelConfig truncated = tiny_config();
+  truncated.layers = 3;
+  truncated.truncation = {1, 2};
+  all.emplace_back("truncated", truncated);
+  truncated = tiny_masked_config();
+  truncated.truncation = {1, 2};
+  all.emplace_back("masked and truncated", truncated);
   return all;
 }
 

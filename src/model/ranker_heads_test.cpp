@@ -204,6 +204,17 @@ TEST(RankerHeadsTest, WindowsContextGroupNormAndTheLongestOfTheGroup) {
               {.group = 2, .samples = {1, 2}}, 2);
 }
 
+TEST(RankerHeadsTest, TruncatedLayers) {
+  ModelConfig c = four_heads(tiny_config());
+  c.truncation = {1, 2};
+  expect_same(c, eight_samples(), {.group = 2, .samples = {3, 5}}, 2);
+  expect_same(c, eight_samples(), {.group = 4, .samples = {2, 1, 4, 1}}, 2);
+  expect_same(c, tiny_batch({9, 2, 3}, {1, 4, 0}), {.group = 2, .samples = {0, 3}}, 2);
+  c = tiny_masked_config();
+  c.truncation = {1, 1};
+  expect_same(c, eight_samples(), {.group = 2, .samples = {3, 5}}, 2);
+}
+
 TEST(RankerHeadsTest, RecomputeOneByOne) {
   for (const RecomputeConfig& recompute :
        {RecomputeConfig{.normed_input = true}, RecomputeConfig{.uvqk = true},

@@ -26,6 +26,16 @@ struct Ranker::LargestBatch {
   std::vector<int64_t> offsets{0}, num_targets;
   GroupSequences group;
   Sequences sequences;  // of a micro-batch
+  /// The same for layers that work on the newest tokens only. Short samples lose nothing: as many
+  /// tokens as there may be, in samples as long as they may be.
+  std::vector<int64_t> left_offsets{0};
+  GroupSequences left_group;
+  Sequences left;
+
+  const Sequences& of(const ModelConfig& c, size_t layer) const {
+    const int64_t from = c.truncation.from_layer;
+    return from > 0 && static_cast<int64_t>(layer) >= from ? left : sequences;
+  }
 };
 
 Ranker::LargestBatch::LargestBatch(const Ranker& m, const StepBounds& bounds) {
@@ -63,24 +73,43 @@ Ranker::LargestBatch::LargestBatch(const Ranker& m, const StepBounds& bounds) {
   sequences.offsets = offsets;
   sequences.num_targets = num_targets;
   sequences.training = true;
-  if (bounds.head_ranks == 1) return;
-  for (int64_t r = 0; r < bounds.head_ranks; ++r) {
-    for (size_t s = 1; s < offsets.size(); ++s) group.offsets.push_back(r * tokens + offsets[s]);
-    group.rank_offsets.push_back((r + 1) * tokens);
+  const int64_t targets = candidates ? bounds.candidates : 0;
+  const int64_t kept = longest - c.kept_tokens(longest, std::min(targets, longest)).dropped;
+  const int64_t left_tokens = std::min(bounds.samples * kept, tokens);
+  for (int64_t s = 1; s <= bounds.samples; ++s) {
+    left_offsets.push_back(std::min(s * kept, left_tokens));
   }
+  left = sequences;
+  left.offsets = left_offsets;
+  if (bounds.head_ranks == 1) return;
+  const auto share = [&](std::span<const int64_t> of_one, GroupSequences& of_all) {
+    for (int64_t r = 0; r < bounds.head_ranks; ++r) {
+      for (const int64_t end : of_one.subspan(1)) {
+        of_all.offsets.push_back(r * of_one.back() + end);
+      }
+      of_all.rank_offsets.push_back((r + 1) * of_one.back());
+    }
+  };
+  share(offsets, group);
   sequences.group = &group;
+  share(left_offsets, left_group);
+  left.group = &left_group;
 }
 
 void Ranker::tokens_forward_memory(const Exec& exec, const LargestBatch& b) const {
   const int64_t tokens = b.sequences.tokens(), labels = b.micro_labels, dim = config_.dim;
   ops::take_token_arrays(exec, tokens, labels, time_table_ != nullptr);
-  exec.activation({tokens, dim});  // x0
+  const int64_t left = truncates() ? b.left.tokens() : 0;
+  for (int i = 0; i < 2 && left > 0; ++i) exec.arena->tensor(DType::kI64, {left});  // who they are
+  exec.activation({tokens, dim});                                                   // x0
   ops::AssembleParams assemble;
   assemble.dropout.p = static_cast<float>(config_.input_dropout);
   exec.arena->tensor(DType::kU8, {tokens, ops::assemble_keep_bytes(exec, assemble, dim)});
-  for (size_t l = 0; l < b.full_layers; ++l) layers_[l].forward_memory(exec, b.sequences);
+  for (size_t l = 0; l < b.full_layers; ++l) layers_[l].forward_memory(exec, b.of(config_, l));
+  if (left > 0) exec.activation({left, dim});
   const Tensor selected = postprocessor_->make_input(exec, labels);
-  if (b.collapsed) layers_.back().targets_forward_memory(exec, b.sequences, selected);
+  const Sequences& last = b.of(config_, layers_.size() - 1);
+  if (b.collapsed) layers_.back().targets_forward_memory(exec, last, selected);
   postprocessor_->forward_memory(exec, labels);
 
   const Exec wide = wide_exec(exec);
@@ -110,10 +139,12 @@ void Ranker::tokens_backward_memory(const Exec& exec, const LargestBatch& b) con
   exec.activation({labels, dim});  // dselected
   plan_backward(exec, *postprocessor_, labels);
   exec.activation({tokens, dim});  // dx
+  const Sequences& last = b.of(config_, layers_.size() - 1);
+  if (truncates()) exec.activation({last.tokens(), dim});
   if (b.collapsed) {
-    layers_.back().targets_backward_memory(exec, b.sequences);
+    layers_.back().targets_backward_memory(exec, last);
   } else {
-    plan_segment_sum(exec, labels, tokens, dim);
+    plan_segment_sum(exec, labels, last.tokens(), dim);
   }
   if (b.full_layers > 0) plan_backward(exec, layers_.front(), b.sequences);
   const Arena::Mark scratch(*exec.arena);
@@ -179,10 +210,13 @@ int64_t Ranker::batch_memory(const StepBounds& bounds) const {
   const bool candidates = config_.labels == LabelKind::kCandidates;
   const int64_t labels = candidates ? places - events : events;
   constexpr int64_t kSmall = int64_t{1} << 20;  // offsets, action codes, alignment
+  // Which tokens are left, and where labels are among them.
+  const int64_t tokens = bounds.samples * config_.sample_tokens(bounds.events, bounds.candidates);
+  const int64_t truncated = truncates() ? tokens * (8 + 4) + labels * 4 : 0;
   // Times, actions, items and their rows; table rows, once more sorted, and their slots.
   return places * (2 * 8 + 2 * 4) + places * features * (8 + 3 * 4) + places * 4 +
          bounds.samples * config_.contextual_tokens() * (8 + 3 * 4) +
-         labels * (features * 4 + tasks * 8) + kSmall;
+         labels * (features * 4 + tasks * 8) + truncated + kSmall;
 }
 
 int64_t Ranker::prepare_memory(const StepBounds& bounds) const {

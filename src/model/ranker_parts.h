@@ -57,11 +57,25 @@ struct Ranker::Tokens {
   int64_t count = 0;
   int64_t most_targets = 0;
 
-  TargetTokens labelled;             // tokens that are predicted
+  TargetTokens labelled;  // tokens that are predicted
+  struct Truncated {      // of layers that work on the newest tokens only
+    Sequences sequences;
+    TargetTokens labelled;
+    Tensor kept;  // i64 [tokens left]: which of all tokens they are
+  } truncated;
   Tensor label_timestamps;           // i64 [labels]
   std::vector<Tensor> label_values;  // per task [labels]
   Tensor label_features;             // i32 [labels * sequence features]: table rows
   int64_t first_label = 0;           // number of the first label in the batch
+
+  /// Whether tokens are dropped in front of a layer, and which ones it works on.
+  static bool truncated_at(size_t layer, const ModelConfig& c) {
+    return layer > 0 && static_cast<int64_t>(layer) == c.truncation.from_layer;
+  }
+  const Sequences& sequences_of(size_t layer, const ModelConfig& c) const {
+    const int64_t from = c.truncation.from_layer;
+    return from > 0 && static_cast<int64_t>(layer) >= from ? truncated.sequences : sequences;
+  }
 };
 
 struct Ranker::UserSide {

@@ -86,9 +86,11 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
   for (size_t i = 0; i < cuts.size(); ++i) {
     RankerBatch::Tokens& tokens =
         out.micro_batches.emplace_back(prepare_tokens(batch, cuts[i], out));
-    if (heads_ == nullptr) continue;
-    tokens.group = std::move(group[i]);
-    tokens.most_targets = tokens.group.most_targets();  // peers take the same path
+    if (heads_ != nullptr) {
+      tokens.group = std::move(group[i]);
+      tokens.most_targets = tokens.group.most_targets();  // peers take the same path
+    }
+    if (truncates()) prepare_truncated(tokens, out);
   }
 }
 
@@ -395,6 +397,48 @@ RankerBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch&
   }
   fill_labels(batch, t, out);
   return t;
+}
+
+void Ranker::prepare_truncated(RankerBatch::Tokens& t, RankerBatch& out) const {
+  const auto cut = [&](std::span<const int64_t> offsets, std::span<const int64_t> targets,
+                       auto&& visit) {
+    std::vector<int64_t> left{0};
+    for (size_t b = 0; b + 1 < offsets.size(); ++b) {
+      const int64_t n = offsets[b + 1] - offsets[b];
+      const ModelConfig::Kept kept = config_.kept_tokens(n, targets[b]);
+      visit(offsets[b], offsets[b + 1], kept);
+      left.push_back(left.back() + n - kept.dropped);
+    }
+    return left;
+  };
+  RankerBatch::Tokens::Truncated& to = t.truncated;
+  std::vector<int64_t> rows;
+  to.offsets = cut(t.offsets, t.num_targets, [&](int64_t begin, int64_t end, const auto& kept) {
+    for (int64_t i = begin; i < begin + kept.first; ++i) rows.push_back(i);
+    for (int64_t i = begin + kept.first + kept.dropped; i < end; ++i) rows.push_back(i);
+  });
+  std::vector<int32_t> labels;
+  for (size_t b = 0; b < t.num_targets.size(); ++b) {
+    for (int64_t k = t.num_targets[b]; k > 0; --k) {
+      labels.push_back(static_cast<int32_t>(to.offsets[b + 1] - k));
+    }
+  }
+  UploadBlock& block = out.block;
+  to.device_offsets = block.add(std::span<const int64_t>(to.offsets));
+  to.kept = block.add(std::span<const int64_t>(rows));
+  to.kept_short =
+      block.add(std::span<const int32_t>(std::vector<int32_t>(rows.begin(), rows.end())));
+  to.label_rows = block.add(std::span<const int32_t>(labels));
+  if (heads_ == nullptr) return;
+  to.group.num_targets = t.group.num_targets;
+  to.group.offsets = cut(t.group.offsets, t.group.num_targets, [](auto&&...) {});
+  // Ranks begin and end with sequences.
+  to.group.rank_offsets.clear();
+  for (const int64_t token : t.group.rank_offsets) {
+    const auto sequence =
+        std::ranges::lower_bound(t.group.offsets, token) - t.group.offsets.begin();
+    to.group.rank_offsets.push_back(to.group.offsets[static_cast<size_t>(sequence)]);
+  }
 }
 
 /// Table rows and values of every label.

@@ -39,8 +39,12 @@ TEST(RankerTest, GradientsOfInterleavedCandidatesWithAllMasks) {
   check_gradients(tiny_masked_config(), tiny_batch());
 }
 
+TEST(RankerTest, GradientsOfSemiLocalAttention) {
+  check_gradients(tiny_semilocal_config(), tiny_batch({9, 0, 1, 6}));
+}
+
 TEST(RankerTest, PairsOfASampleAreThoseOfItsMask) {
-  for (const ModelConfig& config : {tiny_config(), tiny_masked_config()}) {
+  for (const ModelConfig& config : {tiny_config(), tiny_masked_config(), tiny_semilocal_config()}) {
     const TinyRanker f(config);
     const balance::SampleShape shape = f.ranker.work().shape;
     const attention::HstuMask mask = config.attention_mask();
@@ -164,6 +168,17 @@ TEST(FlopsTest, DenseCountOfThePreset) {
   EXPECT_NEAR(dense_formula_flops(preset("yambda-5b").model), 315.7e9, 0.05e9);
 }
 
+TEST(FlopsTest, AWindowCountsThePairsThatItLeaves) {
+  ModelConfig c = tiny_config();
+  const std::vector<int64_t> offsets{0, 30};
+  const auto pair_flop = 2.0 * static_cast<double>(c.layers * c.heads * (c.qk_dim + c.v_dim));
+  const double all = formula_flops(c, offsets, false);
+  c.attention.window = 4;
+  c.attention.global_prefix = 5;
+  const auto left = static_cast<double>(c.attention_mask().pairs(30, 1));
+  EXPECT_NEAR(all - formula_flops(c, offsets, false), pair_flop * (30 * 30 / 2.0 - left), 1e-6);
+}
+
 TEST(ConfigTest, ImpossibleCombinationsAreRefused) {
   ModelConfig c = tiny_config();
   c.labels = LabelKind::kEveryItem;
@@ -171,6 +186,9 @@ TEST(ConfigTest, ImpossibleCombinationsAreRefused) {
   c = tiny_config();
   c.tasks.clear();
   EXPECT_THROW(c.validate(), Error);
+  c = tiny_semilocal_config();
+  c.attention.window = 0;
+  EXPECT_THROW(c.validate(), Error) << "a prefix that would change nothing";
   c = tiny_config();
   c.dropout = 1;
   EXPECT_THROW(c.validate(), Error);

@@ -137,6 +137,14 @@ inline ModelConfig tiny_masked_config() {
   return c;
 }
 
+/// A global prefix: the contextual tokens and the first event.
+inline ModelConfig tiny_semilocal_config() {
+  ModelConfig c = tiny_config();
+  c.attention.window = 2;
+  c.attention.global_prefix = c.contextual_tokens() + 1;
+  return c;
+}
+
 /// A model in float or double whose parameters are all away from their initial values.
 struct TinyRanker {
   explicit TinyRanker(const ModelConfig& config, DType dtype = DType::kF64)

@@ -85,13 +85,33 @@ Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
   t.label_features = placed.tensor(micro.label_features);
   for (const auto& part : micro.label_values) t.label_values.push_back(placed.tensor(part));
   for (const auto& part : micro.label_values_double) t.label_values.push_back(placed.tensor(part));
+  if (truncates()) place_truncated(exec, micro, placed, t);
   return t;
+}
+
+/// Dropout goes on by the numbers that tokens had.
+void Ranker::place_truncated(const Exec& exec, const RankerBatch::Tokens& micro,
+                             const UploadBlock::Placed& placed, Tokens& t) const {
+  const RankerBatch::Tokens::Truncated& from = micro.truncated;
+  Tokens::Truncated& to = t.truncated;
+  to.kept = placed.tensor(from.kept);
+  to.sequences = t.sequences;
+  to.sequences.offsets = from.offsets;
+  to.sequences.device_offsets = placed.tensor(from.device_offsets);
+  if (heads_ != nullptr) to.sequences.group = &from.group;
+  const ops::RowIdentity& all = t.sequences.rows;
+  const auto left = [&](const Tensor& x) {
+    const Tensor y = exec.arena->tensor(x.dtype, {to.kept.size(0)});
+    ops::take(exec, x, placed.tensor(from.kept_short), y);
+    return y;
+  };
+  to.sequences.rows = {left(all.sample), left(all.token)};
+  to.labelled = {placed.tensor(from.label_rows), t.labelled.identity};
 }
 
 Ranker::UserSide Ranker::user_forward(const Exec& exec, const Tokens& tokens,
                                       const PassOptions& options) const {
-  const Tensor& labelled = tokens.labelled.rows;
-  const int64_t labels = labelled.size(0);
+  const int64_t labels = tokens.labelled.rows.size(0);
   if (options.probe) {
     ops::AssembleParams plain = tokens.assemble;
     plain.scale = 1;
@@ -123,17 +143,27 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Tokens& tokens,
   Tensor x = u.x0;
   u.layers.reserve(full_layers);
   if (full_layers == 0) make_input({});
+  const auto truncate_before = [&](size_t l) {
+    if (!tokens.truncated_at(l, config_)) return;
+    const Tensor left = exec.activation({tokens.truncated.kept.size(0), config_.dim});
+    ops::gather_rows(exec, x, tokens.truncated.kept, left);
+    x = left;
+  };
   for (size_t l = 0; l < full_layers; ++l) {
-    u.layers.push_back(
-        layers_[l].forward(exec, tokens.sequences, x, l == 0 ? make_input : StuLayer::MakeInput{}));
+    truncate_before(l);
+    u.layers.push_back(layers_[l].forward(exec, tokens.sequences_of(l, config_), x,
+                                          l == 0 ? make_input : StuLayer::MakeInput{}));
     x = u.layers.back().x_out;
     if (options.probe) options.probe("stu" + std::to_string(l), x);
   }
+  if (u.collapsed) truncate_before(full_layers);
   const Tensor selected = postprocessor_->make_input(exec, labels);
+  const TargetTokens& labelled = truncates() ? tokens.truncated.labelled : tokens.labelled;
   if (u.collapsed) {
-    u.last = layers_.back().forward_targets(exec, tokens.sequences, x, tokens.labelled, selected);
+    u.last = layers_.back().forward_targets(exec, tokens.sequences_of(full_layers, config_), x,
+                                            labelled, selected);
   } else {
-    ops::gather_rows(exec, x, labelled, selected);
+    ops::gather_rows(exec, x, labelled.rows, selected);
   }
   u.post = postprocessor_->forward(exec, selected, tokens.label_timestamps);
   u.user = u.post.y;
@@ -149,16 +179,29 @@ void Ranker::user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, c
   const Tensor dselected = exec.activation({duser.size(0), config_.dim});
   postprocessor_->backward(exec, u.post, duser, dselected);
 
-  const Tensor dx = exec.activation({tokens.count, config_.dim});
+  const Tensor dx_all = exec.activation({tokens.count, config_.dim});
+  Tensor dx = dx_all;  // of the tokens that a layer works on
+  if (truncates()) dx = exec.activation({tokens.truncated.kept.size(0), config_.dim});
+  // What was dropped in front of a layer has no gradient from there.
+  const auto truncated_before = [&](size_t l) {
+    if (!tokens.truncated_at(l, config_)) return;
+    zero(dx_all, exec.stream);
+    ops::scatter_rows(exec, dx, tokens.truncated.kept, dx_all);
+    dx = dx_all;
+  };
   if (u.collapsed) {
-    layers_.back().backward_targets(exec, tokens.sequences, u.last, dselected, dx);
-    layer_done(layers_.size() - 1);
+    const size_t l = layers_.size() - 1;
+    layers_[l].backward_targets(exec, tokens.sequences_of(l, config_), u.last, dselected, dx);
+    truncated_before(l);
+    layer_done(l);
   } else {
     zero(dx, exec.stream);
-    ops::segment_sum(exec, dselected, tokens.labelled.rows, dx);
+    ops::segment_sum(exec, dselected,
+                     (truncates() ? tokens.truncated.labelled : tokens.labelled).rows, dx);
   }
   for (size_t l = u.layers.size(); l-- > 0;) {
-    layers_[l].backward(exec, tokens.sequences, u.layers[l], dx, dx);
+    layers_[l].backward(exec, tokens.sequences_of(l, config_), u.layers[l], dx, dx);
+    truncated_before(l);
     layer_done(l);
   }
   const int64_t dim = config_.dim;

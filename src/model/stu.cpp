@@ -82,6 +82,7 @@ attention::HstuAttentionParams StuLayer::attention_params(const Sequences& seq,
   p.mask = config_.mask;
   p.alpha = alpha();
   p.scale = seq.score_scale;
+  p.kernel = config_.kernel;
   return p;
 }
 

@@ -229,7 +229,11 @@ void scatter_rows(const Exec& exec, const Tensor& from, const Tensor& index, con
   const bool vectors = whole(from, sizeof(float4)) && whole(to, sizeof(float4)) &&
                        columns * size_of(from.dtype) % static_cast<int64_t>(sizeof(float4)) == 0;
   if (vectors) return launch(float4{});
-  launch(uint32_t{});
+  if (columns * size_of(from.dtype) % static_cast<int64_t>(sizeof(uint32_t)) == 0 &&
+      whole(from, sizeof(uint32_t)) && whole(to, sizeof(uint32_t))) {
+    return launch(uint32_t{});
+  }
+  launch(uint16_t{});
 }
 
 void take(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to) {

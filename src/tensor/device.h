@@ -33,7 +33,7 @@ std::string describe(Device device);
 
 /// What a CUDA device is; the device must exist.
 struct CudaFacts {
-  std::string name;
+  std::string name, bus_id;
   int major = 0, minor = 0;  // compute capability
   int64_t memory_bytes = 0, free_bytes = 0;
   int clock_khz = 0;            // of the SMs, at most

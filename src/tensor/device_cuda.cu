@@ -48,6 +48,9 @@ CudaFacts cuda_facts(int index) {
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, index));
   f.name = properties.name;
+  char bus_id[32] = {};
+  check_cuda(cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), index));
+  f.bus_id = bus_id;
   f.major = properties.major;
   f.minor = properties.minor;
   size_t free = 0, total = 0;

@@ -10,11 +10,9 @@
 /// those that a head does not have are zeros; 16-byte aligned rows.
 namespace segue::attention::hopper {
 
-inline constexpr int64_t kWidestHead = 256;
-
-/// Whether these kernels can do it; if not, the portable ones must.
-bool supports(const Exec& exec, const HstuAttentionParams& p);
-bool supports_backward(const Exec& exec, const HstuAttentionParams& p);
+/// Whether backward has the room that it needs beside the tensors: wide heads have no kernel that
+/// computes scores twice.
+bool has_room_for_backward(const Exec& exec, const HstuAttentionParams& p);
 
 /// Of the plan that backward wants.
 inline TileRows tile_rows(const HstuAttentionParams& p) {

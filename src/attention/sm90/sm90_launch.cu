@@ -32,26 +32,9 @@ int64_t spill_room(const Exec& exec) {
   return std::min(kMostSpillBytes, exec.arena->capacity() - exec.arena->used() - kWorkListBytes);
 }
 
-bool aligned(const Tensor& t) {
-  return reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.stride(0) % 8 == 0 &&
-         t.stride(1) % 8 == 0;
-}
-
 }  // namespace
 
-bool supports(const Exec& exec, const HstuAttentionParams& p) {
-  const int64_t dim = p.q.size(2);
-  if (size_of(p.q.dtype) != 2 || dim > kWidestHead || dim % 8 != 0) return false;
-  if (p.v.size(2) != dim) return false;
-  if (!aligned(p.q) || !aligned(p.k) || !aligned(p.v)) return false;
-  int major = 0;
-  check_cuda(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, exec.device.index));
-  return major == 9;
-}
-
-// Wide heads have no kernel that computes scores twice.
-bool supports_backward(const Exec& exec, const HstuAttentionParams& p) {
-  if (!supports(exec, p)) return false;
+bool has_room_for_backward(const Exec& exec, const HstuAttentionParams& p) {
   if (p.q.size(2) <= 128) return true;
   const int64_t rows = p.offsets.back() - p.offsets.front();
   const int64_t sum_rows = most_sum_rows(rows, static_cast<int64_t>(p.offsets.size()) - 1);

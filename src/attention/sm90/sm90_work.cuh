@@ -50,24 +50,24 @@ __device__ inline Steps key_steps(const KernelMask& mask, const Tile& t, int row
   const int last = min(t.begin + rows, t.n);
   const KernelMask::Rows r = mask.rows(t.begin, last, t.n, t.targets);
   Steps steps;
-  steps.add(0, r.min_lo, r.max_hi, block);
-  steps.add(1, r.own_lo, last, block);
-  steps.begin[2] = steps.end[2] = steps.end[1];
+  steps.add(0, 0, r.min_lo > 0 ? r.prefix : 0, block);
+  steps.add(1, r.min_lo, r.max_hi, block);
+  steps.add(2, r.own_lo, last, block);
   return steps;
 }
 
-/// Fills in all_begin and all_end.
+/// Fills in all_begin and all_end; blocks of a global prefix are not among them.
 __device__ inline void find_full_steps(const KernelMask& mask, Tile& t, const Steps& steps,
                                        int rows, int block) {
   t.all_begin = t.all_end = 0;
   if (t.begin + rows - 64 >= t.n) return;  // the last consumer has no rows
   const KernelMask::Rows r = mask.rows(t.begin, min(t.begin + rows, t.n), t.n, t.targets);
-  const int first = max((r.max_lo + block - 1) / block, steps.begin[0]);
-  const int end = min(r.min_hi / block, steps.end[0]);
+  const int first = max((r.max_lo + block - 1) / block, steps.begin[1]);
+  const int end = min(r.min_hi / block, steps.end[1]);
   if (first >= end) return;
-  const int later = steps.end[1] - steps.begin[1] + (steps.end[2] - steps.begin[2]);
-  t.all_begin = later + steps.end[0] - end;
-  t.all_end = later + steps.end[0] - first;
+  const int later = steps.end[2] - steps.begin[2];
+  t.all_begin = later + steps.end[1] - end;
+  t.all_end = later + steps.end[1] - first;
 }
 
 /// Blocks of `block` queries that see some key of the tile.
@@ -345,6 +345,7 @@ struct KeepBits {
     for (int half = 0; half < 2; ++half) {
       const int i = query + row(half);
       const KernelMask::Row r = mask.row(i, t.n, t.targets);
+      add(half, 0 - base, r.prefix - base);
       add(half, r.lo - base, r.hi - base);
       add(half, r.group_lo - base, i + 1 - base);
     }
@@ -375,7 +376,8 @@ struct KeyViews {
     const int history_end = t.n - t.targets;
     key = t.begin + 64 * static_cast<int>(threadIdx.x & 31);
     all_from = max(t.begin + keys, mask.contextual_len);
-    all_to = mask.window == 0 ? t.n : min(history_end, t.begin + mask.window + 1);
+    const bool always = mask.window == 0 || t.begin + keys <= mask.global_prefix;
+    all_to = always ? t.n : min(history_end, t.begin + mask.window + 1);
     if (t.begin + keys > history_end || mask.contextual_len > history_end) all_to = 0;
   }
   /// By the whole warp.

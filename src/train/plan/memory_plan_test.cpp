@@ -41,6 +41,11 @@ std::vector<std::pair<std::string, RunConfig>> variants() {
   c.sparse.backward_wire = sparse::Wire::kF16;
   all.emplace_back("no additional features", c);
   c = full_config();
+  c.model.layers = 3;
+  c.model.truncation = {1, 20};
+  c.train.micro_batch_tokens = 1 << 20;  // all of them are long: nothing but one micro-batch
+  all.emplace_back("truncated", c);
+  c = full_config();
   c.train.precision = Precision::kBf16;
   all.emplace_back("bf16", c);
   c.model.dim = 64;  // on a GPU attention of the last layer then norms its rows itself

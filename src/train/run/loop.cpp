@@ -52,7 +52,8 @@ class Loop {
         ranks_(world, config, device_),
         checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
         run_dir_(run_dir),
-        eval_lifetime_(make_model(config)->tasks()) {}
+        eval_lifetime_(make_model(config)->tasks()),
+        card_(options.card ? options.card : open_card(device_)) {}
 
   TrainSummary run() {
     open();
@@ -125,7 +126,7 @@ class Loop {
     if (!config_.mlperf.log) open_folder();
     checkpoint_.reset();
     state_.config = config_toml_;
-    if (folder_) log_start(config_, *trainer_, *folder_);
+    if (folder_) log_start(config_, *trainer_, *folder_, card_.get());
     make_writer();
     if (mlperf_) {
       mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples,
@@ -186,7 +187,7 @@ class Loop {
     watchdog_ = &watchdog;
     if (folder_) {
       log_ = std::make_unique<MetricsLog>(config_, trainer_->model(), device_, *folder_, state_,
-                                          total_samples());
+                                          total_samples(), card_.get());
     }
     base::take_stage_seconds();
     since_save_.restart();
@@ -492,6 +493,7 @@ class Loop {
   std::unique_ptr<Trainer> trainer_;
   std::unique_ptr<Source> source_;
   LifetimeAuc eval_lifetime_;
+  std::shared_ptr<const CardSensor> card_;  // may be null
   EvalSchedule schedule_;
   std::unique_ptr<MlperfLog> mlperf_;
   std::unique_ptr<MetricsLog> log_;

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "tensor/card.h"
 #include "train/run_config.h"
 #include "train/step/metrics.h"
 
@@ -30,6 +32,7 @@ struct LoopOptions {
   /// What the first rank does with every checkpoint, given its path, while training goes on; one at
   /// a time. What it throws is a warning.
   std::function<void(const std::string& checkpoint)> publish;
+  std::shared_ptr<const CardSensor> card;  // in place of the device's own, for tests
 };
 
 /// Trains as `config` says and leaves its results in `run_dir`. A folder that holds a run is

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "ops/gemm.h"
+#include "tensor/card_test_util.h"
 #include "train/run/loop_test_util.h"
 #include "train/test_util.h"
 
@@ -55,6 +56,30 @@ TEST_F(LoopTest, TheLogNamesTheProductsOfItsDevice) {
     const std::string gemm = gpu ? ops::gemm_gpu_backend() : ops::gemm_backend();
     EXPECT_TRUE(base::contains(testing::internal::GetCapturedStderr(), "threads, gemm " + gemm));
   }
+}
+
+TEST_F(LoopTest, TheEnergyOfASampleIsThatOfTheStepsOfItsLine) {
+  CardState shared;
+  shared.other_processes = 1;
+  LoopOptions options;
+  options.card = std::make_shared<FakeCard>(shared, 48);
+  testing::internal::CaptureStderr();
+  train_loop(tiny_config(), folder, options);
+  EXPECT_TRUE(base::contains(testing::internal::GetCapturedStderr(), "1 other process computes"));
+  const std::vector<std::string> lines = metrics();
+  // 48 J from look to look, two steps of 24 samples in between.
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(value(lines[i], "samples_window"), "48");
+    EXPECT_EQ(value(lines[i], "joules_per_sample"), "1.0");
+  }
+}
+
+TEST_F(LoopTest, AKernelThatTheDeviceDoesNotHaveIsAnErrorBeforeTheRun) {
+  RunConfig c = tiny_config();
+  c.model.attention.kernel = attention::Kernel::kSm90;
+  const std::string message = base::message_of(ErrorCode::kConfig, [&] { train_loop(c, folder); });
+  EXPECT_TRUE(base::contains(message, "attention kernel `sm90` runs on a GPU only"));
+  EXPECT_FALSE(base::exists(folder));
 }
 
 TEST_F(LoopTest, StepsThatDoNotFillAnIntervalAreLogged) {

@@ -115,11 +115,13 @@ void add_tables(const Trainer& trainer, Json& line) {
 }  // namespace
 
 MetricsLog::MetricsLog(const RunConfig& config, const model::Model& model, Device device,
-                       RunFolder& folder, const RunState& state, int64_t total_samples)
+                       RunFolder& folder, const RunState& state, int64_t total_samples,
+                       const CardSensor* card)
     : config_(config),
       folder_(folder),
       tensorboard_(folder.path(), state.step, config.checkpoint.when_full()),
       trace_{config.trace.steps, config.trace.active},
+      energy_(card),
       progress_("train", total_samples, "samples", state.samples),
       tasks_(model.tasks()),
       padded_flops_(model.padded_flops()),
@@ -128,6 +130,21 @@ MetricsLog::MetricsLog(const RunConfig& config, const model::Model& model, Devic
   if (peak_flops_ == 0 && device.is_cuda()) {
     peak_flops_ = stated_peak_flops(cuda_facts(device.index).name);
   }
+  start_energy();
+}
+
+void MetricsLog::start_energy() {
+  energy_.start();
+  metered_samples_ = 0;
+}
+
+/// A rank knows its own card only.
+void MetricsLog::add_energy(const Trainer& trainer, Json& line) {
+  const std::optional<double> joules = energy_.joules();
+  if (joules && metered_samples_ > 0 && trainer.ranks().alone()) {
+    line["joules_per_sample"] = *joules / static_cast<double>(metered_samples_);
+  }
+  start_energy();
 }
 
 void MetricsLog::before_step(int64_t step) {
@@ -170,6 +187,7 @@ void MetricsLog::count(const StepStats& stats, const data::BatchInfo& delivery,
   step.lengths = histogram(stats.token_offsets, length_bin_);
   add(state.interval, step);
   add(all_, step);
+  metered_samples_ += stats.samples;
 
   loss_z_ = state.loss_score.add(stats.loss);
   gradient_z_ = state.gradient_score.add(stats.gradient_norm);
@@ -261,6 +279,7 @@ void MetricsLog::train_line(const StepStats& stats, const Trainer& trainer, RunS
                {"length_bin", length_bin_},
                {"lengths", interval.lengths}};
   add_rates(interval, trainer.ranks().size(), line);
+  add_energy(trainer, line);
   Json& stages = line["stages"] = Json::object();
   for (const base::StageSeconds& s : base::take_stage_seconds()) stages[s.name] = s.seconds;
   line["loader_wait_s"] = interval.wait_seconds;
@@ -322,6 +341,7 @@ void MetricsLog::eval_line(const Evaluation& e, double lifetime_auc, std::option
   }
   scalar("eval/loss", e.loss, state);
   tensorboard_.flush();
+  start_energy();
 }
 
 void MetricsLog::end_line(const RunState& state, const char* status) {

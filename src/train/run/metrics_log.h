@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "report/tensorboard.h"
 #include "report/trace.h"
+#include "tensor/card.h"
 #include "train/run/run_folder.h"
 #include "train/run/run_state.h"
 #include "train/run_config.h"
@@ -23,9 +24,9 @@ namespace segue::train {
 /// progress line. Every figure is computed once and goes to all of them.
 class MetricsLog {
  public:
-  /// `total_samples` is where the run ends, 0 if that is not known.
+  /// `total_samples` is where the run ends, 0 if that is not known. `card` may be null.
   MetricsLog(const RunConfig& config, const model::Model& model, Device device, RunFolder& folder,
-             const RunState& state, int64_t total_samples);
+             const RunState& state, int64_t total_samples, const CardSensor* card = nullptr);
 
   /// Around every step.
   void before_step(int64_t step);
@@ -52,6 +53,8 @@ class MetricsLog {
  private:
   void add_rates(const Interval& interval, int ranks, nlohmann::ordered_json& line) const;
   void add_ranks(const Trainer& trainer, nlohmann::ordered_json& line) const;
+  void add_energy(const Trainer& trainer, nlohmann::ordered_json& line);
+  void start_energy();
   void scalar(const char* tag, double value, const RunState& state);
 
   const RunConfig& config_;
@@ -59,6 +62,9 @@ class MetricsLog {
   report::TensorboardWriter tensorboard_;
   report::TracePlan trace_;
   bool recording_ = false;
+  /// Of the steps since the newest line; an evaluation is no part of them.
+  EnergyMeter energy_;
+  int64_t metered_samples_ = 0;
   base::Progress progress_;
   Interval all_;  // of this process
   balance::BalanceStats balance_;

@@ -84,6 +84,7 @@ class Reader {
 
 /// How a run goes, not what it computes: free to differ between two processes of one run.
 constexpr std::array kFreeKeys = {"train.threads",
+                                  "model.attention.kernel",
                                   "train.device",
                                   "train.arena_gib",
                                   "train.distinct_share",

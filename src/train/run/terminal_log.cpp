@@ -23,7 +23,8 @@ std::string entropy_text(const Evaluation& evaluation) {
 
 }  // namespace
 
-void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder) {
+void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder,
+               const CardSensor* card) {
   int64_t rows = 0, narrowest = sparse::kMostColumns, widest = 0;
   for (const sparse::TableConfig& t : config.sparse.tables) {
     rows += config.sparse.rows_of(t);
@@ -50,6 +51,12 @@ void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folde
                              ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",
                              segue::describe(device), base::num_threads(),
                              device.is_cuda() ? ops::gemm_gpu_backend() : ops::gemm_backend()));
+  const std::string kernel = trainer.model().attention_kernel(device, config.train.precision);
+  if (!kernel.empty()) base::log_info("attention: " + kernel);
+  if (card == nullptr) return;
+  for (const CardWarning& w : card_warnings(card->state(), /*under_load=*/false)) {
+    base::log_warning(w.text);
+  }
 }
 
 void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds) {

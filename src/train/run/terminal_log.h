@@ -11,7 +11,9 @@ namespace segue::train {
 
 // What a run says in the terminal at its beginning, after an evaluation and at its end.
 
-void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder);
+/// `card` may be null.
+void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folder,
+               const CardSensor* card);
 void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds);
 /// `has_loss`: the losses of the summary are measured ones.
 void log_end(const TrainSummary& summary, bool has_loss);

@@ -55,6 +55,7 @@ void share_counts(comm::Communicator& group, model::PreparedBatch& prepared) {
 }  // namespace
 
 RunPlan plan_for(const RunConfig& config, const Ranks& ranks, Device device) {
+  make_model(config)->attention_kernel(device, config.train.precision);  // an error if it cannot be
   const MachineMemory mine = machine_memory(device, ranks.alone() ? 1 : ranks.local_size());
   if (ranks.alone()) return plan_run(config, device, mine);
   // What the first rank knows: all ranks must make the same plan.
