@@ -255,7 +255,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
   SEGUE_ASSERT(plan.tile_rows().keys == kKeys, "attention: tiles of another kernel");
   static_assert(kBytes <= kMaxSharedBytes);
   static_assert(Shape::kFetchRegisters + kConsumers * Shape::kComputeRegisters <=
-                kRegistersPerThread);
+                shared_registers(kConsumers + 1));
   launch_persistent(exec, reinterpret_cast<const void*>(dkdv_kernel<T, kHeadDim, kSpill>),
                     args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
                     tile_map(p.q, rows, Shape::kQueries), tile_map(p.k, rows, 64),

@@ -295,7 +295,7 @@ void backward_dkdv_wide(const Exec& exec, const HstuAttentionParams& p, const Te
     using T = decltype(zero);
     constexpr int kBytes = sizeof(WideKeyShared<T>) + 1024;
     static_assert(kBytes <= kMaxSharedBytes);
-    static_assert(kFetchRegisters + 2 * kComputeRegisters <= kRegistersPerThread);
+    static_assert(kFetchRegisters + 2 * kComputeRegisters <= shared_registers(3));
     const KeyArgs args = key_args(p, dk, dv, plan, chunk, spill, sums);
     const int64_t rows = p.offsets.back();
     launch_persistent(exec, reinterpret_cast<const void*>(wide_dkdv_kernel<T>), args.work.tiles,

@@ -285,7 +285,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
   SEGUE_ASSERT(plan.tile_rows().keys == kQueries, "attention: tiles of another kernel");
   static_assert(kBytes <= kMaxSharedBytes);
   static_assert(Shape::kFetchRegisters + kConsumers * Shape::kComputeRegisters <=
-                kRegistersPerThread);
+                shared_registers(kConsumers + 1));
   launch_persistent(exec, reinterpret_cast<const void*>(dq_kernel<T, kHeadDim>), args.work.tiles,
                     (kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),
                     tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys),

@@ -194,7 +194,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, co
   constexpr int kBytes = sizeof(Shared) + 1024;
   static_assert(kBytes <= kMaxSharedBytes);
   static_assert(Shape::kFetchRegisters + kConsumers * Shape::kComputeRegisters <=
-                kRegistersPerThread);
+                shared_registers(kConsumers + 1));
   launch_persistent(exec, reinterpret_cast<const void*>(dq_spilled_kernel<T, kHeadDim>),
                     args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
                     tile_map(p.k, p.offsets.back(), kKeys), args);

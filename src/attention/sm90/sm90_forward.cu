@@ -319,7 +319,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   constexpr int kBytes = sizeof(Shared) + 1024;
   static_assert(kBytes <= kMaxSharedBytes);
   static_assert(Shape::kFetchRegisters + Shape::kConsumers * Shape::kComputeRegisters <=
-                kRegistersPerThread);
+                shared_registers(Shape::kConsumers + 1));
   static_assert(!Shape::kTurns || Shape::kConsumers == 2);
   // Results are equal to the bit: what a half block leaves out is a sum of zeros.
   const auto kernel = longest(p) >= kLongSequence ? forward_kernel<T, kHeadDim, true>

@@ -41,10 +41,11 @@ void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const T
 void backward_dq(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
                  const Tensor& dq, const CudaPlan& plan, const Tensor& sums = {});
 
-/// Of a block: dynamic shared memory, and registers that one thread of each warpgroup have
-/// together.
+/// Of a block: dynamic shared memory, and the registers that one thread of each of so many
+/// warpgroups have together. A launch gives every thread as many, in eights; who asks for more than
+/// these together waits for ever.
 inline constexpr int kMaxSharedBytes = 232448;
-inline constexpr int kRegistersPerThread = 512;
+constexpr int shared_registers(int warpgroups) { return 512 / warpgroups / 8 * 8 * warpgroups; }
 
 /// [rows, heads, dim] for load_tile in boxes of `box_rows` rows and a panel of one head. Rows from
 /// `rows` on and columns from `dim` on read as zero.
