@@ -52,7 +52,6 @@ RunConfig dlrmv4_one_gpu() {
   c.data.random.lengths.high = 3277 - c.model.contextual_tokens() - c.data.random.candidates;
   c.train.steps = 1;
   c.train.precision = Precision::kBf16;
-  c.train.micro_batch_tokens = 500'000;
   c.train.device = "cuda";
   return c;
 }
@@ -111,7 +110,6 @@ RunConfig suite(const data::Distribution& lengths, int64_t most_items) {
   c.data.random.ids = {data::DistributionKind::kZipfBounded, 0, 0, 0, 0, 0.95};
   c.train.steps = 1000;
   c.train.precision = Precision::kBf16;
-  c.train.micro_batch_tokens = 300'000;
   return c;
 }
 

@@ -132,6 +132,16 @@ RunConfig load_run_config(const base::ConfigSources& given) {
   return config;
 }
 
+RunConfig recorded_config(const std::string& toml) {
+  RunConfig config;
+  base::ConfigSources recorded;
+  recorded.file = "config of the run";
+  recorded.text = toml;
+  recorded.use_environment = false;
+  base::load_config(config, recorded);
+  return config;
+}
+
 Device choose_device(const std::string& name) {
   if (name == "auto") return cuda_device_count() > 0 ? Device::cuda() : Device::cpu();
   const Device device = parse_device(name);
