@@ -33,6 +33,15 @@ rows embedding bench embedding --repeat 9 --warm-up 2
 rows index bench index --repeat 9 --warm-up 2
 rows step bench step --preset dlrmv4-1gpu --repeat 40 --warm-up 6
 
+# The other public suite, with heads of 256 and of 128; one identity named, so that there is one row of each.
+add=()
+for lengths in fixed zipf uniform; do
+  suite=(bench step --preset "hstu-suite-$lengths" --repeat 20 --warm-up 4 --set model.identities.distinct_rows=true)
+  rows "${add[@]}" suite "${suite[@]}"
+  add=(+)
+  rows + suite "${suite[@]}" --set model.qk_dim=128 --set model.v_dim=128
+done
+
 step=(bench step --preset dlrmv4-1gpu --repeat 24 --warm-up 6 --set model.identities.last_layer_targets=true)
 rows recompute "${step[@]}"
 for switch in normed_input gate uvqk; do

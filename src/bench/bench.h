@@ -148,6 +148,7 @@ struct Settings {
   std::string config = "configs/random.toml";  // of the benches `step`, `prepare` and `balance`
   std::vector<std::string> sets;
   std::string preset;                              // of `step` and `prepare`, in place of a config
+  std::string store;                               // of both: batches of this one, not random ones
   int64_t layers = 3;                              // of the bench `stack`
   int64_t store_users = 400, store_events = 6000;  // of the bench `loader`; events of each user
 };

@@ -1,7 +1,7 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <future>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -14,99 +14,84 @@
 #include "tensor/device_memory.h"
 #include "train/run_config.h"
 #include "train/step/random_schema.h"
+#include "train/step/source.h"
 #include "train/step/trainer.h"
 
 namespace segue::bench {
 namespace {
 
-constexpr const char* kOneGpu = "dlrmv4-1gpu";
-
-/// The reference's dense model on one GPU: item, artist and album tables in full, the contextual
-/// ones scaled alike until all take 70 GB; 256 samples of 1 to 3,276 tokens; ids by Zipf's law.
-train::RunConfig one_gpu_config() {
-  train::RunConfig c;
-  model::Preset preset = model::preset("yambda-5b");
-  c.model = std::move(preset.model);
-  c.sparse = std::move(preset.tables);
-  c.optimizer = preset.optimizer;
-  constexpr double kTableBytes = 70e9;
-  constexpr size_t kSequenceTables = 3;
-  const auto is_sequence = [&](const std::string& table) {
-    if (table == c.model.item.table) return true;
-    for (const model::SequenceFeature& f : c.model.additional) {
-      if (table == f.table) return true;
-    }
-    return false;
-  };
-  double whole = 0, scaled = 0;
-  size_t sequence_tables = 0;
-  for (const sparse::TableConfig& t : c.sparse.tables) {
-    const double bytes = 4.0 * static_cast<double>(t.rows * c.sparse.dim);
-    (is_sequence(t.name) ? whole : scaled) += bytes;
-    sequence_tables += is_sequence(t.name);
-  }
-  SEGUE_ASSERT(sequence_tables == kSequenceTables, "item, artist and album");
-  const double factor = (kTableBytes - whole) / scaled;
-  for (sparse::TableConfig& t : c.sparse.tables) {
-    if (is_sequence(t.name)) continue;
-    t.rows = static_cast<int64_t>(static_cast<double>(t.rows) * factor);
-  }
-  c.data.batch_size = 256;
-  // Contextual tokens and the candidate come on top of the history.
-  c.data.random.lengths.low = 0;
-  c.data.random.lengths.high = 3277 - c.model.contextual_tokens() - c.data.random.candidates;
-  c.train.steps = 1;
-  c.train.precision = Precision::kBf16;
-  c.train.micro_batch_tokens = 500'000;
-  c.train.device = "cuda";
-  return c;
-}
-
-/// The preset, or the file that the settings name.
+/// The preset, or the file that the settings name, on a store if they name one.
 train::RunConfig load_config(const Settings& settings) {
   base::ConfigSources sources;
-  sources.sets = settings.sets;
-  if (settings.preset == kOneGpu) {
-    train::RunConfig config = one_gpu_config();
-    base::load_config(config, sources);
-    config.validate();
-    return config;
+  if (settings.preset.empty()) {
+    sources.file = settings.config;
+  } else {
+    sources.sets = {"preset=" + settings.preset};
   }
-  if (!settings.preset.empty()) {
-    fail(ErrorCode::kInvalidArgument,
-         fmt::format("preset `{}` is not known; there is: {}", settings.preset, kOneGpu));
-  }
-  sources.file = settings.config;
+  if (!settings.store.empty()) sources.sets.push_back("data.store=" + settings.store);
+  sources.sets.insert(sources.sets.end(), settings.sets.begin(), settings.sets.end());
   return train::load_run_config(sources);
 }
 
-/// Making random batches is no part of a step; a few are used in turn.
-std::vector<Batch> make_batches(const train::RunConfig& config, const Repeats& repeats) {
+/// A few that are used in turn: making them is no part of a step.
+struct Batches {
+  std::unique_ptr<train::Source> source;  // of a store: attributes of items lie there
+  std::vector<Batch> all;
+
+  const Batch& operator[](int64_t i) const { return all[static_cast<size_t>(i) % all.size()]; }
+};
+
+/// Whole batches from windows spread over those that are trained on, so that histories of all ages
+/// come up.
+Batches store_batches(const train::RunConfig& config, int64_t wanted) {
+  Batches made{train::make_source(config, 0, 1, /*verifies=*/false), {}};
+  train::Source& source = *made.source;
+  const int64_t first = source.first().window, windows = source.end().window - first;
+  for (int64_t i = 0; i < wanted; ++i) {
+    source.start({first + i * windows / wanted, 0});
+    Batch batch;
+    while (source.next(batch) && batch.num_samples() < config.data.batch_size) {
+    }
+    if (batch.num_samples() == config.data.batch_size) made.all.push_back(std::move(batch));
+    if (made.all.empty()) break;  // there is none behind the first window
+  }
+  if (!made.all.empty()) return made;
+  fail(ErrorCode::kConfig,
+       fmt::format("{}: no training window has the {} samples of a batch; lower data.batch_size, "
+                   "or data.stream.min_history, or take longer windows "
+                   "(data.stream.window_seconds)",
+                   config.data.store, config.data.batch_size));
+}
+
+Batches make_batches(const train::RunConfig& config, const Repeats& repeats) {
+  constexpr int64_t kBatches = 4, kStoreBatches = 8;
+  if (!config.data.store.empty()) {
+    return store_batches(config, std::min(kStoreBatches, repeats.timed));
+  }
   const data::RandomBatches data(train::random_schema(*train::make_model(config), config.sparse,
                                                       config.data.random.candidates),
                                  config.data.random_config(),
                                  static_cast<uint64_t>(config.train.seed));
-  constexpr int64_t kBatches = 4;
-  std::vector<Batch> batches(static_cast<size_t>(std::min(kBatches, repeats.timed)));
-  for (size_t i = 0; i < batches.size(); ++i) {
-    data.fill(static_cast<int64_t>(i) + 1, batches[i]);
+  Batches made;
+  made.all.resize(static_cast<size_t>(std::min(kBatches, repeats.timed)));
+  for (size_t i = 0; i < made.all.size(); ++i) {
+    data.fill(static_cast<int64_t>(i) + 1, made.all[i]);
   }
-  return batches;
+  return made;
 }
 
 /// Host work of the next batch goes on while one is trained, as in a run on a GPU whose pipeline is
 /// not off.
-Result measure_steps(const train::RunConfig& config, const Repeats& repeats, EnergyMeter energy) {
+Result measure_steps(const train::RunConfig& config, const Batches& batches, const Repeats& repeats,
+                     EnergyMeter energy) {
   train::Trainer trainer(config, train::choose_device(config.train.device));
-  const std::vector<Batch> batches = make_batches(config, repeats);
   const bool ahead =
       trainer.device().is_cuda() && config.parallel.pipeline != train::Pipeline::kOff;
   const std::unique_ptr<model::PreparedBatch> prepared[] = {trainer.model().new_batch(),
                                                             trainer.model().new_batch()};
   const auto prepare = [&](int64_t i) {
     const base::Stopwatch watch;
-    trainer.prepare(batches[static_cast<size_t>(i) % batches.size()],
-                    *prepared[static_cast<size_t>(i % 2)]);
+    trainer.prepare(batches[i], *prepared[static_cast<size_t>(i % 2)]);
     return watch.seconds();
   };
   const auto policy = ahead ? std::launch::async : std::launch::deferred;
@@ -155,15 +140,19 @@ Result measure_steps(const train::RunConfig& config, const Repeats& repeats, Ene
 
 void bench_step(const Settings& settings, Report& report) {
   train::RunConfig config = load_config(settings);
+  const Batches batches = make_batches(config, settings.repeats);
   if (settings.preset.empty()) report.add(measure_gemm_rate(settings, report));
   const auto run = [&](const std::string& name) {
-    Result r = measure_steps(config, settings.repeats, EnergyMeter(report.card()));
+    Result r = measure_steps(config, batches, settings.repeats, EnergyMeter(report.card()));
+    if (!settings.preset.empty()) r.labels.emplace_back("preset", settings.preset);
     if (!settings.sets.empty()) {
-      r.labels = {{"set", fmt::format("{}", fmt::join(settings.sets, " "))}};
+      r.labels.emplace_back("set", fmt::format("{}", fmt::join(settings.sets, " ")));
     }
     r.name = name;
     report.add(r);
   };
+  // A store is there to compare a run with: as its config says.
+  if (!config.data.store.empty()) return run("step");
   const auto names_identity = [](const std::string& set) {
     return set.starts_with("model.identities.");
   };
@@ -182,14 +171,13 @@ void bench_prepare(const Settings& settings, Report& report) {
   const Device device = train::choose_device(config.train.device);
   use_device(device);
   train::Trainer trainer(config, device);
-  const std::vector<Batch> batches = make_batches(config, settings.repeats);
+  const Batches batches = make_batches(config, settings.repeats);
   const std::unique_ptr<model::PreparedBatch> prepared = trainer.model().new_batch();
-  size_t next = 0;
-  int64_t tokens = 0, distinct = 0;
+  int64_t next = 0, tokens = 0, distinct = 0;
   Result r;
   r.name = "prepare";
   r.timing = measure(settings.repeats, [&] {
-    trainer.prepare(batches[next++ % batches.size()], *prepared);
+    trainer.prepare(batches[next++], *prepared);
     tokens = prepared->token_offsets.back();
     distinct = prepared->table_rows;
   });

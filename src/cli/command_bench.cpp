@@ -11,6 +11,7 @@
 #include "bench/row_tables.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "train/presets.h"
 
 namespace segue::cli {
 namespace {
@@ -203,8 +204,11 @@ void add_bench(CLI::App& app) {
   add_index(*command, s.index);
   add_tables(*command, s.tables);
   command->add_option("--preset", s.preset,
-                      "of the benches `step` and `prepare`: dlrmv4-1gpu, the reference's model "
-                      "beside 70 GB of tables");
+                      fmt::format("of the benches `step` and `prepare`, in place of a config: {}",
+                                  fmt::join(train::preset_names(), ", ")));
+  command->add_option("--store", s.store,
+                      "of the benches `step` and `prepare`: batches of this event store, filled "
+                      "beforehand; what `segue train` on it compares with");
   command->add_option("--config", s.config, "config of the benches `step`, `prepare` and `balance`")
       ->capture_default_str();
   command->add_option("--set", s.sets, "override one value of that config; may be repeated")

@@ -8,6 +8,7 @@
 #include "cli/output.h"
 #include "cli/plan_ranks.h"
 #include "train/plan/memory_plan.h"
+#include "train/plan/micro_batch.h"
 #include "train/plan/shard_planning.h"
 #include "train/run_config.h"
 
@@ -35,16 +36,22 @@ void add_plan(CLI::App& app) {
     if (arguments->ranks.wanted()) {
       return plan_ranks(arguments->sources, arguments->ranks, arguments->json);
     }
-    const train::RunConfig config = train::load_run_config(arguments->sources);
+    train::RunConfig config = train::load_run_config(arguments->sources);
     const Device device = train::planned_device(config);
+    const train::MicroBatchChoice choice = train::choose_micro_batch(
+        config, device, train::cluster_of(config, 1, 1, {train::device_memory_share(device, 1)}));
+    config.train.micro_batch_tokens = choice.tokens;
     const train::MemoryPlan plan = train::plan_run(config, device, {}).memory;
     if (!arguments->json) {
       const auto model = train::make_model(config);
       const model::StepBounds bounds = train::step_bounds(config, *model);
       print(fmt::format(
-          "Memory of a run on {}, batches of at most {} samples of {} tokens:\n{}{}\n{}",
+          "Memory of a run on {}, batches of at most {} samples of {} tokens, micro-batches of at "
+          "most "
+          "{} ({}):\n{}{}\n{}",
           to_string(device), bounds.samples, model->sample_tokens(bounds.events, bounds.candidates),
-          plan.text(), device.is_cpu() ? "" : kContextNote, plan.switches_text()));
+          choice.tokens, choice.why, plan.text(), device.is_cpu() ? "" : kContextNote,
+          plan.switches_text()));
       return;
     }
     nlohmann::ordered_json line;

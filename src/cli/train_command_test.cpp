@@ -271,6 +271,30 @@ TEST_F(TrainCommand, WhatWasNotMeasuredIsNotSaid) {
   EXPECT_FALSE(contains(o.err, "loss 0.0000")) << o.err;
 }
 
+TEST_F(TrainCommand, BenchStepTakesBatchesOfAStore) {
+  const auto bench = [&](const std::string& from, std::vector<std::string> more) {
+    more.insert(more.begin(), {"bench", "step", "--config", folder_ + "/config.toml", "--store",
+                               from, "--json", "--repeat", "3", "--warm-up", "0"});
+    return run(more);
+  };
+  const Outcome o = bench(store(), {"--set", "data.batch_size=16"});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(contains(o.out, R"("name": "step", "set": "data.batch_size=16")")) << o.out;
+  // Histories of 20 events at least, beside two contextual tokens and the candidate.
+  EXPECT_TRUE(contains(o.out, R"("samples": 16, "tokens": 3)")) << o.out;
+  EXPECT_TRUE(contains(o.out, "samples_per_s")) << o.out;
+
+  const auto expect_error = [](const Outcome& failed, int code, const char* part) {
+    EXPECT_EQ(failed.code, code) << failed.err;
+    EXPECT_TRUE(contains(failed.err, part)) << failed.err;
+  };
+  expect_error(bench("/nowhere", {}), kExitFile, "/nowhere: no such folder");
+  expect_error(bench(store(), {"--set", "data.batch_size=100000"}), kExitUsage,
+               "no training window has the 100000 samples");
+  expect_error(bench(store(), {"--set", "model.contextual.0.name=usr"}), kExitUsage, "usr");
+  expect_error(run({"bench", "step", "--preset", "hstu"}), kExitUsage, "hstu-suite-zipf");
+}
+
 TEST_F(TrainCommand, BadStoresAndConfigsAreSaid) {
   Outcome o = run(arguments("a", {"--set", "data.store=/nowhere"}));
   EXPECT_EQ(o.code, kExitFile) << o.err;

@@ -189,7 +189,7 @@ void Model::send_results(const Exec& exec, const Pass& pass) {
   results_arrived_.record(*exec.stream);
 }
 
-void Model::finish(Pass& pass) const {
+void Model::finish(Pass& pass, bool with_logits) const {
   const base::Stage stage("read results");
   results_arrived_.synchronize();
   const PassResults& results = pass.results;
@@ -208,16 +208,17 @@ void Model::finish(Pass& pass) const {
   pass.row_gradient_squares = values(results.row_gradient_squares, double{})[0];
   const size_t tasks = tasks_.size();
   const auto labels = static_cast<size_t>(pass.num_labels);
-  pass.logits.resize(tasks * labels);
   dispatch_real(results.logits.dtype, [&](auto zero_value) {
-    const auto logits = values(results.logits, zero_value);
     const auto predictions = values(results.predictions, zero_value);
+    pass.predictions.assign(predictions.begin(), predictions.end());
+    if (!with_logits) return;
+    const auto logits = values(results.logits, zero_value);
+    pass.logits.resize(tasks * labels);
     for (size_t i = 0; i < labels; ++i) {
       for (size_t k = 0; k < tasks; ++k) {
         pass.logits[k * labels + i] = static_cast<double>(logits[i * tasks + k]);
       }
     }
-    pass.predictions.assign(predictions.begin(), predictions.end());
   });
 }
 

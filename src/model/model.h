@@ -211,10 +211,11 @@ class Model {
 
   /// A pass in three parts, for a caller that has more to queue: enqueue() uses a prepared batch up
   /// and leaves losses, squares and predictions in Pass::results, send_results() queues their copy
-  /// to the host, finish() waits for that copy alone and fills them in. One pass at a time.
+  /// to the host, finish() waits for that copy alone and fills them in (logits, which nobody trains
+  /// with, on request). One pass at a time.
   virtual Pass enqueue(const Exec& exec, PreparedBatch& prepared, const PassOptions& options) = 0;
   void send_results(const Exec& exec, const Pass& pass);
-  void finish(Pass& pass) const;
+  void finish(Pass& pass, bool with_logits = true) const;
 
   /// The three of them. Waits for the device once, at its end; everything the Pass holds is then on
   /// the host, except what is said to live in the arena.

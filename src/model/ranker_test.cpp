@@ -179,6 +179,39 @@ TEST(FlopsTest, AWindowCountsThePairsThatItLeaves) {
   EXPECT_NEAR(all - formula_flops(c, offsets, false), pair_flop * (30 * 30 / 2.0 - left), 1e-6);
 }
 
+/// Values that were published with the formula, or follow from it by hand.
+TEST(FlopsTest, GatedLayersCountAsPublished) {
+  ModelConfig c;
+  c.layer = LayerKind::kGated;
+  c.dim = 512;
+  c.heads = 4;
+  c.qk_dim = c.v_dim = 128;
+  c.layers = 3;
+  const LayerFlops one = gated_layer_flops(c, {1000, 6, 200}, true);
+  EXPECT_EQ(one.attention, 3'476'350'976.0);
+  EXPECT_EQ(one.products, 7'864'320'000.0);
+  EXPECT_EQ(one.other, 3'072'000.0);
+  EXPECT_EQ(3 * one.total(), 34'031'228'928.0);
+  const LayerFlops forward = gated_layer_flops(c, {1000, 6, 200}, false);
+  EXPECT_EQ(forward.attention, one.attention / 3.5);
+  EXPECT_EQ(forward.products, one.products / 3);
+
+  c.dim = 1024;
+  c.qk_dim = c.v_dim = 256;
+  c.layers = 8;
+  c.max_seq_len = 4099;
+  c.attention.contextual_mask = true;
+  c.contextual = {{"a", "a"}, {"b", "b"}, {"c", "c"}};
+  std::vector<int64_t> offsets;
+  for (int64_t b = 0; b <= 32; ++b) offsets.push_back(b * 4099);
+  EXPECT_NEAR(formula_flops(c, offsets, true), 63.8925e12, 0.00005e12);
+  EXPECT_NEAR(32 * dense_formula_flops(c), formula_flops(c, offsets, true), 1);
+  // Tokens in front that see no more than others are history.
+  c.attention.contextual_mask = false;
+  const std::vector<int64_t> single{0, 4099};
+  EXPECT_EQ(formula_flops(c, single, true), 8 * gated_layer_flops(c, {4099, 0, 0}, true).total());
+}
+
 TEST(ConfigTest, ImpossibleCombinationsAreRefused) {
   ModelConfig c = tiny_config();
   c.labels = LabelKind::kEveryItem;

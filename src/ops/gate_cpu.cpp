@@ -125,11 +125,11 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
 }
 
 int64_t gate_keep_bytes(const Exec& exec, const GateParams& p) {
-  constexpr int64_t kLanes = 32, kLaneBytes = 4, kColumns = 8, kGroups = 4, kWidest = 1024;
+  constexpr int64_t kLanes = 32, kLaneBytes = 4, kColumns = 8, kGroups = 4, kWidest = 2048;
   const int64_t width = p.a.size(1);
   if (!exec.device.is_cuda() || p.dropout.p <= 0) return 0;
   if (width % (kColumns * p.norm.groups) != 0 || width > kWidest) return 0;
-  // A lane of a warp takes 1, 2 or 4 groups of columns from each part of y; its word holds four.
+  // A lane of a warp takes 1, 2, 4 or 8 groups of columns from each part of y; a word holds four.
   int64_t groups = 1;
   while (groups * kColumns * kLanes < width) groups *= 2;
   groups *= p.concat ? 3 : 1;

@@ -1,5 +1,6 @@
 #include "ops/cuda_forms.h"
 #include "ops/norm_rows.cuh"
+#include "ops/wide_lanes.cuh"
 
 namespace segue::ops::cuda {
 namespace {
@@ -168,7 +169,7 @@ void forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tenso
   const cudaStream_t stream = stream_of(exec);
   const bool vectorize = can_vectorize(columns, {x, y, addend}) && a.can_vectorize_groups();
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_lanes(columns, vectorize, [&](auto lanes) {
+    dispatch_wide_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       norm_forward_kernel<T, decltype(lanes), kSwish>
           <<<row_blocks(rows), kThreads, a.parameter_bytes(), stream>>>(
@@ -196,7 +197,7 @@ void backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Ten
   PartialSums partials(exec, blocks, kinds * columns);
   const bool vectorize = can_vectorize(columns, {x, dy, residual, dx}) && a.can_vectorize_groups();
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_lanes(columns, vectorize, [&](auto lanes) {
+    dispatch_wide_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       const auto kernel = norm_backward_kernel<T, decltype(lanes), kSwish>;
       allow_shared_memory(kernel, a.backward_bytes(kinds));
@@ -239,7 +240,7 @@ void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const T
   if (rows == 0 || columns == 0) return;
   const cudaStream_t stream = stream_of(exec);
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_lanes(columns, can_vectorize(columns, {x, y}), [&](auto lanes) {
+    dispatch_wide_lanes(columns, can_vectorize(columns, {x, y}), [&](auto lanes) {
       using T = decltype(zero_value);
       l2_forward_kernel<T, decltype(lanes)><<<row_blocks(rows), kThreads, 0, stream>>>(
           rows, static_cast<int>(columns), static_cast<float>(eps), input_of<T>(x),
@@ -257,7 +258,7 @@ void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, 
   if (rows == 0 || columns == 0) return;
   const cudaStream_t stream = stream_of(exec);
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_lanes(columns, can_vectorize(columns, {x, dy, dx}), [&](auto lanes) {
+    dispatch_wide_lanes(columns, can_vectorize(columns, {x, dy, dx}), [&](auto lanes) {
       using T = decltype(zero_value);
       l2_backward_kernel<T, decltype(lanes)><<<row_blocks(rows), kThreads, 0, stream>>>(
           rows, static_cast<int>(columns), static_cast<float>(eps), input_of<T>(dy), input_of<T>(x),

@@ -26,10 +26,12 @@ NormParams norm_params(ModeBed& bed, const Shape& s, bool round_weights) {
   return p;
 }
 
-// One of each path: a lane holds 8, 16, 32 columns, or single columns of odd and unaligned rows.
-const std::vector<Shape> kShapes = {{1, 8},      {70, 256},        {5000, 512}, {9, 1000},
-                                    {33, 37},    {20, 1200},       {0, 512},    {300, 512, 4},
-                                    {17, 60, 5}, {40, 64, 1, true}};
+// One of each path: a lane holds 8, 16, 32, 64 columns, or single columns of odd and unaligned
+// rows.
+const std::vector<Shape> kShapes = {{1, 8},      {70, 256},         {5000, 512}, {9, 1000},
+                                    {33, 37},    {20, 1200},        {0, 512},    {300, 512, 4},
+                                    {17, 60, 5}, {40, 64, 1, true}, {700, 1024}, {600, 2048},
+                                    {20, 1201},  {300, 2048, 4}};
 
 TEST_F(GpuNormTest, LayerAndGroupNorm) {
   for (const Shape& s : kShapes) {
@@ -167,8 +169,9 @@ Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout, bool 
 }
 
 TEST_F(GpuGateTest, ForwardAndBackward) {
-  for (const Shape& s : {Shape{700, 512}, Shape{33, 128}, Shape{5, 1000}, Shape{19, 37},
-                         Shape{0, 64}, Shape{300, 512, 4}, Shape{17, 60, 5}}) {
+  for (const Shape& s :
+       {Shape{700, 512}, Shape{33, 128}, Shape{5, 1000}, Shape{19, 37}, Shape{0, 64},
+        Shape{300, 512, 4}, Shape{17, 60, 5}, Shape{600, 1024}, Shape{300, 2048}}) {
     for (const bool concat : {true, false}) {
       for (const float dropout : {0.f, 0.3f}) {
         SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns << " / " << s.groups
@@ -181,7 +184,7 @@ TEST_F(GpuGateTest, ForwardAndBackward) {
 
 TEST_F(GpuGateTest, KeptBitsChangeNothing) {
   for (const Shape& s : {Shape{300, 512}, Shape{40, 256}, Shape{30, 1024}, Shape{50, 120},
-                         Shape{19, 37}, Shape{40, 512, 4}, Shape{17, 60, 5}}) {
+                         Shape{19, 37}, Shape{40, 512, 4}, Shape{17, 60, 5}, Shape{40, 2048}}) {
     for (const bool concat : {true, false}) {
       for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
         const auto run = [&](bool keep) {

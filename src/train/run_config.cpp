@@ -9,6 +9,7 @@
 
 #include "base/config_checks.h"
 #include "base/file.h"
+#include "train/presets.h"
 #include "train/step/random_schema.h"
 
 namespace segue::train {
@@ -124,13 +125,20 @@ RunConfig load_run_config(const base::ConfigSources& given) {
   }
   RunConfig config;
   if (const auto name = base::peek_string(sources, "preset"); name && !name->empty()) {
-    model::Preset preset = model::preset(*name);
-    config.model = std::move(preset.model);
-    config.sparse = std::move(preset.tables);
-    config.optimizer = preset.optimizer;
+    config = preset_config(*name);
   }
   base::load_config(config, sources);
   config.validate();
+  return config;
+}
+
+RunConfig recorded_config(const std::string& toml) {
+  RunConfig config;
+  base::ConfigSources recorded;
+  recorded.file = "config of the run";
+  recorded.text = toml;
+  recorded.use_environment = false;
+  base::load_config(config, recorded);
   return config;
 }
 

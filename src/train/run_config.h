@@ -51,6 +51,9 @@ inline constexpr int64_t kStoreCandidates = 1;
 /// over it.
 RunConfig load_run_config(const base::ConfigSources& sources);
 
+/// What a run recorded, with the defaults of keys that it lacks; not validated.
+RunConfig recorded_config(const std::string& toml);
+
 /// The device that `name` stands for; "auto" is the fastest one that the whole model runs on.
 /// Error(kInvalidArgument) for an unknown word, Error(kUnsupported) when this program cannot use
 /// it.

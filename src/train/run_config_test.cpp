@@ -3,6 +3,7 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include <gtest/gtest.h>
@@ -11,6 +12,7 @@
 #include "base/file.h"
 #include "base/test_util.h"
 #include "report/mlperf/eval_grid.h"
+#include "train/presets.h"
 #include "train/run/mlperf_log.h"
 #include "train/run/schedule.h"
 #include "train/step/random_schema.h"
@@ -169,6 +171,44 @@ TEST(RunConfigTest, PresetIsTheStartAndSourcesLieOverIt) {
   EXPECT_EQ(c.optimizer.warmup_steps, preset.optimizer.warmup_steps);
 }
 
+TEST(RunConfigTest, AConfigThatOnlyNamesAPresetIsThatPreset) {
+  RunConfig named = preset_config("hstu-suite-fixed");
+  named.preset = "hstu-suite-fixed";
+  EXPECT_EQ(base::to_toml(load_run_config(file("configs/hstu-suite.toml"))), base::to_toml(named));
+  for (const std::string& name : preset_names()) {
+    const RunConfig c = load_run_config(file("configs/hstu-suite.toml", {"preset=" + name}));
+    EXPECT_EQ(c.preset, name);
+  }
+}
+
+TEST(RunConfigTest, SuitesHaveThePublishedShape) {
+  const RunConfig fixed = preset_config("hstu-suite-fixed");
+  const auto model = make_model(fixed);
+  std::vector<int64_t> offsets;
+  for (int64_t b = 0; b <= fixed.data.batch_size; ++b) {
+    offsets.push_back(b * model->sample_tokens(longest_history(fixed.data.random.lengths), 0));
+  }
+  EXPECT_EQ(offsets[1], 4099);
+  EXPECT_NEAR(model->flops(offsets, true), 63.8925e12, 0.00005e12);
+  // Lengths of the others: most are short and a sixth is cut at the end, or all come alike.
+  constexpr int kDraws = 20'000;
+  for (const auto& [name, mean, longest] :
+       {std::tuple("hstu-suite-zipf", 867.0, 0.169), {"hstu-suite-uniform", 2048.5, 1 / 4096.0}}) {
+    const RunConfig c = preset_config(name);
+    EXPECT_EQ(make_model(c)->most_events(0), 4096) << name;
+    const data::Sampler sampler(c.data.random.lengths);
+    double sum = 0, cut = 0;
+    for (uint64_t i = 0; i < kDraws; ++i) {
+      const int64_t length = sampler(1, i);
+      EXPECT_GE(length, 1);
+      sum += static_cast<double>(length);
+      cut += length == 4096;
+    }
+    EXPECT_NEAR(sum / kDraws, mean, 40) << name;
+    EXPECT_NEAR(cut / kDraws, longest, 0.01) << name;
+  }
+}
+
 /// As the shell's <(...) gives it.
 TEST(RunConfigTest, AConfigMayComeThroughAPipe) {
   const std::string text = "preset = \"yambda-5b\"\n[train]\nsteps = 7\n";
@@ -195,9 +235,9 @@ TEST(RunConfigTest, UnknownPresetNamesTheKnownOnes) {
 }
 
 TEST(RunConfigTest, ShippedConfigsAreValid) {
-  for (const char* path :
-       {"configs/demo.toml", "configs/random.toml", "configs/mlperf_dlrmv4.toml",
-        "configs/gated-interleaved.toml", "configs/yambda-5b.toml", "configs/micro-dlrm.toml"}) {
+  for (const char* path : {"configs/demo.toml", "configs/random.toml", "configs/mlperf_dlrmv4.toml",
+                           "configs/gated-interleaved.toml", "configs/yambda-5b.toml",
+                           "configs/hstu-suite.toml", "configs/micro-dlrm.toml"}) {
     EXPECT_NO_THROW(load_run_config(file(path))) << path;
   }
 }

@@ -50,7 +50,8 @@ void describe(base::ConfigVisitor& v, TrainConfig& c) {
   v.choice("precision", c.precision, {"f32", "f64", "bf16"},
            "of activations; f64 is for checks, bf16 on the CPU rounds where a GPU would");
   v.field("micro_batch_tokens", c.micro_batch_tokens,
-          "tokens that are in memory at a time; results do not depend on it beyond rounding");
+          "tokens that are in memory at a time, which changes results by rounding; 0: of a GPU as "
+          "many as fit, else 65536, and the config of the run says how many");
   v.field("distinct_share", c.distinct_share,
           "largest share of different ids among those of a batch that memory is planned for");
   v.field("arena_gib", c.arena_gib,
@@ -166,7 +167,7 @@ void TrainConfig::validate() const {
   require_at_least("train.seed", seed, 0);
   constexpr double kMostThreads = 1024;
   require_between("train.threads", static_cast<double>(threads), 0, kMostThreads);
-  require_at_least("train.micro_batch_tokens", micro_batch_tokens, 1);
+  require_at_least("train.micro_batch_tokens", micro_batch_tokens, 0);
   require_at_least("train.log_every", log_every, 1);
   require_size("train.metric_window", metric_window, kMostCount);
   require_at_least("train.max_skipped", max_skipped, 0);

@@ -47,7 +47,7 @@ struct TrainConfig {
   int64_t threads = 0;
   std::string device = "auto";
   Precision precision = Precision::kF32;
-  int64_t micro_batch_tokens = 65536;
+  int64_t micro_batch_tokens = 0;  // 0: chosen, see choose_micro_batch
   double distinct_share = 1;
   double arena_gib = 0;
   int64_t log_every = 10;
@@ -57,6 +57,12 @@ struct TrainConfig {
   double warn_z_score = 8;
   double watchdog_seconds = 300;
   double peak_tflops = 0;
+
+  /// Of a CPU, and where nothing has been chosen.
+  static constexpr int64_t kUsualMicroBatch = 65536;
+  int64_t micro_batch() const {
+    return micro_batch_tokens > 0 ? micro_batch_tokens : kUsualMicroBatch;
+  }
 
   void validate() const;  // Error(kConfig)
 };

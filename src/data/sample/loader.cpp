@@ -7,20 +7,25 @@
 
 #include "base/config_checks.h"
 #include "base/error.h"
+#include "base/parallel.h"
 #include "base/stage.h"
 #include "base/time.h"
 
 namespace segue::data {
 
 void describe(base::ConfigVisitor& v, LoaderConfig& c) {
-  v.field("threads", c.threads, "threads that fill batches");
+  v.field("threads", c.threads, "threads that fill batches; 0: a quarter of the cores, 2 to 8");
   v.field("batches_in_flight", c.batches_in_flight, "batches filled ahead");
 }
 
 void LoaderConfig::validate() const {
   constexpr double kMost = 1024;
-  base::require_between("loader threads", static_cast<double>(threads), 1, kMost);
+  base::require_between("loader threads", static_cast<double>(threads), 0, kMost);
   base::require_between("batches_in_flight", static_cast<double>(batches_in_flight), 1, kMost);
+}
+
+int64_t LoaderConfig::workers() const {
+  return threads > 0 ? threads : std::clamp<int64_t>(base::num_threads() / 4, 2, 8);
 }
 
 LoaderSource training(const SampleStream& stream, StreamPosition from) {
@@ -72,7 +77,7 @@ void Loader::start(LoaderSource source) {
     slot.error = nullptr;
   }
   threads_.emplace_back([this] { prepare_lists(); });
-  for (int64_t i = 0; i < config_.threads; ++i) threads_.emplace_back([this] { work(); });
+  for (int64_t i = 0; i < config_.workers(); ++i) threads_.emplace_back([this] { work(); });
 }
 
 /// One list ahead of the one that batches are taken from.

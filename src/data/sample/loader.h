@@ -18,10 +18,11 @@
 namespace segue::data {
 
 struct LoaderConfig {
-  int64_t threads = 2;
+  int64_t threads = 0;            // 0: by the cores that there are
   int64_t batches_in_flight = 4;  // filled or being filled; each holds memory for a batch
 
-  void validate() const;  // Error(kConfig)
+  int64_t workers() const;  // threads, chosen if need be
+  void validate() const;    // Error(kConfig)
 };
 void describe(base::ConfigVisitor& v, LoaderConfig& c);
 

@@ -24,7 +24,7 @@ constexpr int kWarmUp = 1, kTimed = 5;
 
 /// Of a step with samples of so many events: a rank's share, or as many as say the same.
 int64_t samples_of(const RunConfig& config, int ranks, int64_t events) {
-  const int64_t enough = kMostPasses * config.train.micro_batch_tokens /
+  const int64_t enough = kMostPasses * config.train.micro_batch() /
                          make_model(config)->sample_tokens(events, config.data.random.candidates);
   return std::max<int64_t>(2, std::min(enough, samples_per_rank(config, ranks)));
 }
@@ -122,12 +122,7 @@ bool calibrate_balance(RunConfig& config, const Ranks& ranks, Device device,
   }
   std::string weights;
   if (ranks.first()) {
-    RunConfig known;
-    base::ConfigSources recorded;
-    recorded.file = "config of the run";
-    recorded.text = before;
-    recorded.use_environment = false;
-    if (!before.empty()) base::load_config(known, recorded);
+    const RunConfig known = before.empty() ? RunConfig{} : recorded_config(before);
     const balance::CostWeights w =
         known.balance.has_weights()
             ? balance::CostWeights{known.balance.token_ps, known.balance.pair_ps}

@@ -74,7 +74,7 @@ model::StepBounds step_bounds(const RunConfig& config, const model::Model& model
   return {.samples = config.data.batch_size,
           .events = events,
           .candidates = candidates,
-          .micro_batch_tokens = config.train.micro_batch_tokens,
+          .micro_batch_tokens = config.train.micro_batch(),
           .distinct_share = config.train.distinct_share};
 }
 

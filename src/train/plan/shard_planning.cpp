@@ -158,6 +158,7 @@ RunPlan plan_share(const RunConfig& share, int ranks, Device device) {
   const auto model = make_model(share);
   RunPlan plan;
   plan.memory = memory_plan(share, device, ranks);
+  plan.micro_batch_tokens = share.train.micro_batch();
   plan.arena_bytes = static_cast<int64_t>(plan.memory.of(Purpose::kActivation));
   plan.batch_bytes = model->batch_memory(step_bounds(share, *model));
   plan.prepare_bytes = model->prepare_memory(step_bounds(share, *model));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "sparse/planner.h"
 #include "train/plan/memory_plan.h"
@@ -45,6 +46,8 @@ struct RunPlan {
   int64_t batch_bytes = 0;    // of a prepared batch on the device, at most
   int64_t request_bytes = 0;  // of its ticket
   int64_t prepare_bytes = 0;  // what it is prepared in
+  int64_t micro_batch_tokens = 0;
+  std::string micro_batch_why;  // empty: as the config says
 };
 /// Of a rank that has no others (and the machine's memory, unless it is told otherwise), and of one
 /// of several.

@@ -78,13 +78,16 @@ class Loop {
       base::set_num_threads(config_.train.threads > 0 ? static_cast<int>(config_.train.threads)
                                                       : fair_threads(ranks_));
     }
-    plan_ = plan_for(config_, ranks_, device_);
-    require_memory(plan_.memory, device_, available_bytes(device_));
     RunStart start = find_run_start(run_dir_, config_toml_, options_, ranks_);
     folder_ = std::move(start.folder);
     resuming_ = start.resuming;
     state_ = std::move(start.state);
     checkpoint_ = std::move(start.checkpoint);
+    if (resuming_) keep_choices(state_.config, ranks_, config_);
+    plan_ = plan_for(config_, ranks_, device_);
+    require_memory(plan_.memory, device_, available_bytes(device_));
+    config_.train.micro_batch_tokens = plan_.micro_batch_tokens;
+    config_toml_ = base::to_toml(config_);
     if (!ranks_.alone() &&
         calibrate_balance(config_, ranks_, device_, resuming_ ? state_.config : "")) {
       config_toml_ = base::to_toml(config_);
@@ -111,6 +114,7 @@ class Loop {
     }
     trainer_ = std::make_unique<Trainer>(config_, device_, ranks_, plan_);
     trainer_->set_wish([this] { return wish(); });
+    trainer_->set_meanwhile([this] { write_pending_line(); });
     open_source();
     schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
     if (checkpoint_) {
@@ -241,6 +245,7 @@ class Loop {
   /// True when a log that still grows has another window to train.
   bool follow() {
     if (done() || !config_.data.follow) return false;
+    write_pending_line();
     pipeline_->settle();
     const Waited waited = wait_for_window(config_, state_.next.window, ranks_, *source_,
                                           [this] { watchdog_->alive(); });
@@ -279,7 +284,9 @@ class Loop {
     const int64_t ended =
         delivery.last_of_window() ? window - source_->first().window : int64_t{-1};
     const bool eval_due = schedule_.due(state_.step, ended);
-    if (state_.step % config_.train.log_every == 0 || eval_due) write_train_line();
+    if (state_.step % config_.train.log_every == 0 || eval_due) line_pending_ = true;
+    const bool later = BatchPipeline::runs_ahead(config_.parallel.pipeline, device_);
+    if (!later || eval_due) write_pending_line();
     if (!eval_due) return true;
     state_.eval_pending = true;
     state_.eval_window = window;
@@ -300,8 +307,9 @@ class Loop {
             .full = free && !writer_->succeeded()};
   }
 
-  void write_train_line() {
-    if (!log_) return;
+  /// Of the newest step. Where batches are prepared ahead it is written while the next step runs.
+  void write_pending_line() {
+    if (!std::exchange(line_pending_, false) || !log_) return;
     const base::Stage stage("log");
     mlperf_->train_loss(state_.samples, stats_.loss, stats_.rates.dense);
     log_->train_line(stats_, *trainer_, state_);
@@ -381,6 +389,7 @@ class Loop {
   /// An increment where the config asks for them and there is something to add to. The first save
   /// of a process and its last one are full.
   void save(bool full) {
+    write_pending_line();
     full = full || ++since_full_ >= config_.checkpoint.full_every;
     if (full) since_full_ = 0;
     update_wall_time();
@@ -431,7 +440,8 @@ class Loop {
 
   void finish() {
     wait_for_verification();
-    if (state_.interval.steps > 0) write_train_line();
+    if (state_.interval.steps > 0) line_pending_ = true;
+    write_pending_line();
     if (config_.eval.at_end && state_.last_eval_step != state_.step) {
       state_.eval_pending = true;
       state_.eval_window = state_.window;
@@ -504,7 +514,8 @@ class Loop {
   base::Stopwatch wall_, since_save_, since_due_;
   double wall_before_ = 0;
   bool save_wanted_ = false, stopped_waiting_ = false;
-  int64_t since_full_ = 0;  // saves
+  bool line_pending_ = false;  // of metrics, of the newest step
+  int64_t since_full_ = 0;     // saves
   int64_t saved_step_ = -1, published_step_ = -1;
   StepStats stats_;  // of the newest step
   TrainSummary summary_;

@@ -12,8 +12,9 @@ namespace segue::train {
 namespace {
 
 TEST_F(LoopTest, LeavesConfigAndMetrics) {
-  const RunConfig c = tiny_config();
+  RunConfig c = tiny_config();
   const TrainSummary summary = train_loop(c, folder);
+  c.train.micro_batch_tokens = TrainConfig::kUsualMicroBatch;  // what was chosen
   EXPECT_EQ(base::read_file(folder + "/config.toml"), base::to_toml(c));
   const std::vector<std::string> lines = metrics();
   ASSERT_EQ(lines.size(), 5u);  // steps 2, 4, 6, the evaluation and the end
@@ -298,6 +299,53 @@ TEST_F(LoopTest, ResolvedConfigReproducesTheRun) {
       EXPECT_EQ(value(first[i], key), value(second[i], key)) << key;
     }
   }
+}
+
+/// Their number shows in the bits: a run that chose it goes on with it, whatever it would choose
+/// now.
+TEST_F(LoopTest, AResumedRunKeepsItsMicroBatches) {
+  RunConfig c = tiny_config();
+  c.eval.at_end = false;
+  train_loop(c, folder);
+  const auto chosen = checkpoint_bytes(folder, 6);
+  EXPECT_EQ(recorded_config(base::read_file(folder + "/config.toml")).train.micro_batch_tokens,
+            TrainConfig::kUsualMicroBatch);
+
+  LoopOptions over, resume;
+  over.overwrite = true;
+  resume.allow_config_changes = {"train.steps"};
+  c.train.micro_batch_tokens = 50;
+  train_loop(c, folder, over);
+  const auto small = checkpoint_bytes(folder, 6);
+  EXPECT_TRUE(small != chosen);
+
+  c.train.steps = 3;
+  train_loop(c, folder, over);
+  c.train.steps = 6;
+  c.train.micro_batch_tokens = 0;
+  EXPECT_TRUE(train_loop(c, folder, resume).resumed);
+  EXPECT_TRUE(checkpoint_bytes(folder, 6) == small);
+  EXPECT_EQ(recorded_config(base::read_file(folder + "/config.toml")).train.micro_batch_tokens, 50);
+  c.train.micro_batch_tokens = 60;
+  EXPECT_THROW(train_loop(c, folder, resume), Error);
+}
+
+/// Lines of metrics are then written while the next step runs.
+TEST_F(LoopTest, PreparingAheadChangesNothing) {
+  RunConfig c = tiny_config();
+  c.train.steps = 11;
+  c.eval.every_steps = 3;
+  c.checkpoint.every_steps = 5;
+  c.parallel.pipeline = Pipeline::kOff;
+  train_loop(c, folder);
+  const std::vector<std::string> plain = lasting(metrics());
+  const auto bytes = checkpoint_bytes(folder, 11);
+  LoopOptions over;
+  over.overwrite = true;
+  c.parallel.pipeline = Pipeline::kOn;
+  train_loop(c, folder, over);
+  EXPECT_EQ(lasting(metrics()), plain);
+  EXPECT_TRUE(checkpoint_bytes(folder, 11) == bytes);
 }
 
 TEST_F(LoopTest, TablesLargerThanTheMachineAreRefused) {

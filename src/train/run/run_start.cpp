@@ -77,6 +77,13 @@ void require_place(const data::StreamPosition& next, const Source& source) {
                   next.window, first, end - 1));
 }
 
+void keep_choices(const std::string& recorded, const Ranks& ranks, RunConfig& config) {
+  int64_t& tokens = config.train.micro_batch_tokens;
+  if (tokens > 0) return;
+  if (ranks.first()) tokens = recorded_config(recorded).train.micro_batch();
+  tokens = std::stoll(ranks.from_first(std::to_string(tokens)));
+}
+
 RunStart find_run_start(const std::string& run_dir, const std::string& config_toml,
                         const LoopOptions& options, const Ranks& ranks) {
   RunStart start;

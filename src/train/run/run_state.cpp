@@ -105,6 +105,9 @@ constexpr std::array kFreeKeys = {"train.threads",
                                   "balance",
                                   "sparse.spill_folder"};
 
+/// 0 leaves the choice to the run, which has made it and goes on with it.
+constexpr const char* kChosenKey = "train.micro_batch_tokens";
+
 /// Where tables lie is free, too; they are a list in the config.
 bool is_placement(std::string_view key) {
   return key.starts_with("sparse.tables.") &&
@@ -170,13 +173,7 @@ void require_possible(const RunState& state) {
 /// this version.
 std::string completed(const std::string& text) {
   try {
-    RunConfig config;
-    base::ConfigSources recorded;
-    recorded.file = "config of the run";
-    recorded.text = text;
-    recorded.use_environment = false;
-    base::load_config(config, recorded);
-    return base::to_toml(config);
+    return base::to_toml(recorded_config(text));
   } catch (const Error&) {
     return text;
   }
@@ -234,6 +231,7 @@ std::vector<ConfigDifference> config_differences(const std::string& before,
       continue;
     }
     ConfigDifference d{key, value_of(old_keys, key), value_of(new_keys, key)};
+    if (key == kChosenKey && d.now == "0") continue;
     if (d.before != d.now) differences.push_back(std::move(d));
   }
   return differences;

@@ -10,6 +10,7 @@
 #include "base/parallel.h"
 #include "base/progress.h"
 #include "ops/gemm.h"
+#include "train/step/batch_pipeline.h"
 
 namespace segue::train {
 namespace {
@@ -51,6 +52,14 @@ void log_start(const RunConfig& config, Trainer& trainer, const RunFolder& folde
                              ranks > 1 ? fmt::format("{} ranks, each: ", ranks) : "",
                              segue::describe(device), base::num_threads(),
                              device.is_cuda() ? ops::gemm_gpu_backend() : ops::gemm_backend()));
+  const RunPlan& plan = trainer.plan();
+  base::log_info(fmt::format(
+      "micro-batches of at most {} tokens ({}), {}batches prepared {}", plan.micro_batch_tokens,
+      plan.micro_batch_why.empty() ? "as the config says" : plan.micro_batch_why,
+      config.data.store.empty() ? ""
+                                : fmt::format("{} loader threads, ", config.data.loader.workers()),
+      BatchPipeline::runs_ahead(config.parallel.pipeline, device) ? "ahead, in the background"
+                                                                  : "when they are needed"));
   const std::string kernel = trainer.model().attention_kernel(device, config.train.precision);
   if (!kernel.empty()) base::log_info("attention: " + kernel);
   if (card == nullptr) return;

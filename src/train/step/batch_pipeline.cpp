@@ -24,7 +24,7 @@ BatchPipeline::BatchPipeline(Trainer& trainer, sparse::Mode mode, Pipeline pipel
                              balance::Balancer* balancer)
     : trainer_(trainer), mode_(mode), balancer_(balancer) {
   for (auto& prepared : prepared_) prepared = trainer.model().new_batch();
-  if (pipeline == Pipeline::kOn || (pipeline == Pipeline::kAuto && trainer.device().is_cuda())) {
+  if (runs_ahead(pipeline, trainer.device())) {
     preparer_ = std::make_unique<base::BackgroundWorker>(prepared_.size());
     fetcher_ = std::make_unique<base::BackgroundWorker>(items_.size());
   }

@@ -36,6 +36,11 @@ class BatchPipeline {
   /// Fills the next batch, whose memory is used again; nothing at the end.
   using Fill = std::function<std::optional<data::BatchInfo>(Batch&)>;
 
+  /// Whether batches are made in the background.
+  static bool runs_ahead(Pipeline pipeline, Device device) {
+    return pipeline == Pipeline::kOn || (pipeline == Pipeline::kAuto && device.is_cuda());
+  }
+
   /// Of batches that are trained, or evaluated.
   BatchPipeline(Trainer& trainer, sparse::Mode mode, Pipeline pipeline,
                 balance::Balancer* balancer = nullptr);

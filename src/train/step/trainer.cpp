@@ -18,6 +18,7 @@
 #include "tensor/launches.h"
 #include "train/checkpoint/checkpoint_model.h"
 #include "train/plan/memory_plan.h"
+#include "train/plan/micro_batch.h"
 #include "train/plan/shard_planning.h"
 
 namespace segue::train {
@@ -56,17 +57,27 @@ void share_counts(comm::Communicator& group, model::PreparedBatch& prepared) {
 
 RunPlan plan_for(const RunConfig& config, const Ranks& ranks, Device device) {
   make_model(config)->attention_kernel(device, config.train.precision);  // an error if it cannot be
-  const MachineMemory mine = machine_memory(device, ranks.alone() ? 1 : ranks.local_size());
-  if (ranks.alone()) return plan_run(config, device, mine);
+  int per_machine = ranks.alone() ? 1 : ranks.local_size();
+  MachineMemory memory = machine_memory(device, per_machine);
+  double installed = device_memory_share(device, per_machine);
   // What the first rank knows: all ranks must make the same plan.
-  const std::string words = ranks.from_first(
-      fmt::format("{} {} {}", ranks.local_size(), mine.device_bytes, mine.host_bytes));
-  std::istringstream in(words);
-  int per_machine = 1;
-  MachineMemory memory;
-  in >> per_machine >> memory.device_bytes >> memory.host_bytes;
-  return plan_run(config, cluster_of(config, ranks.size(), per_machine, memory), ranks.rank(),
-                  device);
+  if (!ranks.alone()) {
+    std::istringstream in(ranks.from_first(fmt::format("{} {} {} {}", per_machine, installed,
+                                                       memory.device_bytes, memory.host_bytes)));
+    in >> per_machine >> installed >> memory.device_bytes >> memory.host_bytes;
+  }
+  // Not what is free: a run that is repeated makes the same choice.
+  constexpr double kAnyHostMemory = 1e18;
+  const MicroBatchChoice choice = choose_micro_batch(
+      config, device, cluster_of(config, ranks.size(), per_machine, {installed, kAnyHostMemory}));
+  RunConfig chosen = config;
+  chosen.train.micro_batch_tokens = choice.tokens;
+  RunPlan plan = ranks.alone()
+                     ? plan_run(chosen, device, memory)
+                     : plan_run(chosen, cluster_of(chosen, ranks.size(), per_machine, memory),
+                                ranks.rank(), device);
+  if (config.train.micro_batch_tokens == 0) plan.micro_batch_why = choice.why;
+  return plan;
 }
 
 DType parameter_dtype(Precision precision) {
@@ -94,8 +105,9 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks& ranks, RunPlan p
       tables_(config.sparse, plan_.tables.plan, {ranks_.ids.get(), ranks_.rows.get()}, device,
               parameter_dtype(config.train.precision), static_cast<uint64_t>(config.train.seed)),
       model_(make_model(config)),
-      lifetime_(model_->tasks()),
-      window_(model_->tasks(), config.train.metric_window) {
+      metrics_{LifetimeAuc(model_->tasks()),
+               WindowMetrics(model_->tasks(), config.train.metric_window),
+               {}} {
   model_->allocate(tables_, device, parameter_dtype(config.train.precision),
                    static_cast<uint64_t>(config.train.seed));
   model_->parameters().allocate_states(config.optimizer.kind);
@@ -117,7 +129,7 @@ Exec Trainer::exec(int64_t step) {
 }
 
 void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared, sparse::Mode mode) {
-  model_->prepare(batch, config_.train.micro_batch_tokens, mode, prepared);
+  model_->prepare(batch, plan_.micro_batch_tokens, mode, prepared);
   // So that memory stays what was announced.
   prepared.block.reserve_copy(device(), plan_.batch_bytes);
   prepared.ticket.block.reserve_copy(device(), plan_.request_bytes);
@@ -133,7 +145,7 @@ void Trainer::prepare(const Batch& batch, model::PreparedBatch& prepared, sparse
 model::PassOptions Trainer::pass_options(const model::PreparedBatch& prepared, bool training) {
   model::PassOptions options;
   options.training = training;
-  options.micro_batch_tokens = config_.train.micro_batch_tokens;
+  options.micro_batch_tokens = plan_.micro_batch_tokens;
   options.loss_denominator = static_cast<double>(prepared.global_labels);
   if (reducer_ && training) {
     options.gradients_ready = [this](size_t bucket) { reducer_->ready(bucket, stream_); };
@@ -183,19 +195,15 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   update(e, pass, stats);
   prepared.block.release(stream_);
   tables_.release(pass.ticket, stream_);
+  counted();
+  if (meanwhile_) meanwhile_();
   wait_for_ranks();
-  model_->finish(pass);
+  model_->finish(pass, /*with_logits=*/false);
   prepared.ticket = std::move(pass.ticket);  // its memory serves the next batch
   gather_ranks(prepared, /*training=*/true, pass);
   require_finite(e, pass, stats.step);
   ++steps_done_;
 
-  const base::Stage stage("count");
-  for (size_t k = 0; k < model_->tasks().size(); ++k) {
-    lifetime_.add(k, of_task(pass.predictions, k, pass.num_labels),
-                  of_task(pass.labels, k, pass.num_labels));
-  }
-  window_.add(pass);
   stats.loss = pass.loss;
   stats.task_losses = std::move(pass.task_losses);
   stats.gradient_norm = std::sqrt(pass.gradient_squares);
@@ -204,8 +212,22 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   stats.token_offsets = std::move(pass.token_offsets);
   stats.model_flops = pass.model_flops;
   stats.launches = launches() - launches_before;
+  metrics_.uncounted = std::move(pass);
   stats.seconds = watch.seconds();
   return stats;
+}
+
+const Trainer::Metrics& Trainer::counted() const {
+  if (!metrics_.uncounted) return metrics_;
+  const base::Stage stage("count");
+  const model::Pass& pass = *metrics_.uncounted;
+  for (size_t k = 0; k < model_->tasks().size(); ++k) {
+    metrics_.lifetime.add(k, of_task(pass.predictions, k, pass.num_labels),
+                          of_task(pass.labels, k, pass.num_labels));
+  }
+  metrics_.window.add(pass);
+  metrics_.uncounted.reset();
+  return metrics_;
 }
 
 void Trainer::update(const Exec& exec, model::Pass& pass, const StepStats& stats) {
@@ -262,7 +284,7 @@ model::Pass Trainer::predict(model::PreparedBatch& prepared) {
   prepared.block.release(stream_);
   tables_.release(pass.ticket, stream_);
   wait_for_ranks();
-  model_->finish(pass);
+  model_->finish(pass, /*with_logits=*/false);
   prepared.ticket = std::move(pass.ticket);
   gather_ranks(prepared, /*training=*/false, pass);
   return pass;
@@ -282,7 +304,7 @@ CheckpointContents Trainer::contents(sparse::Extent extent) {
 
 void Trainer::add_metrics(std::vector<CheckpointArray>& arrays) {
   for (std::vector<CheckpointArray> part :
-       {lifetime_.arrays("train_lifetime"), window_.arrays("train_window")}) {
+       {lifetime().arrays("train_lifetime"), window().arrays("train_window")}) {
     std::ranges::move(part, std::back_inserter(arrays));
   }
 }
@@ -291,7 +313,7 @@ void Trainer::restore(const Checkpoint& checkpoint, int64_t steps_done,
                       int64_t window_labels_seen) {
   load_tables(checkpoint, tables_);
   steps_done_ = steps_done;
-  window_.restore_seen(window_labels_seen);
+  metrics_.window.restore_seen(window_labels_seen);
 }
 
 }  // namespace segue::train

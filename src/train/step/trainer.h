@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -65,6 +66,7 @@ class Trainer {
 
   int64_t steps_done() const { return steps_done_; }
   const Ranks& ranks() const { return ranks_; }
+  const RunPlan& plan() const { return plan_; }
   model::Model& model() { return *model_; }
   const model::Model& model() const { return *model_; }
   sparse::Tables& tables() { return tables_; }
@@ -73,9 +75,13 @@ class Trainer {
   Device device() const { return arena_.device(); }
   const Stream* stream() const { return &stream_; }
 
+  /// Called in every step when a GPU has all of its work and the host has nothing to do but wait:
+  /// what the host does here costs no time.
+  void set_meanwhile(std::function<void()> meanwhile) { meanwhile_ = std::move(meanwhile); }
+
   /// Of the training predictions: since the start, and of the newest labels.
-  const LifetimeAuc& lifetime() const { return lifetime_; }
-  const WindowMetrics& window() const { return window_; }
+  const LifetimeAuc& lifetime() const { return counted().lifetime; }
+  const WindowMetrics& window() const { return counted().window; }
 
   /// Everything that further steps depend on, beside steps_done() and the labels that window() has
   /// seen: to be read into before restore(); or to be saved, of tables as much as asked for.
@@ -84,7 +90,14 @@ class Trainer {
   void restore(const Checkpoint& checkpoint, int64_t steps_done, int64_t window_labels_seen);
 
  private:
+  /// Predictions of a step are counted while the next one runs, or when somebody asks.
+  struct Metrics {
+    LifetimeAuc lifetime;
+    WindowMetrics window;
+    std::optional<model::Pass> uncounted;
+  };
   void add_metrics(std::vector<CheckpointArray>& arrays);
+  const Metrics& counted() const;
   Trainer(const RunConfig& config, Device device, std::unique_ptr<Ranks> alone);
   Exec exec(int64_t step);
   model::PassOptions pass_options(const model::PreparedBatch& prepared, bool training);
@@ -104,10 +117,10 @@ class Trainer {
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<GradientReducer> reducer_;  // with several ranks
   std::function<Ranks::StopSave()> wish_;
+  std::function<void()> meanwhile_;
   Ranks::StopSave agreed_;
   int64_t steps_done_ = 0;
-  LifetimeAuc lifetime_;
-  WindowMetrics window_;
+  mutable Metrics metrics_;
 };
 
 /// The plan of this rank. Collective.

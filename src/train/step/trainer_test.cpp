@@ -11,6 +11,23 @@
 namespace segue::train {
 namespace {
 
+/// Predictions of a step are counted while the next one runs, or when somebody asks for metrics.
+TEST(TrainerTest, WhatIsDoneMeanwhileSeesTheStepBefore) {
+  const RunConfig c = tiny_config();
+  Trainer trainer(c, Device::cpu());
+  const data::RandomBatches data = random_batches(c);
+  std::vector<int64_t> seen;
+  trainer.set_meanwhile([&] { seen.push_back(trainer.window().labels_seen()); });
+  Batch batch;
+  for (int64_t step = 1; step <= 3; ++step) {
+    data.fill(step, batch);
+    step_on(trainer, batch);
+  }
+  const int64_t each = c.data.batch_size;
+  EXPECT_EQ(seen, (std::vector<int64_t>{0, each, 2 * each}));
+  EXPECT_EQ(trainer.window().labels_seen(), 3 * each);
+}
+
 void expect_close(const std::vector<double>& a, const std::vector<double>& b, double tolerance) {
   ASSERT_EQ(a.size(), b.size());
   for (size_t i = 0; i < a.size(); ++i) {
