@@ -45,7 +45,7 @@ class QueryBlock {
                                                  std::max(first_part_.end, r.hi)};
       }
       own_part_.begin = std::min(own_part_.begin, r.group_lo);
-      prefix_.end = std::max(prefix_.end, r.prefix);
+      prefix_end_ = std::max(prefix_end_, r.prefix);
     }
     own_part_.end = end;
   }
@@ -53,15 +53,19 @@ class QueryBlock {
   int64_t size() const { return end - begin; }
   const HstuMask::Row& row(int64_t r) const { return rows_[static_cast<size_t>(r)]; }
 
-  /// The smallest run of columns of `keys` outside of which no row sees anything.
-  Span visible(Span keys) const {
-    Span all;
-    for (const Span part : {prefix_, first_part_, own_part_}) {
-      const Span here{keys.clamp(part.begin), keys.clamp(part.end)};
-      if (here.empty()) continue;
-      all = all.empty() ? here : Span{std::min(all.begin, here.begin), std::max(all.end, here.end)};
-    }
-    return all;
+  /// Calls body(run) for the smallest runs of columns of `keys` outside of which no row sees
+  /// anything: of a global prefix, and of the rest.
+  template <class Body>
+  void for_visible(Span keys, Body&& body) const {
+    const Span a{keys.clamp(first_part_.begin), keys.clamp(first_part_.end)};
+    const Span b{keys.clamp(own_part_.begin), keys.clamp(own_part_.end)};
+    Span rest{std::min(a.begin, b.begin), std::max(a.end, b.end)};
+    if (a.empty()) rest = b;
+    if (b.empty()) rest = a;
+    const int64_t prefix_end = keys.clamp(prefix_end_);
+    const Span prefix{keys.begin, rest.empty() ? prefix_end : std::min(prefix_end, rest.begin)};
+    if (!prefix.empty()) body(prefix);
+    if (!rest.empty()) body(rest);
   }
 
   /// Calls shown(begin, end) for the runs of columns inside `keys` that row r of the block sees and
@@ -90,7 +94,8 @@ class QueryBlock {
 
  private:
   std::array<HstuMask::Row, kQueryBlock> rows_;
-  Span prefix_, first_part_;
+  int64_t prefix_end_ = 0;
+  Span first_part_;
   Span own_part_{INT64_MAX, 0};
 };
 

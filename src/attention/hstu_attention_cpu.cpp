@@ -95,8 +95,7 @@ void for_each_block(const HstuMask& mask, const Sequence& seq, Span queries, Spa
     const int64_t limit = begin < seq.context ? std::min(seq.context, queries.end) : queries.end;
     const int64_t end = std::min(begin + kQueryBlock, limit);
     const QueryBlock block(mask, begin, end, seq.n, seq.targets);
-    const Span keys = block.visible(key_block);
-    if (!keys.empty()) body(block, keys);
+    block.for_visible(key_block, [&](Span keys) { body(block, keys); });
     begin = end;
   }
 }

@@ -100,8 +100,8 @@ void for_each_block(const HstuMask& mask, const Shape& shape, const Sequence& se
     const QueryBlock block(mask, begin, end, seq.n, seq.targets);
     const int64_t at = (seq.first_target + begin - history_end) * shape.heads;
     for (int64_t k0 = 0; k0 < seq.n; k0 += kKeyBlock) {
-      const Span keys = block.visible({k0, std::min(seq.n, k0 + kKeyBlock)});
-      if (!keys.empty()) body(block, at, keys);
+      block.for_visible({k0, std::min(seq.n, k0 + kKeyBlock)},
+                        [&](Span keys) { body(block, at, keys); });
     }
   }
 }

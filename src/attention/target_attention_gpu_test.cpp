@@ -121,6 +121,8 @@ TEST_F(GpuTargetAttentionTest, LikeTheCpu) {
       {{40, 17, 5}, {3, 16, 0}, 2, 64, {}},
       {{40, 17, 5}, {1, 2, 1}, 3, 13, {.contextual_len = 2, .window = 6, .min_full = 2}},
       {{700, 3}, {2, 3}, 5, 128, {.contextual_len = 4}},
+      {{700, 3}, {2, 3}, 5, 128, {.contextual_len = 4, .window = 50}},
+      {{700, 300, 3}, {2, 1, 3}, 4, 64, {.window = 200, .global_prefix = 140}},
   };
   for (const Geometry& g : cases) {
     expect_like_cpu([&](ModeBed& bed) { return run_targets(bed, g); });
@@ -143,7 +145,11 @@ TEST_F(GpuTargetAttentionTest, NormedRowsAtTheEdgesOfTiles) {
 
 TEST_F(GpuTargetAttentionTest, NormedRowsWithTargetsAndGroupsOfHeads) {
   const HstuMask masks[] = {
-      {}, {.contextual_len = 3}, {.contextual_len = 2, .window = 40, .min_full = 2}};
+      {},
+      {.contextual_len = 3},
+      {.contextual_len = 2, .window = 40, .min_full = 2},
+      {.window = 40},
+      {.contextual_len = 2, .window = 40, .global_prefix = 130}};
   for (const HstuMask& mask : masks) {
     for (const int64_t heads : {2, 4, 5, 8}) {
       const Geometry g{{300, 0, 1, 257, 40, 3, 9}, {3, 0, 1, 16, 0, 3, 2}, heads, 128, mask};

@@ -160,7 +160,7 @@ TEST(BenchTest, AStepTellsTheEnergyOfASample) {
   s.sets = {"data.batch_size=8", "model.identities.distinct_rows=true"};
   run_bench("step", s, report);
   ASSERT_EQ(lines.size(), 2u);  // the ceiling, the step
-  EXPECT_TRUE(base::contains(lines[1], "\"joules_per_item\": 60")) << lines[1];
+  EXPECT_TRUE(base::contains(lines[1], "\"joules_per_item\": 60,")) << lines[1];
 }
 
 TEST(BenchTest, EmbeddingCountsRowsAndBytes) {

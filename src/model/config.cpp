@@ -218,7 +218,6 @@ const char* ModelConfig::why_last_layer_is_full(int64_t most_candidates) const {
   if (layer != LayerKind::kConcat || attention.target_group != 1) {
     return "it needs layer = \"concat\" and target groups of one";
   }
-  if (attention.window > 0) return "attention has a window";
   if (most_candidates > kMostTargetsOfOne) return "a sample has more than 16 candidates";
   return nullptr;
 }

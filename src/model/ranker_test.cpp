@@ -89,6 +89,9 @@ TEST(RankerTest, IdentitiesAndMicroBatchesChangeNothing) {
   expect_equal_results(on, c, kTwoCuts);
   c.identities.action_codes = false;
   expect_equal_results(on, c, kOneSampleEach);
+  c = tiny_semilocal_config();
+  c.identities.last_layer_targets = false;
+  expect_equal_results(tiny_semilocal_config(), c, kWhole);
   c = on;
   c.recompute = {.normed_input = true, .uvqk = true, .gate = true};
   expect_equal_results(on, c, kOneSampleEach);

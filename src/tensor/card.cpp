@@ -76,7 +76,8 @@ struct Nvml {
 
   int (*init)() = nullptr;
   int (*by_bus_id)(const char* id, Card* card) = nullptr;
-  Clock clock = nullptr, most_clock = nullptr, set_clock = nullptr, temperature = nullptr;
+  Clock clock = nullptr, most_clock = nullptr, temperature = nullptr;
+  Clock set_clock = nullptr, usual_set_clock = nullptr;
   Number power = nullptr, power_limit = nullptr, usual_power_limit = nullptr;
   Long reasons = nullptr, energy = nullptr;
   int (*processes)(Card, unsigned* count, Process* list) = nullptr;
@@ -100,6 +101,7 @@ struct Nvml {
     find(n->clock, "nvmlDeviceGetClockInfo");
     find(n->most_clock, "nvmlDeviceGetMaxClockInfo");
     find(n->set_clock, "nvmlDeviceGetApplicationsClock");
+    find(n->usual_set_clock, "nvmlDeviceGetDefaultApplicationsClock");
     find(n->temperature, "nvmlDeviceGetTemperature");
     find(n->power, "nvmlDeviceGetPowerUsage");
     find(n->power_limit, "nvmlDeviceGetEnforcedPowerLimit");
@@ -130,7 +132,9 @@ class NvmlCard final : public CardSensor {
     CardState s;
     s.sm_mhz = kind_of(nvml_.clock, kSm);
     s.most_sm_mhz = kind_of(nvml_.most_clock, kSm);
-    s.set_sm_mhz = kind_of(nvml_.set_clock, kSm);
+    // Some cards come with a value here that they do not keep to.
+    const int64_t set = kind_of(nvml_.set_clock, kSm);
+    if (set < kind_of(nvml_.usual_set_clock, kSm)) s.set_sm_mhz = set;
     s.celsius = kind_of(nvml_.temperature, kGpuSensor);
     s.watts = watts(nvml_.power);
     s.watt_limit = watts(nvml_.power_limit);

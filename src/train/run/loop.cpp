@@ -78,14 +78,13 @@ class Loop {
       base::set_num_threads(config_.train.threads > 0 ? static_cast<int>(config_.train.threads)
                                                       : fair_threads(ranks_));
     }
+    make_plan();  // what cannot be is said before anything is touched
     RunStart start = find_run_start(run_dir_, config_toml_, options_, ranks_);
     folder_ = std::move(start.folder);
     resuming_ = start.resuming;
     state_ = std::move(start.state);
     checkpoint_ = std::move(start.checkpoint);
-    if (resuming_) keep_choices(state_.config, ranks_, config_);
-    plan_ = plan_for(config_, ranks_, device_);
-    require_memory(plan_.memory, device_, available_bytes(device_));
+    if (resuming_ && keep_choices(state_.config, ranks_, config_)) make_plan();
     config_.train.micro_batch_tokens = plan_.micro_batch_tokens;
     config_toml_ = base::to_toml(config_);
     if (!ranks_.alone() &&
@@ -164,6 +163,11 @@ class Loop {
     if (ranks_.first() && options_.publish) {
       publisher_ = std::make_unique<Publisher>(options_.publish);
     }
+  }
+
+  void make_plan() {
+    plan_ = plan_for(config_, ranks_, device_);
+    require_memory(plan_.memory, device_, available_bytes(device_));
   }
 
   std::vector<CheckpointArray> arrays() {

@@ -71,7 +71,7 @@ TEST_F(LoopTest, TheEnergyOfASampleIsThatOfTheStepsOfItsLine) {
   // 48 J from look to look, two steps of 24 samples in between.
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(value(lines[i], "samples_window"), "48");
-    EXPECT_EQ(value(lines[i], "joules_per_sample"), "1.0");
+    EXPECT_EQ(value(lines[i], "joules_per_sample"), "1");
   }
 }
 

@@ -77,11 +77,12 @@ void require_place(const data::StreamPosition& next, const Source& source) {
                   next.window, first, end - 1));
 }
 
-void keep_choices(const std::string& recorded, const Ranks& ranks, RunConfig& config) {
+bool keep_choices(const std::string& recorded, const Ranks& ranks, RunConfig& config) {
   int64_t& tokens = config.train.micro_batch_tokens;
-  if (tokens > 0) return;
+  if (tokens > 0) return false;
   if (ranks.first()) tokens = recorded_config(recorded).train.micro_batch();
   tokens = std::stoll(ranks.from_first(std::to_string(tokens)));
+  return true;
 }
 
 RunStart find_run_start(const std::string& run_dir, const std::string& config_toml,

@@ -33,7 +33,7 @@ RunStart find_run_start(const std::string& run_dir, const std::string& config_to
                         const LoopOptions& options, const Ranks& ranks);
 
 /// What a run chose for itself when it began, as the first rank finds it in `recorded`, where
-/// `config` leaves it open: tokens of a micro-batch, which show in the bits.
-void keep_choices(const std::string& recorded, const Ranks& ranks, RunConfig& config);
+/// `config` leaves it open: tokens of a micro-batch, which show in the bits. True: it did.
+bool keep_choices(const std::string& recorded, const Ranks& ranks, RunConfig& config);
 
 }  // namespace segue::train
