@@ -1,4 +1,5 @@
 #include "ops/gate.h"
+#include "ops/gemm.h"
 #include "ops/gpu_test_util.h"
 #include "ops/norm.h"
 
@@ -248,6 +249,25 @@ TEST_F(GpuGateTest, DropsWhatTheCpuDrops) {
         EXPECT_EQ(dropped(Device::cuda()), dropped(Device::cpu())) << s.columns << ", p " << p;
       }
     }
+  }
+}
+
+/// As wide as u, v, q and k together of a layer of 1,024; the gradient lies among others.
+TEST_F(GpuGateTest, SiluAndItsBiasOfWideRows) {
+  for (const Shape& s : {Shape{700, 1024}, Shape{300, 2048}, Shape{257, 3072}, Shape{300, 4096}}) {
+    SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns);
+    expect_like_cpu([&](ModeBed& bed) -> Outputs {
+      const Tensor x = bed.activation(1, {s.rows, s.columns}, 4);
+      const Tensor y = bed.activation(2, {s.rows, s.columns});
+      silu_forward(bed.exec, x, y);
+      const Tensor dx = bed.activation(3, {s.rows, 2 * s.columns}).columns(s.columns, s.columns);
+      silu_backward(bed.exec, bed.activation(4, {s.rows, s.columns}), x, dx);
+      const Tensor bias = bed.parameter(5, {s.columns});
+      column_sum(bed.exec, dx, bias);
+      return {{"y", false, bed.values(y)},
+              {"dx", true, bed.values(dx)},
+              {"bias", true, bed.values(bias)}};
+    });
   }
 }
 

@@ -18,6 +18,11 @@ bool all_on_device(const sparse::PlannedTables& tables) {
                              [](const auto& p) { return p.tier == sparse::Tier::kDevice; });
 }
 
+/// What the config gives to a rank, or what a device has; 0: not known.
+double memory_of(const Cluster& cluster) {
+  return cluster.device_bytes > 0 ? cluster.device_bytes : cluster.device_limit;
+}
+
 /// What a step may take: of an arena that the config gives, or beside everything else that lies on
 /// the fullest rank's device; 0 where tables take what they get.
 double room_for_steps(const RunConfig& usual, Device device, const Cluster& cluster,
@@ -26,7 +31,7 @@ double room_for_steps(const RunConfig& usual, Device device, const Cluster& clus
   const sparse::PlannedTables tables = plan_shards(usual, cluster);
   if (!all_on_device(tables)) return 0;
   const MemoryPlan plan = plan_run(usual, cluster, tables.fullest(), device).memory;
-  return cluster.device_limit - (plan.total() - usual_step);
+  return memory_of(cluster) - (plan.total() - usual_step);
 }
 
 }  // namespace
@@ -44,7 +49,7 @@ MicroBatchChoice choose_micro_batch(const RunConfig& config, Device device,
   const int64_t longest =
       std::max<int64_t>(1, model->sample_tokens(bounds.events, bounds.candidates));
   if (bounds.samples * longest <= kUsual) return {kUsual, "a batch never has more"};
-  if (cluster.device_limit <= 0) return {kUsual, "the memory of the device is not known"};
+  if (memory_of(cluster) <= 0) return {kUsual, "the memory of the device is not known"};
 
   const auto step_bytes = [&](int64_t tokens) {
     share.train.micro_batch_tokens = tokens;
@@ -67,8 +72,9 @@ MicroBatchChoice choose_micro_batch(const RunConfig& config, Device device,
 }
 
 double device_memory_share(Device device, int ranks) {
-  // Drivers and libraries take some of it.
-  constexpr double kShare = 0.95;
+  // Tables are planned into 0.95 of what is free when a run begins: a choice that only just fits
+  // must not drive them out.
+  constexpr double kShare = 0.92;
   const int gpus = cuda_device_count();
   if (!device.is_cuda() || device.index >= gpus) return 0;
   const int sharing = (std::max(1, ranks) + gpus - 1) / gpus;

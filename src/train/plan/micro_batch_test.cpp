@@ -62,6 +62,8 @@ TEST(MicroBatchTest, WhereThereIsNothingToChoose) {
   EXPECT_EQ(choose_micro_batch(c, Device::cpu(), one_gpu(1e12)).tokens, kUsual);
   EXPECT_EQ(choose(c, 0).tokens, kUsual);
   EXPECT_TRUE(base::contains(choose(c, 0).why, "not known"));
+  c.parallel.device_gib = 150;  // what a rank may have, whatever is there
+  EXPECT_EQ(choose_micro_batch(c, Device::cuda(), cluster_of(c, 1, 1)).tokens, 256 * 3276);
   EXPECT_EQ(choose(tiny_config(), 1e12).tokens, kUsual);    // a few hundred tokens
   c.train.arena_gib = 1.0001 * planned_bytes(c, 0) / kGib;  // much more than any step takes
   EXPECT_EQ(choose(c, 1e9).tokens, 256 * 3276);
