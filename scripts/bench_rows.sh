@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Measures the rows that the tables of docs/performance.md and docs/planning.md are made of: one file per table, as
-# `segue bench --json` writes it. For a machine with an H200 that is otherwise idle; under three minutes.
+# `segue bench --json` writes it. For a machine with an H200 that is otherwise idle; a few minutes.
 # usage: bench_rows.sh SEGUE FOLDER      then: segue bench report --rows FOLDER
 set -euo pipefail
 if [[ $# != 2 ]]; then

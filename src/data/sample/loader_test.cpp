@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <utility>
 
 #include <gtest/gtest.h>
 
+#include "base/parallel.h"
 #include "data/store/store_test_util.h"
 
 namespace segue::data {
@@ -260,9 +262,19 @@ TEST_F(LoaderTest, AnErrorInAListArrivesBehindTheBatchesBeforeIt) {
 }
 
 TEST(LoaderConfig, IsChecked) {
-  EXPECT_EQ(base::error_of([] { LoaderConfig{0, 4}.validate(); })->code(), ErrorCode::kConfig);
+  EXPECT_EQ(base::error_of([] { LoaderConfig{-1, 4}.validate(); })->code(), ErrorCode::kConfig);
   EXPECT_EQ(base::error_of([] { LoaderConfig{1, 0}.validate(); })->code(), ErrorCode::kConfig);
   EXPECT_NO_THROW(LoaderConfig{}.validate());
+}
+
+TEST(LoaderConfig, ThreadsFollowTheCores) {
+  EXPECT_EQ((LoaderConfig{3, 4}.workers()), 3);
+  const int before = base::num_threads();
+  for (const auto& [cores, threads] : {std::pair(1, 2), std::pair(16, 4), std::pair(96, 8)}) {
+    base::set_num_threads(cores);
+    EXPECT_EQ(LoaderConfig{}.workers(), threads) << cores;
+  }
+  base::set_num_threads(before);
 }
 
 }  // namespace
