@@ -65,7 +65,7 @@ class TrainCommand : public testing::Test {
     for (int i = 0; i < kills; ++i) {
       Process process(arguments("broken", more));
       const double share = static_cast<double>(random() % 1000) / 1000;
-      std::this_thread::sleep_for(std::chrono::duration<double>(seconds * 0.5 * share));
+      std::this_thread::sleep_for(std::chrono::duration<double>(seconds * 0.4 * share));
       process.kill();
       killed += process.wait().signal == SIGKILL;
     }
