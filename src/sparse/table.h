@@ -16,7 +16,9 @@
 #include "sparse/shard_plan.h"
 #include "sparse/table_snapshot.h"
 #include "tensor/device.h"
+#include "tensor/event.h"
 #include "tensor/exec.h"
+#include "tensor/host_array.h"
 #include "tensor/tensor.h"
 
 namespace segue::sparse {
@@ -123,6 +125,13 @@ struct KeyBatch {
   Tensor uses;  // i32, how often each is used; of tables that count them
   Mode mode = Mode::kTraining;
   int64_t time = 0;  // latest event time of the batch, seconds
+};
+
+/// What a batch holds of a table that resolves late and lies behind a cache, by key; -1: nothing.
+struct HeldRows {
+  HostArray<int64_t> rows;
+  HostArray<int64_t> slots;  // pinned until release()
+  Event sent;                // they have reached the device
 };
 
 /// What a cache tells about itself; counts and seconds are so far.
