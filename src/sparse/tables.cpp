@@ -171,8 +171,14 @@ void Tables::resolve(const Exec& exec, Ticket& ticket) {
   for (const TableId id : all()) {
     if (table(id).resolves_late()) late.push_back(late_batch(exec, ticket, id));
   }
-  if (late.empty()) return;
-  late.front().table->resolve(exec, late);
+  const auto on_host = std::ranges::stable_partition(
+      late, [](const Table::LateBatch& of) { return !of.table->resolves_on_host(); });
+  const std::span<const Table::LateBatch> by_host(on_host);
+  const auto by_device =
+      std::span<const Table::LateBatch>(late).first(late.size() - by_host.size());
+  for (const auto some : {by_device, by_host}) {
+    if (!some.empty()) some.front().table->resolve(exec, some);
+  }
   if (!ticket.shared) return;
   for (const TableId id : all()) {
     if (!table(id).resolves_late()) continue;
@@ -186,11 +192,21 @@ Table::LateBatch Tables::late_batch(const Exec& exec, Ticket& ticket, TableId id
   Ticket::Part& part = ticket.part(id);
   const Ticket::Requests& requests = part.requests;
   KeyBatch batch{.mode = ticket.mode, .time = ticket.time};
-  batch.keys =
-      ticket.shared ? ticket.placed.tensor(requests.distinct_slots) : keys_for(exec, ticket, id);
+  const bool on_host = table(id).resolves_on_host();
+  if (ticket.shared) {
+    batch.keys = on_host ? host_view(ticket.block.span(requests.distinct_slots))
+                         : ticket.placed.tensor(requests.distinct_slots);
+  } else {
+    batch.keys = on_host ? part.distinct.values.tensor() : keys_for(exec, ticket, id);
+  }
   if (table(id).counts_uses()) {
-    batch.uses = ticket.shared ? ticket.placed.tensor(requests.uses) : part.uses.tensor();
-    if (batch.uses.device != exec.device) {
+    if (ticket.shared) {
+      batch.uses = on_host ? host_view(ticket.block.span(requests.uses))
+                           : ticket.placed.tensor(requests.uses);
+    } else {
+      batch.uses = part.uses.tensor();
+    }
+    if (!on_host && batch.uses.device != exec.device) {
       const Tensor there = exec.arena->tensor(DType::kI32, {batch.uses.size(0)});
       copy(there, batch.uses, exec.stream);
       batch.uses = there;
@@ -205,7 +221,7 @@ Table::LateBatch Tables::late_batch(const Exec& exec, Ticket& ticket, TableId id
   const Tensor all(part.memory.data(), DType::kI64, device_, {distinct + asked});
   part.slots = all.narrow(0, 0, distinct);
   part.request_slots = ticket.shared ? all.narrow(0, distinct, asked) : Tensor{};
-  return {tables_[static_cast<size_t>(id)].get(), batch, part.slots};
+  return {tables_[static_cast<size_t>(id)].get(), batch, part.slots, &part.held};
 }
 
 /// Of the only rank, where ops can read them: slots, or the keys of a table that resolves late.
@@ -233,7 +249,10 @@ void Tables::release(Ticket& ticket, const Stream& stream) {
 void Tables::give_back(Ticket& ticket, const Stream* last_use) {
   ticket.held = false;
   for (size_t t = 0; t < ticket.parts.size(); ++t) {
-    tables_[t]->release(ticket.slots(static_cast<TableId>(t)), ticket.mode, last_use);
+    const std::span<const int64_t> slots = tables_[t]->resolves_on_host()
+                                               ? ticket.parts[t].held.slots.span()
+                                               : ticket.slots(static_cast<TableId>(t));
+    tables_[t]->release(slots, ticket.mode, last_use);
   }
 }
 
