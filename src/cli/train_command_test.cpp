@@ -86,11 +86,13 @@ class TablesTrainCommand : public TrainCommand {
  protected:
   void survive_publishing(int kills, uint64_t seed) {
     const std::string published = folder_ + "/published";
-    survive(kills, seed,
-            {"--set", "checkpoint.full_every=5", "--set", "checkpoint.every_steps=2", "--set",
-             "sparse.tables.0.kind=dynamic", "--set", "sparse.tables.0.max_rows=512", "--set",
-             "sparse.tables.1.placement=cached", "--set", "sparse.tables.1.cache_share=0.1",
-             "--set", "publish.folder=" + published});
+    survive(
+        kills, seed,
+        {"--set", "checkpoint.full_every=5",          "--set", "checkpoint.every_steps=2",
+         "--set", "sparse.tables.0.kind=dynamic",     "--set", "sparse.tables.0.max_rows=512",
+         "--set", "sparse.tables.1.placement=cached", "--set", "sparse.tables.1.cache_share=0.1",
+         "--set", "sparse.tables.2.kind=dynamic",     "--set", "sparse.tables.2.max_rows=256",
+         "--set", "sparse.tables.2.placement=host",   "--set", "publish.folder=" + published});
     const Outcome verified = run({"publish", "verify", published});
     EXPECT_EQ(verified.code, kExitOk) << verified.err;
     // What is served in the end is the last checkpoint.

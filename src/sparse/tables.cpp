@@ -167,17 +167,13 @@ void Tables::make_ready(const Exec& exec, Ticket& ticket) {
 /// Every table once per batch, also where this rank has no keys of it: tables count batches.
 void Tables::resolve(const Exec& exec, Ticket& ticket) {
   const Arena::Mark mark(*exec.arena);
-  std::vector<Table::LateBatch> late;
+  std::vector<Table::LateBatch> by_device, by_host;
   for (const TableId id : all()) {
-    if (table(id).resolves_late()) late.push_back(late_batch(exec, ticket, id));
+    if (!table(id).resolves_late()) continue;
+    (table(id).resolves_on_host() ? by_host : by_device).push_back(late_batch(exec, ticket, id));
   }
-  const auto on_host = std::ranges::stable_partition(
-      late, [](const Table::LateBatch& of) { return !of.table->resolves_on_host(); });
-  const std::span<const Table::LateBatch> by_host(on_host);
-  const auto by_device =
-      std::span<const Table::LateBatch>(late).first(late.size() - by_host.size());
-  for (const auto some : {by_device, by_host}) {
-    if (!some.empty()) some.front().table->resolve(exec, some);
+  for (const auto* batches : {&by_device, &by_host}) {
+    if (!batches->empty()) batches->front().table->resolve(exec, *batches);
   }
   if (!ticket.shared) return;
   for (const TableId id : all()) {
