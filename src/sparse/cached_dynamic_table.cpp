@@ -46,15 +46,23 @@ bool CachedDynamicTable::stage(std::span<const int64_t> /*slots*/, const Stream&
   return index() != nullptr;
 }
 
+/// Tables are worked on side by side; what the device is to do is given to it by one thread.
 void CachedDynamicTable::resolve(const Exec& exec, std::span<const LateBatch> batches) {
+  const auto of = [](const LateBatch& late) {
+    return static_cast<CachedDynamicTable*>(late.table);
+  };
+  base::parallel_for(std::ssize(batches), 1, [&](int64_t i, int64_t) {
+    const LateBatch& late = batches[static_cast<size_t>(i)];
+    of(late)->hold_rows(late.batch, *late.held);
+  });
+  const Stream host(Device::cpu());
   for (const LateBatch& late : batches) {
-    static_cast<CachedDynamicTable&>(*late.table).resolve_batch(exec, late);
+    of(late)->send_slots(late, exec.stream != nullptr ? *exec.stream : host);
   }
 }
 
-void CachedDynamicTable::resolve_batch(const Exec& exec, const LateBatch& late) {
+void CachedDynamicTable::hold_rows(const KeyBatch& batch, HeldRows& held) {
   const std::lock_guard lock(mutex_);
-  const KeyBatch& batch = late.batch;
   count_batch(batch.mode);
   if (batch.keys.elements() == 0) return;
   is_new_.resize(0);
@@ -63,9 +71,12 @@ void CachedDynamicTable::resolve_batch(const Exec& exec, const LateBatch& late) 
   } else {
     find_rows(batch.keys.span<int64_t>());
   }
-  cache_.acquire(rows_.span(), is_new_.span(), batch.mode, *late.held);
-  const Stream host(Device::cpu());
-  const Stream& stream = exec.stream != nullptr ? *exec.stream : host;
+  cache_.acquire(rows_.span(), is_new_.span(), batch.mode, held);
+}
+
+void CachedDynamicTable::send_slots(const LateBatch& late, const Stream& stream) {
+  if (late.batch.keys.elements() == 0) return;
+  const std::lock_guard lock(mutex_);
   cache_.stage(stream);
   copy(late.slots, late.held->slots.tensor(), &stream);
   late.held->sent.record(stream);

@@ -38,7 +38,10 @@ class CachedDynamicTable final : public KeyTable {
 
  private:
   RowCacheConfig cache_config();
-  void resolve_batch(const Exec& exec, const LateBatch& late);
+  /// The two parts of resolve(): the batch holds its rows; they, and where they are, reach the
+  /// device.
+  void hold_rows(const KeyBatch& batch, HeldRows& held);
+  void send_slots(const LateBatch& late, const Stream& stream);
   /// rows_ of keys, in their order.
   void find_rows(std::span<const int64_t> keys);
   /// The same, and is_new_; ids_ of rows that are.
