@@ -95,12 +95,21 @@ void CachedDynamicTable::find_rows(std::span<const int64_t> keys) {
   index()->find(mixed_.tensor(), rows_.tensor(), Stream(Device::cpu()));
 }
 
+/// All may be new; where that is too much, those that are not there.
+void CachedDynamicTable::reserve_places(std::span<const int64_t> keys) {
+  try {
+    cache_.reserve(std::ssize(keys));
+  } catch (const Error&) {
+    find_rows(keys);
+    cache_.reserve(std::ranges::count(rows_.span(), -1));
+  }
+}
+
 void CachedDynamicTable::find_or_add_rows(const KeyBatch& batch) {
   const int64_t n = batch.keys.elements();
   rows_.resize(n);
   is_new_.resize(n);
-  // Where there is no room for rows, nothing has happened yet.
-  cache_.reserve(n);
+  reserve_places(batch.keys.span<int64_t>());
   const Exec host;
   MixedOrder::Sorted sorted{batch.keys, batch.uses, rows_.tensor(), is_new_.tensor()};
   if (!mixes_early()) {

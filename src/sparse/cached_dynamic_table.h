@@ -46,6 +46,8 @@ class CachedDynamicTable final : public KeyTable {
   void find_rows(std::span<const int64_t> keys);
   /// The same, and is_new_; ids_ of rows that are.
   void find_or_add_rows(const KeyBatch& batch);
+  /// Where there is no room for rows that may begin, nothing has happened yet.
+  void reserve_places(std::span<const int64_t> keys);
   void load_rows(const SavedArrays& saved, std::span<const int64_t> places,
                  std::span<const int64_t> keys) override;
 
