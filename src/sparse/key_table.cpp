@@ -12,9 +12,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "base/parallel.h"
-#include "ops/rows.h"
 #include "sparse/hash_index_rules.h"
-#include "tensor/device_memory.h"
 
 namespace segue::sparse {
 namespace {

@@ -35,7 +35,7 @@ class KeyTable : public Table {
   std::optional<TableStats> stats() const override;
 
  protected:
-  /// Where the index, too, lies: with the ops, or on the host.
+  /// Where the index lies: with the ops, or on the host.
   enum class IndexAt { kDevice, kHost };
   KeyTable(TableSpec spec, IndexAt index_at);
 

@@ -216,8 +216,8 @@ class Table {
   virtual bool stage(std::span<const int64_t> slots, const Stream& copy_stream);
   virtual Resident resident() const = 0;
   /// Nobody reads or updates `slots` (of a batch that the host resolves: those that it holds) for
-  /// this batch any more once `last_use` has done what it was
-  /// given so far; a batch of training may have updated them. Null: it was never used.
+  /// this batch any more once `last_use` has done what it was given so far; a batch of training may
+  /// have updated them. Null: it was never used.
   virtual void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use);
 
   /// The arrays that make up the table, to be saved; or all of them to be filled from a checkpoint,

@@ -189,19 +189,16 @@ Table::LateBatch Tables::late_batch(const Exec& exec, Ticket& ticket, TableId id
   const Ticket::Requests& requests = part.requests;
   KeyBatch batch{.mode = ticket.mode, .time = ticket.time};
   const bool on_host = table(id).resolves_on_host();
+  const auto requested = [&](auto array) {
+    return on_host ? host_view(ticket.block.span(array)) : ticket.placed.tensor(array);
+  };
   if (ticket.shared) {
-    batch.keys = on_host ? host_view(ticket.block.span(requests.distinct_slots))
-                         : ticket.placed.tensor(requests.distinct_slots);
+    batch.keys = requested(requests.distinct_slots);
   } else {
     batch.keys = on_host ? part.distinct.values.tensor() : keys_for(exec, ticket, id);
   }
   if (table(id).counts_uses()) {
-    if (ticket.shared) {
-      batch.uses = on_host ? host_view(ticket.block.span(requests.uses))
-                           : ticket.placed.tensor(requests.uses);
-    } else {
-      batch.uses = part.uses.tensor();
-    }
+    batch.uses = ticket.shared ? requested(requests.uses) : part.uses.tensor();
     if (!on_host && batch.uses.device != exec.device) {
       const Tensor there = exec.arena->tensor(DType::kI32, {batch.uses.size(0)});
       copy(there, batch.uses, exec.stream);
