@@ -1,6 +1,5 @@
 // Whole steps of embedding tables without a model: ids, a row for each of them, a gradient for each
-// of them, the update. Tables on the device, static and dynamic; static ones behind a cache and in
-// host memory.
+// of them, the update. Static and dynamic tables on the device, behind a cache and in host memory.
 
 #include "sparse/tables.h"
 
@@ -266,9 +265,12 @@ void bench_tables(const Settings& settings, Report& report) {
       run({.kind = kind, .optimizer = optimizer});
     }
   }
-  // Dynamic tables have no cache.
-  for (const double share : {0.8, 1.0}) run({.tier = Tier::kCached, .cache = share});
-  run({.tier = Tier::kHost});
+  for (const TableKind kind : {TableKind::kStatic, TableKind::kDynamic}) {
+    for (const double share : {0.8, 1.0}) {
+      run({.kind = kind, .tier = Tier::kCached, .cache = share});
+    }
+    run({.kind = kind, .tier = Tier::kHost});
+  }
 }
 
 }  // namespace segue::bench

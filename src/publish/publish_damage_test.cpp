@@ -273,7 +273,9 @@ TEST_P(DamagedVersions, ShowWhenTheirRowsWereMadeUp) {
   const std::string name = table_file("hashed"), removed_name = removed_file_name("hashed");
   const bool safetensors = GetParam() == FileFormat::kSafetensors;
   const std::string file = folder_ + "/crafted";
-  const auto write_vectors = [&](const data::VectorShape& shape, const data::VectorBlock& rows) {
+  const auto write_vectors = [&](const data::VectorShape& shape,
+                                 const data::VectorBlock& rows) -> std::string {
+    if (parquet() == nullptr) return {};  // built without: not reached
     const auto writer = parquet()->create(file, shape);
     writer->write(rows);
     writer->finish();

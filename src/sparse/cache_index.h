@@ -47,7 +47,10 @@ class CacheIndex {
   int64_t rows_held() const { return held_; }
   int64_t row_at(int64_t slot) const { return rows_[static_cast<size_t>(slot)]; }  // -1: none
   bool dirty(int64_t slot) const { return dirty_[static_cast<size_t>(slot)] != 0; }
+  void set_dirty(int64_t slot) { dirty_[static_cast<size_t>(slot)] = 1; }
   void set_clean(int64_t slot) { dirty_[static_cast<size_t>(slot)] = 0; }
+  /// As in Change.
+  int64_t last_use(int64_t slot) const { return last_use_[static_cast<size_t>(slot)]; }
   bool pinned(int64_t slot) const { return pins_[static_cast<size_t>(slot)] > 0; }
 
   /// So far; of rows.

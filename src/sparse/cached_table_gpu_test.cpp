@@ -4,7 +4,9 @@
 #include <cstring>
 #include <deque>
 #include <limits>
+#include <map>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -84,11 +86,12 @@ void play(ModeBed& bed, Tables& tables, int64_t ahead, int64_t ids_per_step) {
   bed.exec.stream->synchronize();
 }
 
-std::vector<std::vector<double>> contents(ModeBed& bed, Tables& tables) {
-  std::vector<std::vector<double>> all;
-  for (const TableArray& array : tables.table(kItem).snapshot(Extent::kAll)) {
-    all.push_back(bed.values(array.value));
-  }
+using Contents = std::map<std::string, std::vector<std::byte>>;
+
+Contents contents(Tables& tables, Extent extent = Extent::kAll) {
+  Contents all;
+  const test::SavedInMemory saved(tables.table(kItem).snapshot(extent));
+  for (const auto& [name, array] : saved.arrays) all[name] = array.bytes;
   return all;
 }
 
@@ -100,16 +103,64 @@ TEST_F(GpuCachedTableTest, TheSameBitsAsInDeviceMemory) {
       ModeBed bed(Device::cuda(), Precision::kF32);
       Tables device(config, Device::cuda(), DType::kF32, 9);
       play(bed, device, 0, 3000);
-      const auto expected = contents(bed, device);
+      const auto expected = contents(device);
       for (const Tier tier : {Tier::kCached, Tier::kHost, Tier::kFile}) {
         for (const int64_t ahead : {0, 1, 2}) {
           ShardPlan plan = ShardPlan::single(1);
           plan.tables[0].tier = tier;
           Tables tables(config, plan, {}, Device::cuda(), DType::kF32, 9);
           play(bed, tables, ahead, 3000);
-          EXPECT_TRUE(contents(bed, tables) == expected)
+          EXPECT_TRUE(contents(tables) == expected)
               << "tier " << static_cast<int>(tier) << ", ahead " << ahead << ", dim " << dim;
           EXPECT_GT(tables.table(kItem).stats()->cache->bytes_out, 0);
+        }
+      }
+    }
+  }
+}
+
+/// Tables that grow and forget, in all ways, and what was saved of them in between.
+TEST_F(GpuCachedTableTest, DynamicTablesHaveTheSameBits) {
+  for (const bool counts : {false, true}) {
+    for (const int64_t dim : {6, 64}) {
+      TablesConfig config = config_of(dim, RowOptimizer::kAdam, 20'000);
+      TableConfig& table = config.tables[0];
+      table.kind = TableKind::kDynamic;
+      table.max_rows = 4096;
+      table.start_rows = 512;
+      table.init_bound = 0.1;
+      if (counts) {
+        table.evict = Evict::kLfu;
+        table.admit_after = 2;
+      }
+      const auto run = [&](Tier tier, int64_t ahead) {
+        ShardPlan plan = ShardPlan::single(1);
+        plan.tables[0].tier = tier;
+        ModeBed bed(Device::cuda(), Precision::kF32);
+        Tables tables(config, plan, {}, Device::cuda(), DType::kF32, 9);
+        std::vector<Contents> all;
+        play(bed, tables, ahead, 3000);
+        all.push_back(contents(tables));
+        tables.mark_saved();
+        play(bed, tables, ahead, 500);
+        all.push_back(contents(tables, Extent::kChanges));
+        const test::SavedInMemory saved(tables.table(kItem).snapshot(Extent::kAll));
+        tables.load(
+            [&](const std::string&) { return std::make_unique<test::SavedInMemory>(saved); });
+        play(bed, tables, ahead, 1000);
+        all.push_back(contents(tables));
+        const TableStats stats = *tables.table(kItem).stats();
+        EXPECT_GT(stats.evicted, 0);
+        if (tier != Tier::kDevice) {
+          EXPECT_GT(stats.cache->bytes_out, 0);
+        }
+        return all;
+      };
+      const std::vector<Contents> expected = run(Tier::kDevice, 0);
+      for (const Tier tier : {Tier::kCached, Tier::kHost, Tier::kFile}) {
+        for (const int64_t ahead : {0, 1, 3}) {
+          EXPECT_TRUE(run(tier, ahead) == expected)
+              << "tier " << static_cast<int>(tier) << ", ahead " << ahead << ", dim " << dim;
         }
       }
     }
@@ -126,7 +177,7 @@ TEST_F(GpuCachedTableTest, LargeBatches) {
   plan.tables[0].tier = Tier::kCached;
   Tables tables(config, plan, {}, Device::cuda(), DType::kF32, 9);
   play(bed, tables, 1, 60'000);
-  EXPECT_TRUE(contents(bed, tables) == contents(bed, device));
+  EXPECT_TRUE(contents(tables) == contents(device));
 }
 
 /// By a kernel, by host threads, and by both where memory that was mapped is not enough.
@@ -135,7 +186,7 @@ TEST_F(GpuCachedTableTest, TheSameBitsWhoeverMovesTheRows) {
   ModeBed bed(Device::cuda(), Precision::kF32);
   Tables device(config, Device::cuda(), DType::kF32, 9);
   play(bed, device, 0, 20'000);
-  const auto expected = contents(bed, device);
+  const auto expected = contents(device);
   constexpr int64_t kAll = std::numeric_limits<int64_t>::max();
   for (const int64_t most_mapped : {int64_t{0}, int64_t{128} << 20, kAll}) {
     ShardPlan plan = ShardPlan::single(1);
@@ -143,7 +194,7 @@ TEST_F(GpuCachedTableTest, TheSameBitsWhoeverMovesTheRows) {
     Tables tables(config, plan, {}, Device::cuda(), DType::kF32, 9);
     dynamic_cast<CachedTable&>(tables.table(kItem)).set_most_mapped(most_mapped);
     play(bed, tables, 2, 20'000);
-    EXPECT_TRUE(contents(bed, tables) == expected) << "mapped: " << most_mapped;
+    EXPECT_TRUE(contents(tables) == expected) << "mapped: " << most_mapped;
     EXPECT_GT(tables.table(kItem).stats()->cache->bytes_out, 0);
   }
 }
@@ -159,7 +210,7 @@ TEST_F(GpuCachedTableTest, NormalInitialValuesAreThoseOfTheDevice) {
     Tables tables(config, plan, {}, Device::cuda(), DType::kF32, 9);
     play(bed, tables, 1, 2000);
     play(bed, device, 0, 2000);
-    EXPECT_TRUE(contents(bed, tables) == contents(bed, device));
+    EXPECT_TRUE(contents(tables) == contents(device));
   }
 }
 

@@ -16,18 +16,25 @@
 
 #include "comm/world.h"
 #include "ops/rows.h"
+#include "sparse/play_test_util.h"
 #include "sparse/tables_test_util.h"
 
 namespace segue::sparse {
 namespace {
 
 using ops::RowOptimizer;
-using test::Bench;
+using test::contents;
 using test::Ids;
-using test::view;
+using test::ids_of;
+using test::kArtist;
+using test::kItem;
+using test::Log;
+using test::move_over;
+using test::plan_of;
+using test::play;
+using test::Script;
 
 constexpr double kTimeout = 60;
-constexpr TableId kItem{0}, kArtist{1};
 constexpr RowOptimizer kOptimizers[] = {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdagrad,
                                         RowOptimizer::kSgd, RowOptimizer::kAdam};
 
@@ -38,113 +45,6 @@ TablesConfig config_of(RowOptimizer optimizer = RowOptimizer::kRowwiseAdagrad) {
   config.optimizer = optimizer;
   for (TableConfig& table : config.tables) table.cache_share = 0.1;
   return config;
-}
-
-ShardPlan plan_of(Tier tier, int ranks = 1, Sharding sharding = Sharding::kTable) {
-  ShardPlan plan = ShardPlan::single(2);
-  plan.ranks = ranks;
-  for (TablePlacement& placement : plan.tables) {
-    placement.tier = tier;
-    placement.sharding = sharding;
-    if (sharding == Sharding::kTable) {
-      placement.ranks = {ranks / 2};
-      continue;
-    }
-    placement.ranks.clear();
-    for (int r = 0; r < ranks; ++r) placement.ranks.push_back(r);
-  }
-  return plan;
-}
-
-/// Of one rank, of all ranks together the same, whatever their number.
-Ids ids_of(int64_t step, int64_t rows, int rank, int ranks) {
-  std::mt19937_64 random(static_cast<uint64_t>(step) * 77 + static_cast<uint64_t>(rows));
-  Ids mine;
-  for (int i = 0; i < 160; ++i) {
-    const double u = static_cast<double>(random() >> 11) * 0x1p-53;
-    const auto id = static_cast<int64_t>(u * u * static_cast<double>(rows));
-    if (i % ranks == rank) mine.push_back(id);
-  }
-  return mine;
-}
-
-struct Script {
-  int64_t steps = 40, first = 1;
-  int ahead = 0;       // batches that are begun and staged before they are used
-  bool stages = true;  // false: rows() does it
-  bool evaluates = true, drops = true;
-};
-
-using Log = std::vector<std::vector<std::byte>>;
-
-/// Trains, evaluates now and then, begins batches that are never used; what was read on the way.
-Log play(Tables& tables, const Script& script, int ranks = 1) {
-  Log log;
-  const Stream main(Device::cpu()), copies(Device::cpu());
-  const TableId both[] = {kItem, kArtist};
-  const auto begin = [&](int64_t step, Mode mode, Ticket old = {}) {
-    Ids ids[2];
-    std::vector<Lookup> lookups;
-    for (size_t t = 0; t < 2; ++t) {
-      ids[t] = ids_of(step, tables.config().tables[t].rows, tables.rank(), ranks);
-      lookups.push_back({both[t], "feature", ids[t]});
-    }
-    Ticket ticket = tables.begin(lookups, mode, std::move(old));
-    if (script.stages) tables.stage(ticket, copies);
-    return ticket;
-  };
-  const auto read = [&](const Exec& exec, Ticket& ticket) {
-    for (const TableId id : both) log.push_back(test::bytes_of(tables.rows(exec, ticket, id)));
-  };
-  std::deque<Ticket> prepared;
-  const int64_t end = script.first + script.steps;
-  int64_t next = script.first;
-  for (int64_t step = script.first; step < end; ++step) {
-    for (; next < end && next <= step + script.ahead; ++next) {
-      Ticket dropped;
-      if (script.drops && next % 7 == 0) dropped = begin(next + 1000, Mode::kTraining);
-      prepared.push_back(begin(next, Mode::kTraining, std::move(dropped)));
-    }
-    if (script.evaluates && step % 5 == 0) {
-      Bench bench;
-      Ticket asked = begin(step + 5000, Mode::kEvaluation);
-      read(bench.exec, asked);
-      tables.release(asked, main);
-    }
-    Bench bench;
-    Ticket ticket = std::move(prepared.front());
-    prepared.pop_front();
-    read(bench.exec, ticket);
-    const int64_t count = ticket.distinct_rows(kItem) + ticket.distinct_rows(kArtist);
-    const Tensor gradients = bench.arena.tensor(DType::kF32, {count, 6});
-    for (int64_t i = 0; i < gradients.elements(); ++i) {
-      gradients.ptr<float>()[i] = 0.01f * static_cast<float>((i * 7 + step) % 11 - 4);
-    }
-    tables.apply(bench.exec, ticket, both, gradients, 0.1, step);
-    tables.release(ticket, main);
-  }
-  return log;
-}
-
-/// Contents of all arrays, rows in their order.
-std::map<std::string, std::vector<std::byte>> contents(Tables& tables) {
-  std::map<std::string, std::vector<std::byte>> all;
-  for (const TableId id : {kItem, kArtist}) {
-    for (const TableArray& array : tables.table(id).snapshot(Extent::kAll)) {
-      std::vector<std::byte>& to =
-          all[tables.config().tables[static_cast<size_t>(id)].name + "/" + array.name];
-      if (array.order.empty()) {
-        to = test::bytes_of(array.value);
-        continue;
-      }
-      const int64_t row_bytes = array.value.bytes() / array.value.size(0);
-      for (const int64_t place : array.order) {
-        const auto* at = static_cast<const std::byte*>(array.value.data) + place * row_bytes;
-        to.insert(to.end(), at, at + row_bytes);
-      }
-    }
-  }
-  return all;
 }
 
 class CachedTableTest : public ::testing::Test {
@@ -247,23 +147,6 @@ TEST_F(CachedTableTest, TheSameBitsOnSeveralRanks) {
   }
 }
 
-using Saved = test::SavedInMemory;
-
-void move_over(Tables& from, Tables& to) {
-  std::map<std::string, Saved> saved;
-  for (const TableId id : {kItem, kArtist}) {
-    const std::string& name = from.config().tables[static_cast<size_t>(id)].name;
-    const auto [at, is_new] = saved.emplace(name, Saved(from.table(id).snapshot(Extent::kAll)));
-    if (at->second.shape("row")) continue;
-    for (const TableArray& array : to.table(id).snapshot(Extent::kAll)) {
-      if (array.any_rows || array.value.bytes() == 0) continue;
-      std::memcpy(array.value.data, at->second.arrays[array.name].bytes.data(),
-                  static_cast<size_t>(array.value.bytes()));
-    }
-  }
-  to.load([&](const std::string& name) { return std::make_unique<Saved>(saved.at(name)); });
-}
-
 TEST_F(CachedTableTest, AnyTierGoesOnWithWhatAnotherSaved) {
   constexpr Tier kTiers[] = {Tier::kDevice, Tier::kCached, Tier::kHost, Tier::kFile};
   for (const RowOptimizer optimizer : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kSgd}) {
@@ -319,7 +202,7 @@ TEST_F(CachedTableTest, OnlyTouchedRowsAreSaved) {
 TEST_F(CachedTableTest, ATableFarLargerThanMemory) {
   TablesConfig config = config_of();
   config.tables[0].rows = int64_t{1} << 33;
-  config.tables[1].rows = int64_t{1} << 36;
+  config.tables[1].rows = int64_t{1} << (base::kSanitized ? 33 : 36);  // they need addresses
   config.dim = 8;
   config.tables[0].dim = config.tables[1].dim = 6;
   ShardPlan plan = plan_of(Tier::kCached);
@@ -363,10 +246,6 @@ TEST_F(CachedTableTest, WhatCannotBeIsRefused) {
   EXPECT_THROW(table.validate(6), Error);
   table.sharding = Sharding::kAuto;
   table.cache_share = 1.5;
-  EXPECT_THROW(table.validate(6), Error);
-  table.cache_share = 0;
-  table.kind = TableKind::kDynamic;
-  table.max_rows = 100;
   EXPECT_THROW(table.validate(6), Error);
 }
 

@@ -336,7 +336,7 @@ class Planner {
     for (size_t t = 0; t < in_.tables.size(); ++t) {
       const TableDemand& d = in_.tables[t];
       if (d.placement != TierChoice::kAuto || choices_[t].tier != Tier::kDevice) continue;
-      if (d.sharding == Sharding::kReplicated || d.dynamic) continue;
+      if (d.sharding == Sharding::kReplicated) continue;
       if (!fits_host(t) && !in_.files) continue;
       // Of a table that batches use all the time nothing would be saved.
       if (least_cache_rows(in_, t, Sharding::kRow, in_.ranks) >= d.rows / in_.ranks) continue;
@@ -410,7 +410,8 @@ class Planner {
                                             file ? "device and host" : "device"));
     }
     if (in_.tables[t].dynamic) {
-      text += fmt::format("; grows to {} rows at most, which is what is planned for",
+      text += fmt::format("; {}grows to {} rows at most, which is what is planned for",
+                          p.tier == Tier::kDevice ? "" : "its index is in host memory; it ",
                           in_.tables[t].rows);
     }
     return text;
@@ -504,11 +505,11 @@ class Planner {
     }
     for (const TableDemand& d : in_.tables) {
       const bool elsewhere = tier_of(d.placement) != Tier::kDevice;
-      if (elsewhere && (d.sharding == Sharding::kReplicated || d.dynamic)) {
+      if (elsewhere && d.sharding == Sharding::kReplicated) {
         fail(ErrorCode::kConfig,
-             fmt::format("table `{}` asks for a place outside of device memory, where {} tables "
-                         "cannot lie",
-                         d.name, d.dynamic ? "dynamic" : "replicated"));
+             fmt::format("table `{}` asks for a place outside of device memory, where replicated "
+                         "tables cannot lie",
+                         d.name));
       }
     }
   }

@@ -54,8 +54,8 @@ struct RankLoad {
   double exchange = 0;               // room for rows and gradients on their way, on the device
   double requests = 0;               // which rows they are, on the device
   double fixed = 0;
-  double host = 0;                // tables and their optimizer state in host memory, once touched
-  double file = 0;                // the same in files
+  double host = 0;  // tables and their optimizer state in host memory, once touched, and indices
+  double file = 0;  // the same in files
   double sent = 0, received = 0;  // bytes of one step
 
   double device() const { return tables + optimizer + exchange + requests + fixed; }

@@ -54,21 +54,23 @@ void add_memory(const PlannerInput& input, size_t table, const TablePlacement& p
     const LocalShard shard = local_shard(placement, d.rows, d.dim, r);
     const int64_t columns = shard.columns.width();
     const auto column_bytes = static_cast<double>(shard.rows() * input.value_bytes);
-    const double weights =
-        column_bytes * static_cast<double>(columns) + index_bytes(d, shard.rows());
+    const double weights = column_bytes * static_cast<double>(columns);
     const double state =
         column_bytes * static_cast<double>(ops::row_state_size(d.optimizer, columns));
     RankLoad& load = loads.ranks[static_cast<size_t>(r)];
     const double cached = static_cast<double>(std::min(placement.cache_rows, shard.rows())) /
                           static_cast<double>(std::max<int64_t>(1, shard.rows()));
     const double on_device = placement.tier == Tier::kDevice ? 1 : cached;
+    // The index lies with all rows, or on the host.
+    const double index = index_bytes(d, shard.rows());
     load.tables += on_device * weights;
     load.optimizer += on_device * state;
+    (placement.tier == Tier::kDevice ? load.tables : load.host) += index;
     if (placement.tier == Tier::kFile) load.file += weights + state;
     if (placement.tier == Tier::kHost || placement.tier == Tier::kCached) {
       load.host += weights + state;
     }
-    loads.tables[table].bytes += weights + state;
+    loads.tables[table].bytes += weights + state + index;
   }
 }
 

@@ -317,6 +317,26 @@ TEST(PlannerTest, WhatFitsNeitherMemoryGoesToFiles) {
   expect_sums(in, planned);
 }
 
+TEST(PlannerTest, DynamicTablesGoElsewhereWithTheirIndexOnTheHost) {
+  PlannerInput in = benchmark(4, 80);
+  in.host_bytes = 200 * kGib;
+  in.tables[4].dynamic = true;
+  const PlannedTables planned = plan_tables(in);
+  ASSERT_TRUE(planned.fits());
+  EXPECT_EQ(planned.plan.tables[4].tier, Tier::kCached);
+  EXPECT_TRUE(contains(planned.plan.tables[4].reason, "its index is in host memory"));
+  EXPECT_TRUE(contains(planned.plan.tables[4].reason, "grows to 100000000 rows at most"));
+
+  in.tables[4].placement = TierChoice::kFile;
+  in.tables[4].cache_share = 0.01;
+  const RankLoad dynamic = plan_tables(in).ranks[0];
+  in.tables[4].dynamic = false;
+  const RankLoad fixed = plan_tables(in).ranks[0];
+  EXPECT_EQ(dynamic.host - fixed.host, 25e6 * kIndexBytesPerRow);
+  EXPECT_EQ(dynamic.file, fixed.file);
+  EXPECT_EQ(dynamic.tables, fixed.tables);
+}
+
 TEST(PlannerTest, CachesShareWhatMemoryIsLeft) {
   PlannerInput in = benchmark(1, 80);
   in.host_bytes = 600 * kGib;

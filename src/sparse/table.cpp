@@ -9,6 +9,7 @@
 #include "base/config_checks.h"
 #include "base/error.h"
 #include "base/hash.h"
+#include "sparse/cached_dynamic_table.h"
 #include "sparse/cached_table.h"
 #include "sparse/dynamic_table.h"
 #include "sparse/static_table.h"
@@ -90,9 +91,6 @@ void check_dynamic(const TableConfig& c) {
   if (c.ttl_seconds < 0) {
     refuse(fmt::format("`ttl_seconds` must be 0 (for none) or more, not {}", c.ttl_seconds));
   }
-  if (c.placement != TierChoice::kAuto && c.placement != TierChoice::kDevice) {
-    refuse("is dynamic, and dynamic tables lie on the device; set `placement` to \"device\"");
-  }
   if (c.sharding == Sharding::kColumn || c.sharding == Sharding::kReplicated) {
     refuse(
         "is dynamic, and dynamic tables are shared by rows; set `sharding` to \"auto\", \"row\", "
@@ -168,6 +166,8 @@ bool Table::stage(std::span<const int64_t> /*slots*/, const Stream& /*copy_strea
   return false;
 }
 
+void Table::look_ahead(std::span<const int64_t> /*keys*/, HeldRows& /*held*/) {}
+
 void Table::resolve(const Exec& /*exec*/, std::span<const LateBatch> /*batches*/) {}
 
 void Table::release(std::span<const int64_t> /*slots*/, Mode /*mode*/, const Stream* /*last_use*/) {
@@ -176,7 +176,7 @@ void Table::release(std::span<const int64_t> /*slots*/, Mode /*mode*/, const Str
 std::unique_ptr<Table> make_table(TableSpec spec) {
   const bool on_device = spec.placement.tier == Tier::kDevice;
   if (spec.config.dynamic()) {
-    SEGUE_ASSERT(on_device, "dynamic tables lie on the device");
+    if (!on_device) return std::make_unique<CachedDynamicTable>(std::move(spec));
     return std::make_unique<DynamicTable>(std::move(spec));
   }
   if (!on_device) return std::make_unique<CachedTable>(std::move(spec));

@@ -16,7 +16,9 @@
 #include "sparse/shard_plan.h"
 #include "sparse/table_snapshot.h"
 #include "tensor/device.h"
+#include "tensor/event.h"
 #include "tensor/exec.h"
+#include "tensor/host_array.h"
 #include "tensor/tensor.h"
 
 namespace segue::sparse {
@@ -125,6 +127,13 @@ struct KeyBatch {
   int64_t time = 0;  // latest event time of the batch, seconds
 };
 
+/// What a batch holds of a table that resolves late and lies behind a cache, by key; -1: nothing.
+struct HeldRows {
+  HostArray<int64_t> rows;
+  HostArray<int64_t> slots;  // pinned until release()
+  Event sent;                // they have reached the device
+};
+
 /// What a cache tells about itself; counts and seconds are so far.
 struct CacheStats {
   int64_t rows = 0, capacity = 0;  // now; without growing
@@ -174,8 +183,9 @@ class Table {
   /// Whether distinct ids are their own keys, on one rank, so that a GPU may find them before the
   /// host has looked at any: those that are rows, or any where slots are found late.
   virtual bool ids_are_keys() const { return false; }
-  /// Whether the host need not see those keys either: they are slots, or slots are found late.
-  virtual bool slots_are_keys() const { return resolves_late(); }
+  /// Whether the host need not see those keys either: they are slots, or slots are found late, and
+  /// not by the host.
+  virtual bool slots_are_keys() const { return resolves_late() && !resolves_on_host(); }
 
   /// Keys that this rank holds, each once and ascending, become slots in place. Evaluation gets -1
   /// for a row that there is not, which reads zeros; training always gets a slot. They stay valid
@@ -186,6 +196,11 @@ class Table {
   /// batches before it, so that a batch that was begun and never used leaves no trace. find_slots()
   /// then does nothing.
   virtual bool resolves_late() const { return false; }
+  /// Whether the host does that: it has the keys and uses of the batch.
+  virtual bool resolves_on_host() const { return false; }
+  /// When a batch of these keys begins that the host will resolve: rows that it will find, as
+  /// things are now, may be brought close. `held` is what the batch holds from now on.
+  virtual void look_ahead(std::span<const int64_t> keys, HeldRows& held);
   /// Whether it matters how often a batch uses a row.
   virtual bool counts_uses() const { return false; }
   /// Slots (i64, where the tables are) of keys; -1: there is no row, which reads as
@@ -200,8 +215,9 @@ class Table {
   /// `copy_stream`. True: something is on its way there.
   virtual bool stage(std::span<const int64_t> slots, const Stream& copy_stream);
   virtual Resident resident() const = 0;
-  /// Nobody reads or updates `slots` for this batch any more once `last_use` has done what it was
-  /// given so far; a batch of training may have updated them. Null: it was never used.
+  /// Nobody reads or updates `slots` (of a batch that the host resolves: those that it holds) for
+  /// this batch any more once `last_use` has done what it was given so far; a batch of training may
+  /// have updated them. Null: it was never used.
   virtual void release(std::span<const int64_t> slots, Mode mode, const Stream* last_use);
 
   /// The arrays that make up the table, to be saved; or all of them to be filled from a checkpoint,
@@ -231,6 +247,7 @@ struct Table::LateBatch {
   Table* table = nullptr;
   KeyBatch batch;
   Tensor slots;
+  HeldRows* held = nullptr;  // where the host resolves
 };
 
 using MakeTable = std::function<std::unique_ptr<Table>(TableSpec spec)>;

@@ -138,6 +138,7 @@ void TableExchange::add_requests(size_t t, const Asked& asked) {
     }
   }
   table(t).find_slots(wanted.values.span(), ticket_.mode);
+  table(t).look_ahead(wanted.values.span(), ticket_.parts[t].held);
   to.slots = block.add<int64_t>(static_cast<int64_t>(asked.keys.size()));
   const std::span<int64_t> slots = block.span(to.slots);
   for (size_t i = 0; i < slots.size(); ++i) {

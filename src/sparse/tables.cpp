@@ -167,12 +167,14 @@ void Tables::make_ready(const Exec& exec, Ticket& ticket) {
 /// Every table once per batch, also where this rank has no keys of it: tables count batches.
 void Tables::resolve(const Exec& exec, Ticket& ticket) {
   const Arena::Mark mark(*exec.arena);
-  std::vector<Table::LateBatch> late;
+  std::vector<Table::LateBatch> by_device, by_host;
   for (const TableId id : all()) {
-    if (table(id).resolves_late()) late.push_back(late_batch(exec, ticket, id));
+    if (!table(id).resolves_late()) continue;
+    (table(id).resolves_on_host() ? by_host : by_device).push_back(late_batch(exec, ticket, id));
   }
-  if (late.empty()) return;
-  late.front().table->resolve(exec, late);
+  for (const auto* batches : {&by_device, &by_host}) {
+    if (!batches->empty()) batches->front().table->resolve(exec, *batches);
+  }
   if (!ticket.shared) return;
   for (const TableId id : all()) {
     if (!table(id).resolves_late()) continue;
@@ -186,11 +188,18 @@ Table::LateBatch Tables::late_batch(const Exec& exec, Ticket& ticket, TableId id
   Ticket::Part& part = ticket.part(id);
   const Ticket::Requests& requests = part.requests;
   KeyBatch batch{.mode = ticket.mode, .time = ticket.time};
-  batch.keys =
-      ticket.shared ? ticket.placed.tensor(requests.distinct_slots) : keys_for(exec, ticket, id);
+  const bool on_host = table(id).resolves_on_host();
+  const auto requested = [&](auto array) {
+    return on_host ? host_view(ticket.block.span(array)) : ticket.placed.tensor(array);
+  };
+  if (ticket.shared) {
+    batch.keys = requested(requests.distinct_slots);
+  } else {
+    batch.keys = on_host ? part.distinct.values.tensor() : keys_for(exec, ticket, id);
+  }
   if (table(id).counts_uses()) {
-    batch.uses = ticket.shared ? ticket.placed.tensor(requests.uses) : part.uses.tensor();
-    if (batch.uses.device != exec.device) {
+    batch.uses = ticket.shared ? requested(requests.uses) : part.uses.tensor();
+    if (!on_host && batch.uses.device != exec.device) {
       const Tensor there = exec.arena->tensor(DType::kI32, {batch.uses.size(0)});
       copy(there, batch.uses, exec.stream);
       batch.uses = there;
@@ -205,7 +214,7 @@ Table::LateBatch Tables::late_batch(const Exec& exec, Ticket& ticket, TableId id
   const Tensor all(part.memory.data(), DType::kI64, device_, {distinct + asked});
   part.slots = all.narrow(0, 0, distinct);
   part.request_slots = ticket.shared ? all.narrow(0, distinct, asked) : Tensor{};
-  return {tables_[static_cast<size_t>(id)].get(), batch, part.slots};
+  return {tables_[static_cast<size_t>(id)].get(), batch, part.slots, &part.held};
 }
 
 /// Of the only rank, where ops can read them: slots, or the keys of a table that resolves late.
@@ -233,7 +242,10 @@ void Tables::release(Ticket& ticket, const Stream& stream) {
 void Tables::give_back(Ticket& ticket, const Stream* last_use) {
   ticket.held = false;
   for (size_t t = 0; t < ticket.parts.size(); ++t) {
-    tables_[t]->release(ticket.slots(static_cast<TableId>(t)), ticket.mode, last_use);
+    const std::span<const int64_t> slots = tables_[t]->resolves_on_host()
+                                               ? ticket.parts[t].held.slots.span()
+                                               : ticket.slots(static_cast<TableId>(t));
+    tables_[t]->release(slots, ticket.mode, last_use);
   }
 }
 

@@ -131,7 +131,8 @@ TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
   }
 }
 
-/// Static, cached and dynamic tables, two lookups of one of them; ids on the host or on the device.
+/// Static, cached, dynamic and cached dynamic tables, two lookups of one of them; ids on the host
+/// or on the device.
 TEST_F(GpuTablesTest, TheDeviceDedupsAsTheHostDoes) {
   for (const OutOfRange policy : {OutOfRange::kClamp, OutOfRange::kZero}) {
     for (const bool ids_on_device : {false, true}) {
@@ -149,7 +150,8 @@ TEST_F(GpuTablesTest, TheDeviceDedupsAsTheHostDoes) {
       const auto run = [&](ModeBed& bed, InverseAt at) {
         ShardPlan plan = ShardPlan::single(4);
         plan.tables[1].tier = Tier::kCached;
-        plan.tables[1].cache_rows = 8;
+        plan.tables[3].tier = Tier::kHost;
+        plan.tables[1].cache_rows = plan.tables[3].cache_rows = 8;
         Tables tables(config, plan, {}, bed.exec.device, DType::kF32, 9);
         std::mt19937_64 random(7);
         std::vector<double> all;

@@ -147,7 +147,9 @@ void Tables::find_slots_by_host(Mode mode, Ticket& ticket) {
 void Tables::find_slots(std::span<const TableId> tables, Mode mode, Ticket& ticket) {
   base::parallel_for(std::ssize(tables), 1, [&](int64_t i, int64_t) {
     const TableId id = tables[static_cast<size_t>(i)];
-    table(id).find_slots(ticket.part(id).distinct.values.span(), mode);
+    Ticket::Part& part = ticket.part(id);
+    table(id).find_slots(part.distinct.values.span(), mode);
+    table(id).look_ahead(part.distinct.values.span(), part.held);
   });
 }
 

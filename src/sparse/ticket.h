@@ -57,6 +57,7 @@ struct Ticket {
     Buffer memory;            // of the next two
     Tensor slots;             // of the distinct rows, or of the distinct requests
     Tensor request_slots;     // with several ranks: by asking rank
+    HeldRows held;            // of those that the host resolves
   };
   struct LookupPlace {
     TableId table{};

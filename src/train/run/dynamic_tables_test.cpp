@@ -13,8 +13,6 @@ namespace {
 
 constexpr double kTimeout = 60;
 
-class DynamicTablesTest : public LoopTest {};
-
 RunConfig with_bounds(RunConfig c) {
   for (sparse::TableConfig& table : c.sparse.tables) table.init_bound = 0.1;
   return c;
@@ -44,6 +42,51 @@ RunConfig forgetful_config() {
   c.sparse.tables[3].ttl_seconds = 3600;
   return c;
 }
+
+class DynamicTablesTest : public LoopTest {
+ protected:
+  /// Of a run with every policy: on the device, elsewhere, and half of it in each of two places.
+  void compare_tiers(const std::string& device, int64_t steps) const {
+    using sparse::TierChoice;
+    const auto config_of = [&](TierChoice placement) {
+      RunConfig c = forgetful_config();
+      c.train.device = device;
+      c.train.steps = steps;
+      c.eval.every_steps = 5;
+      c.eval.at_end = false;
+      c.checkpoint.every_steps = 4;
+      c.sparse.spill_folder = folder + "_spill";
+      for (sparse::TableConfig& table : c.sparse.tables) {
+        table.placement = placement;
+        if (placement == TierChoice::kCached) table.cache_share = 0.05;
+      }
+      return c;
+    };
+    train_loop(config_of(TierChoice::kDevice), folder + "/device");
+    const auto expected = checkpoint_bytes(folder + "/device", steps);
+    LoopOptions allow;
+    allow.allow_config_changes = {"train.steps"};
+    TierChoice before = TierChoice::kDevice;
+    for (const TierChoice tier :
+         {TierChoice::kCached, TierChoice::kHost, TierChoice::kFile, TierChoice::kDevice}) {
+      const std::string name = folder + "/" + std::to_string(static_cast<int>(tier));
+      for (const Pipeline pipeline : {Pipeline::kOff, Pipeline::kOn}) {
+        RunConfig c = config_of(tier);
+        c.parallel.pipeline = pipeline;
+        const std::string run = name + (pipeline == Pipeline::kOn ? "ahead" : "");
+        train_loop(c, run);
+        EXPECT_TRUE(checkpoint_bytes(run, steps) == expected) << run;
+        EXPECT_EQ(lasting(metrics_of(run)), lasting(metrics_of(folder + "/device")));
+      }
+      RunConfig half = config_of(before);
+      half.train.steps = steps / 2 + 1;
+      train_loop(half, name + "parts");
+      EXPECT_TRUE(train_loop(config_of(tier), name + "parts", allow).resumed);
+      EXPECT_TRUE(checkpoint_bytes(name + "parts", steps) == expected) << name;
+      before = tier;
+    }
+  }
+};
 
 TEST_F(DynamicTablesTest, TheSameBitsAsStaticTables) {
   for (const bool every_item : {false, true}) {
@@ -80,8 +123,23 @@ TEST_F(DynamicTablesTest, TheSameBitsWithAndWithoutAPipelineAndAcrossAResume) {
   EXPECT_TRUE(checkpoint_bytes(folder + "/parts", 12) == checkpoint_bytes(folder + "/whole", 12));
 }
 
+TEST_F(DynamicTablesTest, TheSameBitsInEveryTierAndFromOneToAnother) { compare_tiers("cpu", 12); }
+
+class GpuDynamicTablesTest : public DynamicTablesTest {
+ protected:
+  void SetUp() override {
+    if (cuda_device_count() == 0) GTEST_SKIP() << "there is no GPU";
+    DynamicTablesTest::SetUp();
+  }
+};
+
+TEST_F(GpuDynamicTablesTest, TheSameBitsInEveryTierAndFromOneToAnother) {
+  compare_tiers("cuda", 40);
+}
+
 TEST_F(DynamicTablesTest, MetricsTellHowFullTablesAre) {
   RunConfig c = forgetful_config();
+  c.sparse.tables[2].placement = sparse::TierChoice::kHost;
   c.train.steps = 12;
   train_loop(c, folder);
   const std::vector<std::string> lines = metrics();
@@ -94,6 +152,10 @@ TEST_F(DynamicTablesTest, MetricsTellHowFullTablesAre) {
   EXPECT_GT(scalars.find({"tables/item/evicted", 12})->second, 0);
   EXPECT_GT(scalars.find({"tables/artist/candidates", 12})->second, 0);
   EXPECT_GT(scalars.find({"tables/user/load_factor", 12})->second, 0);
+  const std::string in_host = "tables/" + c.sparse.tables[2].name + "/";
+  for (const char* key : {"load_factor", "cache_misses", "stored_rows"}) {
+    EXPECT_GT(scalars.find({in_host + key, 12})->second, 0) << key;
+  }
 }
 
 TrainSummary train_on(int ranks, const RunConfig& config, const std::string& folder) {

@@ -89,6 +89,8 @@ class IncrementsTest : public LoopTest {
     tables[3].kind = sparse::TableKind::kDynamic;
     tables[3].max_rows = 512;
     tables[3].admit_after = 2;
+    tables[3].placement = sparse::TierChoice::kFile;
+    tables[3].cache_share = 0.1;
     c.train.steps = kSteps;
     c.eval.at_end = false;
     c.checkpoint.every_steps = kEvery;

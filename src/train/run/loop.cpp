@@ -63,6 +63,7 @@ class Loop {
           fmt::format("{}: this run is finished (step {}, {} samples); start over with "
                       "--overwrite, or raise train.steps with --allow-config-change",
                       checkpoints_path_, state_.step, state_.samples));
+      if (publisher_) publisher_->wait();
     } else {
       state_.finished = false;
       train();
@@ -120,6 +121,7 @@ class Loop {
       if (!state_.finished) require_place(state_.next, *source_);
       checkpoint_->read(arrays(), trainer_->stream());
       trainer_->restore(*checkpoint_, state_.step, state_.window_labels);
+      saved_step_ = state_.step;
       log_first(fmt::format("going on from {}: step {}, window {}, {} samples", checkpoint_->path(),
                             state_.step, state_.next.window, state_.samples));
     } else {
@@ -160,9 +162,10 @@ class Loop {
           checkpoints_path_, config_.checkpoint, kShardBytes,
           WriterRanks{ranks_.rank(), ranks_.size(), config_.comm.timeout_seconds});
     });
-    if (ranks_.first() && options_.publish) {
-      publisher_ = std::make_unique<Publisher>(options_.publish);
-    }
+    if (!ranks_.first() || !options_.publish) return;
+    publisher_ = std::make_unique<Publisher>(options_.publish);
+    // The run may have been killed when it had saved this and not published it.
+    if (saved_step_ >= 0) publish(saved_step_);
   }
 
   void make_plan() {
@@ -415,8 +418,11 @@ class Loop {
   void publish_saved() {
     if (!publisher_ || publisher_->busy() || writer_->busy() || !writer_->succeeded()) return;
     if (saved_step_ == published_step_) return;
-    published_step_ = saved_step_;
-    publisher_->start(checkpoint_path(checkpoints_path_, saved_step_));
+    publish(saved_step_);
+  }
+  void publish(int64_t step) {
+    published_step_ = step;
+    publisher_->start(checkpoint_path(checkpoints_path_, step));
   }
 
   void report_save_failure(const Status& status) const {

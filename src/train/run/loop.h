@@ -30,7 +30,7 @@ struct LoopOptions {
   bool overwrite = false;                         // start over in a folder that holds a run
   std::vector<std::string> allow_config_changes;  // keys that may differ from the run's own config
   /// What the first rank does with every checkpoint, given its path, while training goes on; one at
-  /// a time. What it throws is a warning.
+  /// a time, and first with the one that the run goes on from. What it throws is a warning.
   std::function<void(const std::string& checkpoint)> publish;
   std::shared_ptr<const CardSensor> card;  // in place of the device's own, for tests
 };

@@ -88,27 +88,27 @@ void add_tables(const Trainer& trainer, Json& line) {
     Json& to = line["tables"][config.name];
     if (s->cache) {
       const sparse::CacheStats& c = *s->cache;
-      to = {{"cache_rows", c.rows},
-            {"cache_capacity", c.capacity},
-            {"cache_hits", c.hits},
-            {"cache_misses", c.misses},
-            {"cache_evicted", c.evicted},
-            {"cache_bytes_in", c.bytes_in},
-            {"cache_bytes_out", c.bytes_out},
-            {"cache_stage_s", c.stage_seconds},
-            {"cache_stall_s", c.stall_seconds},
-            {"stored_rows", c.stored}};
+      to.update({{"cache_rows", c.rows},
+                 {"cache_capacity", c.capacity},
+                 {"cache_hits", c.hits},
+                 {"cache_misses", c.misses},
+                 {"cache_evicted", c.evicted},
+                 {"cache_bytes_in", c.bytes_in},
+                 {"cache_bytes_out", c.bytes_out},
+                 {"cache_stage_s", c.stage_seconds},
+                 {"cache_stall_s", c.stall_seconds},
+                 {"stored_rows", c.stored}});
     }
     if (!s->dynamic) continue;
     const auto capacity = static_cast<double>(std::max<int64_t>(1, s->capacity));
-    to = {{"rows", s->rows},
-          {"load_factor", static_cast<double>(s->rows) / capacity},
-          {"candidates", s->candidates},
-          {"inserted", s->inserted},
-          {"evicted", s->evicted},
-          {"expired", s->expired},
-          {"refused", s->refused},
-          {"growths", s->growths}};
+    to.update({{"rows", s->rows},
+               {"load_factor", static_cast<double>(s->rows) / capacity},
+               {"candidates", s->candidates},
+               {"inserted", s->inserted},
+               {"evicted", s->evicted},
+               {"expired", s->expired},
+               {"refused", s->refused},
+               {"growths", s->growths}});
   }
 }
 

@@ -202,6 +202,14 @@ TEST_F(TiersTest, TablesThatDoNotFitGoElsewhereByThemselves) {
   EXPECT_EQ(plan_run(c, Device::cpu()).tables.plan.tables[2].tier, sparse::Tier::kFile);
   c.parallel.device_gib = 0;
   EXPECT_EQ(plan_run(c, Device::cpu()).tables.plan.tables[2].tier, sparse::Tier::kDevice);
+
+  c.sparse.tables[2].kind = sparse::TableKind::kDynamic;
+  c.sparse.tables[2].max_rows = 4'000'000;
+  c.parallel.device_gib = 0.7;
+  c.parallel.host_gib = 1;
+  EXPECT_EQ(Trainer(c, Device::cpu()).tables().plan().tables[2].tier, sparse::Tier::kCached);
+  c.parallel.host_gib = 0.4;  // for the index, not for the rows
+  EXPECT_EQ(plan_run(c, Device::cpu()).tables.plan.tables[2].tier, sparse::Tier::kFile);
 }
 
 class GpuTiersTest : public TiersTest {
