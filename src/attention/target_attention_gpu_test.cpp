@@ -144,12 +144,11 @@ TEST_F(GpuTargetAttentionTest, NormedRowsAtTheEdgesOfTiles) {
 }
 
 TEST_F(GpuTargetAttentionTest, NormedRowsWithTargetsAndGroupsOfHeads) {
-  const HstuMask masks[] = {
-      {},
-      {.contextual_len = 3},
-      {.contextual_len = 2, .window = 40, .min_full = 2},
-      {.window = 40},
-      {.contextual_len = 2, .window = 40, .global_prefix = 130}};
+  const HstuMask masks[] = {{},
+                            {.contextual_len = 3},
+                            {.contextual_len = 2, .window = 40, .min_full = 2},
+                            {.window = 40},
+                            {.contextual_len = 2, .window = 40, .global_prefix = 130}};
   for (const HstuMask& mask : masks) {
     for (const int64_t heads : {2, 4, 5, 8}) {
       const Geometry g{{300, 0, 1, 257, 40, 3, 9}, {3, 0, 1, 16, 0, 3, 2}, heads, 128, mask};
