@@ -211,7 +211,7 @@ TEST(BenchTest, IndexIsFilledStepByStep) {
 
 TEST(BenchTest, TablesTakeWholeStepsOfEveryKind) {
   const std::vector<std::string> lines = lines_of("tables", true);
-  ASSERT_EQ(lines.size(), 1u + 7 * 4);  // copy; ids, forward, backward, step of each
+  ASSERT_EQ(lines.size(), 1u + 10 * 4);  // copy; ids, forward, backward, step of each
   for (size_t i = 1; i < lines.size(); ++i) {
     EXPECT_TRUE(base::contains(lines[i], "\"ids_per_s\": ")) << lines[i];
     EXPECT_TRUE(base::contains(lines[i], "\"tables\": 3")) << lines[i];
@@ -221,6 +221,8 @@ TEST(BenchTest, TablesTakeWholeStepsOfEveryKind) {
   EXPECT_TRUE(base::contains(lines[16], "\"kind\": \"dynamic\"")) << lines[16];
   EXPECT_TRUE(base::contains(lines[17], "\"rows_in\": \"cache 0.8\"")) << lines[17];
   EXPECT_TRUE(base::contains(lines[28], "\"rows_in\": \"host\"")) << lines[28];
+  EXPECT_TRUE(base::contains(lines[29], "\"kind\": \"dynamic\"")) << lines[29];
+  EXPECT_TRUE(base::contains(lines[40], "\"rows_in\": \"host\"")) << lines[40];
 }
 
 TEST(BenchTest, Jagged40IsBuiltIn) {
