@@ -21,8 +21,8 @@ constexpr int kFetchRegisters = 40, kComputeRegisters = 232;
 constexpr int kHeld = 4;
 constexpr int kSlices = kHeadDim / 16;
 
-/// Named barriers: two of the warpgroups' own, then the two buffers of derivatives.
-enum Barrier : int { kOwn = 1, kFull = 3, kEmpty = 5 };
+/// Named barriers of the two warpgroups.
+constexpr int kOwnBarrier = 1;
 
 template <class T>
 struct WideKeyShared {
@@ -35,6 +35,7 @@ struct WideKeyShared {
   StepWord word[kStages];
   TileQueue<kTileSlots> queue;
   uint64_t k_full, k_empty, v_full, v_empty;
+  uint64_t derivative_full[2], derivative_empty[2];  // every thread for itself
   uint64_t q_full[kStages], q_empty[kStages];
   uint64_t o_full[kStages], o_empty[kStages];
 };
@@ -113,7 +114,6 @@ template <class T, bool kMakesDk>
 __device__ void compute(WideKeyShared<T>& sh, const KeyArgs& args) {
   const bool leader = (threadIdx.x & 31) == 0;
   const int thread = static_cast<int>(threadIdx.x) % kWarpgroup;
-  constexpr int kExchange = 2 * kWarpgroup;  // threads
   RingPosition<kTileSlots> at_tile;
   RingPosition<kStages> at;
   RingPosition<2> buffer;  // of derivatives
@@ -125,10 +125,6 @@ __device__ void compute(WideKeyShared<T>& sh, const KeyArgs& args) {
     __syncwarp();  // what other lanes read is read
     if (leader) barrier_arrive(barrier);
   };
-  if (kMakesDk) {
-    named_arrive(kEmpty, kExchange);
-    named_arrive(kEmpty + 1, kExchange);
-  }
   for (;;) {
     const Tile t = sh.queue.pop(at_tile);
     if (t.head < 0) break;
@@ -166,7 +162,7 @@ __device__ void compute(WideKeyShared<T>& sh, const KeyArgs& args) {
         pin(s);
         release(&sh.o_empty[at.stage]);
         end_own();
-        named_sync(kFull + buffer.stage, kExchange);
+        barrier_wait(&sh.derivative_full[buffer.stage], buffer.parity);
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
           const uint4 d = sh.derivative[buffer.stage][g][thread];
@@ -178,7 +174,7 @@ __device__ void compute(WideKeyShared<T>& sh, const KeyArgs& args) {
             s[8 * g + 2 * i + 1] *= both.y;
           }
         }
-        named_arrive(kEmpty + buffer.stage, kExchange);
+        barrier_arrive(&sh.derivative_empty[buffer.stage]);
         buffer.advance();
         to_fragment<T>(left_operand, s);
         spill_gradients(args, t, query, t.begin, left_operand);
@@ -205,13 +201,13 @@ __device__ void compute(WideKeyShared<T>& sh, const KeyArgs& args) {
         }
         uint32_t derivative[kQueries / 16][4];
         to_fragment<T>(derivative, s);
-        named_sync(kEmpty + buffer.stage, kExchange);
+        barrier_wait(&sh.derivative_empty[buffer.stage], buffer.parity ^ 1);
 #pragma unroll
         for (int g = 0; g < 4; ++g) {
           const auto& d = derivative[g];
           sh.derivative[buffer.stage][g][thread] = make_uint4(d[0], d[1], d[2], d[3]);
         }
-        named_arrive(kFull + buffer.stage, kExchange);
+        barrier_arrive(&sh.derivative_full[buffer.stage]);
         buffer.advance();
         barrier_wait(&sh.o_full[at.stage], at.parity);
         products_begin();
@@ -229,7 +225,7 @@ __device__ void compute(WideKeyShared<T>& sh, const KeyArgs& args) {
                            const ResultSums& sums) {
       store_query_rows(result, scale, sh.staging[kMakesDk],
                        static_cast<T*>(to) + row * row_stride + t.head * head_stride, row_stride,
-                       rows, args.columns, sums, kOwn + kMakesDk, t.head,
+                       rows, args.columns, sums, kOwnBarrier + kMakesDk, t.head,
                        [&] { return sh.queue.sum_row(at_tile); });
     };
     if constexpr (kMakesDk) {
@@ -255,6 +251,10 @@ __global__ void __launch_bounds__(3 * kWarpgroup, 1)
     barrier_init(&sh.v_full, 1);
     barrier_init(&sh.k_empty, 4);
     barrier_init(&sh.v_empty, 4);
+    for (int i = 0; i < 2; ++i) {
+      barrier_init(&sh.derivative_full[i], kWarpgroup);
+      barrier_init(&sh.derivative_empty[i], kWarpgroup);
+    }
     for (int i = 0; i < kStages; ++i) {
       barrier_init(&sh.q_full[i], 1);
       barrier_init(&sh.o_full[i], 1);
