@@ -135,12 +135,12 @@ constexpr Named kPresets[] = {{"yambda-5b", yambda_5b},
 }  // namespace
 
 const std::vector<std::string>& preset_names() {
-  static const std::vector<std::string> names = [] {
+  static const std::vector<std::string> kNames = [] {
     std::vector<std::string> all;
     for (const Named& p : kPresets) all.emplace_back(p.name);
     return all;
   }();
-  return names;
+  return kNames;
 }
 
 RunConfig preset_config(const std::string& name) {
