@@ -11,7 +11,6 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/world.h"
 #include "sparse/dynamic_table.h"
 #include "sparse/play_test_util.h"
 
@@ -22,27 +21,17 @@ using test::contents;
 using test::Ids;
 using test::kArtist;
 using test::kItem;
+using test::kPolicies;
 using test::Log;
 using test::move_over;
 using test::plan_of;
 using test::play;
+using test::play_on_ranks;
+using test::Policy;
 using test::Script;
 using Saved = test::SavedInMemory;
 
-constexpr double kTimeout = 60;
 constexpr Tier kElsewhere[] = {Tier::kCached, Tier::kHost, Tier::kFile};
-
-struct Policy {
-  const char* name;
-  Evict evict;
-  int64_t admit_after, ttl_seconds;
-  double admit_share;
-};
-constexpr Policy kPolicies[] = {{"lru", Evict::kLru, 1, 0, 1},
-                                {"lfu", Evict::kLfu, 1, 0, 1},
-                                {"age", Evict::kAge, 1, 0, 1},
-                                {"lfu, admitted", Evict::kLfu, 2, 0, 1},
-                                {"lru, ttl, by share", Evict::kLru, 1, 700, 0.5}};
 
 /// Tables that grow, and then forget, with a cache of a fraction of the rows.
 TablesConfig config_of(const Policy& policy = kPolicies[0]) {
@@ -148,20 +137,10 @@ TEST(CachedDynamicTableTest, TheSameBitsOnSeveralRanks) {
   for (const Sharding sharding : {Sharding::kTable, Sharding::kRow}) {
     for (const int ranks : {2, 3}) {
       for (const Policy& policy : {kPolicies[0], kPolicies[3]}) {
-        using Result = std::pair<Log, std::map<std::string, std::vector<std::byte>>>;
         const auto run = [&](Tier tier, const Script& script) {
-          std::vector<Result> results(static_cast<size_t>(ranks));
-          comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
-            const auto ids = world.open("ids"), rows = world.open("rows");
-            Tables tables(config_of(policy), plan_of(tier, ranks, sharding),
-                          {ids.get(), rows.get()}, Device::cpu(), DType::kF32, 9);
-            Result& result = results[static_cast<size_t>(world.rank())];
-            result.first = play(tables, script, ranks);
-            result.second = contents(tables);
-          });
-          return results;
+          return play_on_ranks(config_of(policy), plan_of(tier, ranks, sharding), script);
         };
-        const std::vector<Result> device = run(Tier::kDevice, {.steps = 30});
+        const auto device = run(Tier::kDevice, {.steps = 30});
         EXPECT_EQ(run(Tier::kCached, {.steps = 30}), device);
         EXPECT_EQ(run(Tier::kHost, {.steps = 30, .ahead = 2}), device);
       }

@@ -14,7 +14,6 @@
 
 #include <gtest/gtest.h>
 
-#include "comm/world.h"
 #include "ops/rows.h"
 #include "sparse/play_test_util.h"
 #include "sparse/tables_test_util.h"
@@ -32,9 +31,9 @@ using test::Log;
 using test::move_over;
 using test::plan_of;
 using test::play;
+using test::play_on_ranks;
 using test::Script;
 
-constexpr double kTimeout = 60;
 constexpr RowOptimizer kOptimizers[] = {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdagrad,
                                         RowOptimizer::kSgd, RowOptimizer::kAdam};
 
@@ -126,20 +125,10 @@ TEST_F(CachedTableTest, TheSameBitsOnSeveralRanks) {
   for (const Sharding sharding : {Sharding::kTable, Sharding::kRow, Sharding::kColumn}) {
     for (const int ranks : {2, 3}) {
       for (const RowOptimizer optimizer : {RowOptimizer::kRowwiseAdagrad, RowOptimizer::kAdam}) {
-        using Result = std::pair<Log, std::map<std::string, std::vector<std::byte>>>;
         const auto run = [&](Tier tier, const Script& script) {
-          std::vector<Result> results(static_cast<size_t>(ranks));
-          comm::run_as_threads(ranks, kTimeout, [&](comm::World& world) {
-            const auto ids = world.open("ids"), rows = world.open("rows");
-            Tables tables(config_of(optimizer), plan_of(tier, ranks, sharding),
-                          {ids.get(), rows.get()}, Device::cpu(), DType::kF32, 9);
-            Result& result = results[static_cast<size_t>(world.rank())];
-            result.first = play(tables, script, ranks);
-            result.second = contents(tables);
-          });
-          return results;
+          return play_on_ranks(config_of(optimizer), plan_of(tier, ranks, sharding), script);
         };
-        const std::vector<Result> device = run(Tier::kDevice, {.steps = 20});
+        const auto device = run(Tier::kDevice, {.steps = 20});
         EXPECT_EQ(run(Tier::kCached, {.steps = 20}), device);
         EXPECT_EQ(run(Tier::kHost, {.steps = 20, .ahead = 1}), device);
       }

@@ -23,6 +23,8 @@ namespace {
 
 using test::Bench;
 using test::Ids;
+using test::kPolicies;
+using test::Policy;
 using test::view;
 
 constexpr double kTimeout = 30;
@@ -282,18 +284,6 @@ TEST(DynamicTableTest, ABatchThatIsNeverUsedLeavesNoTrace) {
   (void)tables.begin(std::span(&lookup, 1), Mode::kTraining);
   EXPECT_EQ(tables.table(kTable).stats()->rows, 2);
 }
-
-struct Policy {
-  const char* name;
-  Evict evict;
-  int64_t admit_after, ttl_seconds;
-  double admit_share;
-};
-constexpr Policy kPolicies[] = {{"lru", Evict::kLru, 1, 0, 1},
-                                {"lfu", Evict::kLfu, 1, 0, 1},
-                                {"age", Evict::kAge, 1, 0, 1},
-                                {"lfu, admitted", Evict::kLfu, 2, 0, 1},
-                                {"lru, ttl, by share", Evict::kLru, 1, 700, 0.5}};
 
 TablesConfig with_policy(const Policy& policy) {
   TableConfig table = dynamic_table(1024);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/world.h"
 #include "sparse/tables_test_util.h"
 
 namespace segue::sparse::test {
@@ -128,6 +129,22 @@ inline std::map<std::string, std::vector<std::byte>> contents(Tables& tables) {
     }
   }
   return all;
+}
+
+/// What every rank reads and has in the end.
+using Played = std::pair<Log, std::map<std::string, std::vector<std::byte>>>;
+inline std::vector<Played> play_on_ranks(const TablesConfig& config, const ShardPlan& plan,
+                                         const Script& script) {
+  constexpr double kTimeout = 60;
+  std::vector<Played> results(static_cast<size_t>(plan.ranks));
+  comm::run_as_threads(plan.ranks, kTimeout, [&](comm::World& world) {
+    const auto ids = world.open("ids"), rows = world.open("rows");
+    Tables tables(config, plan, {ids.get(), rows.get()}, Device::cpu(), DType::kF32, 9);
+    Played& result = results[static_cast<size_t>(world.rank())];
+    result.first = play(tables, script, plan.ranks);
+    result.second = contents(tables);
+  });
+  return results;
 }
 
 inline void move_over(Tables& from, Tables& to) {

@@ -19,6 +19,19 @@
 
 namespace segue::sparse::test {
 
+/// Of dynamic tables: what they admit and forget.
+struct Policy {
+  const char* name;
+  Evict evict;
+  int64_t admit_after, ttl_seconds;
+  double admit_share;
+};
+inline constexpr Policy kPolicies[] = {{"lru", Evict::kLru, 1, 0, 1},
+                                       {"lfu", Evict::kLfu, 1, 0, 1},
+                                       {"age", Evict::kAge, 1, 0, 1},
+                                       {"lfu, admitted", Evict::kLfu, 2, 0, 1},
+                                       {"lru, ttl, by share", Evict::kLru, 1, 700, 0.5}};
+
 using base::contains;
 using base::message_of;
 using Ids = std::vector<int64_t>;
