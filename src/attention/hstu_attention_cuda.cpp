@@ -27,6 +27,8 @@ Kernel choose(const Exec& exec, const HstuAttentionParams& p) {
   return choose_kernel(Kernel::kPlain, head, compute_major(exec.device));
 }
 
+namespace {
+
 /// Without room for what the fastest kernels leave behind, the next ones do it.
 Kernel choose_backward(const Exec& exec, const HstuAttentionParams& p) {
   const Kernel kernel = choose(exec, p);
@@ -35,6 +37,8 @@ Kernel choose_backward(const Exec& exec, const HstuAttentionParams& p) {
   const bool portable = kernel_fits(Kernel::kPortable, head, compute_major(exec.device));
   return portable ? Kernel::kPortable : Kernel::kPlain;
 }
+
+}  // namespace
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   if (p.offsets.back() == p.offsets.front()) return;

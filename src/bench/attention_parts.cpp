@@ -46,7 +46,7 @@ void measure_attention_parts(const Exec& exec, const Repeats& repeats,
   add("  dq of ds", 1, spilled, [&](const CudaPlan& plan) {
     hopper::backward_dq_spilled(exec, p, g.dq, plan, 0, spill.data);
   });
-  if (p.q.size(2) > 128) return;  // there is no other way
+  if (hopper::is_wide(p)) return;  // there is no other way
   add("  dk, dv alone", 4, 0, [&](const CudaPlan& plan) {
     hopper::backward_dkdv(exec, p, g.grad_o, g.dk, g.dv, plan, 0, nullptr);
   });

@@ -47,8 +47,7 @@ void add_plan(CLI::App& app) {
       const model::StepBounds bounds = train::step_bounds(config, *model);
       print(fmt::format(
           "Memory of a run on {}, batches of at most {} samples of {} tokens, micro-batches of at "
-          "most "
-          "{} ({}):\n{}{}\n{}",
+          "most {} ({}):\n{}{}\n{}",
           to_string(device), bounds.samples, model->sample_tokens(bounds.events, bounds.candidates),
           choice.tokens, choice.why, plan.text(), device.is_cpu() ? "" : kContextNote,
           plan.switches_text()));

@@ -51,10 +51,11 @@ std::vector<CardWarning> card_warnings(const CardState& s, bool under_load) {
                                            "was too short; `nvidia-smi -rgc` unlocks them"});
   }
   if (s.other_processes > 0) {
-    all.push_back({"shared", fmt::format("{} other process{} computes on this card, which makes "
-                                         "times longer and vary; wait, or choose another card by "
+    all.push_back({"shared", fmt::format("{} other process{} on this card, which makes times "
+                                         "longer and vary; wait, or choose another card by "
                                          "CUDA_VISIBLE_DEVICES",
-                                         s.other_processes, s.other_processes > 1 ? "es" : "")});
+                                         s.other_processes,
+                                         s.other_processes > 1 ? "es compute" : " computes")});
   }
   return all;
 }

@@ -267,7 +267,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
 void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o,
                    const Tensor& dk, const Tensor& dv, const CudaPlan& plan, int chunk, void* spill,
                    const AttentionSums& sums) {
-  if (p.q.size(2) > 128) {
+  if (is_wide(p)) {
     return backward_dkdv_wide(exec, p, grad_o, dk, dv, plan, chunk, spill, sums);
   }
   dispatch_element(p.q.dtype, [&](auto zero) {

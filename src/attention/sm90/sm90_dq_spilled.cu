@@ -206,7 +206,7 @@ void backward_dq_spilled(const Exec& exec, const HstuAttentionParams& p, const T
                          const CudaPlan& plan, int chunk, const void* spill, const Tensor& sums) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto run = p.q.size(2) > 128  ? launch<T, 256>
+    const auto run = is_wide(p)         ? launch<T, 256>
                      : p.q.size(2) > 64 ? launch<T, 128>
                                         : launch<T, 64>;
     run(exec, p, dq, plan, chunk, spill, sums);

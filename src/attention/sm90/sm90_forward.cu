@@ -335,7 +335,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    if (p.q.size(2) > 128) return launch<T, 256>(exec, p, o);
+    if (is_wide(p)) return launch<T, 256>(exec, p, o);
     if (p.q.size(2) > 64) return launch<T, 128>(exec, p, o);
     launch<T, 64>(exec, p, o);
   });

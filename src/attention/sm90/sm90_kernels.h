@@ -14,9 +14,12 @@ namespace segue::attention::hopper {
 /// computes scores twice.
 bool has_room_for_backward(const Exec& exec, const HstuAttentionParams& p);
 
+/// Heads that have kernels of their own, or none: their results take too many registers.
+inline bool is_wide(const HstuAttentionParams& p) { return p.q.size(2) > 128; }
+
 /// Of the plan that backward wants.
 inline TileRows tile_rows(const HstuAttentionParams& p) {
-  return p.q.size(2) > 128 ? TileRows{64, 128} : TileRows{128, 256};
+  return is_wide(p) ? TileRows{64, 128} : TileRows{128, 256};
 }
 
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o);

@@ -35,7 +35,7 @@ int64_t spill_room(const Exec& exec) {
 }  // namespace
 
 bool has_room_for_backward(const Exec& exec, const HstuAttentionParams& p) {
-  if (p.q.size(2) <= 128) return true;
+  if (!is_wide(p)) return true;
   const int64_t rows = p.offsets.back() - p.offsets.front();
   const int64_t sum_rows = most_sum_rows(rows, static_cast<int64_t>(p.offsets.size()) - 1);
   const int64_t sums = sum_rows * 3 * p.q.size(1) * p.q.size(2) * size_of(DType::kF32);
