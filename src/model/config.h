@@ -148,6 +148,10 @@ struct ModelConfig {
     return contextual_tokens() + events * tokens_per_event() +
            (labels == LabelKind::kCandidates ? candidates : 0);
   }
+  /// Layers that work on all tokens; those behind them work on what kept_tokens() says.
+  int64_t whole_layers() const {
+    return truncation.from_layer > 0 ? truncation.from_layer : layers;
+  }
   /// What is left of a sample where it is truncated: its first tokens and its newest ones,
   /// `dropped` tokens between them are not. Contextual tokens and the global prefix, which every
   /// token may see, are always left, and so are targets.

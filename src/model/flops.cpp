@@ -39,7 +39,7 @@ double sample_flops(const ModelConfig& c, int64_t tokens, bool backward) {
   const auto layers = [&](int64_t count, int64_t n) {
     return static_cast<double>(count) * layer_flops(c, n, backward);
   };
-  const int64_t from = c.truncation.from_layer > 0 ? c.truncation.from_layer : c.layers;
+  const int64_t from = c.whole_layers();
   const int64_t left = tokens - c.kept_tokens(tokens, counted_targets(c, tokens)).dropped;
   const double stack = layers(from, tokens) + (from < c.layers ? layers(c.layers - from, left) : 0);
   if (c.layer == LayerKind::kGated) return stack;

@@ -98,7 +98,7 @@ SampleWork Ranker::work() const {
   w.shape.tokens_per_event = c.tokens_per_event();
   // Of the mean layer; the cost of tokens is not told apart by layer.
   w.shape.pairs = [c, mask = c.attention_mask()](int64_t tokens, int64_t targets) {
-    const int64_t from = c.truncation.from_layer > 0 ? c.truncation.from_layer : c.layers;
+    const int64_t from = c.whole_layers();
     const int64_t left = tokens - c.kept_tokens(tokens, targets).dropped;
     return (from * mask.pairs(tokens, targets) + (c.layers - from) * mask.pairs(left, targets)) /
            c.layers;

@@ -33,8 +33,7 @@ struct Ranker::LargestBatch {
   Sequences left;
 
   const Sequences& of(const ModelConfig& c, size_t layer) const {
-    const int64_t from = c.truncation.from_layer;
-    return from > 0 && static_cast<int64_t>(layer) >= from ? left : sequences;
+    return static_cast<int64_t>(layer) < c.whole_layers() ? sequences : left;
   }
 };
 

@@ -70,11 +70,10 @@ struct Ranker::Tokens {
 
   /// Whether tokens are dropped in front of a layer, and which ones it works on.
   static bool truncated_at(size_t layer, const ModelConfig& c) {
-    return layer > 0 && static_cast<int64_t>(layer) == c.truncation.from_layer;
+    return static_cast<int64_t>(layer) == c.whole_layers();
   }
   const Sequences& sequences_of(size_t layer, const ModelConfig& c) const {
-    const int64_t from = c.truncation.from_layer;
-    return from > 0 && static_cast<int64_t>(layer) >= from ? truncated.sequences : sequences;
+    return static_cast<int64_t>(layer) < c.whole_layers() ? sequences : truncated.sequences;
   }
 };
 
