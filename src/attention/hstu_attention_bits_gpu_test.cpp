@@ -125,6 +125,19 @@ TEST(GpuHstuAttentionBits, OfWideHeadsDoNotDependOnTheRoomForScoreGradients) {
               run_gpu(in, int64_t{9} << 20));
 }
 
+TEST(GpuHstuAttentionErrors, AForcedKernelHasNoSubstitute) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  Case c = mixed_case(256);
+  c.kernel = Kernel::kSm90;
+  const Inputs in(c);
+  const std::optional<Error> error = base::error_of([&] { run_gpu(in, int64_t{9} << 20); });
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), ErrorCode::kConfig);
+  // 2,000 rows are 32 blocks, 528 on and below the diagonal and 32 for context, in 4 heads.
+  EXPECT_TRUE(base::contains(error->what(), "needs 17 MiB of scratch")) << error->what();
+  EXPECT_TRUE(base::contains(error->what(), "kernel = \"auto\"")) << error->what();
+}
+
 /// Small batches come as an argument of the kernels, and the last sequences of one length tile by
 /// tile: whichever way, a sequence has the bits that it has alone.
 TEST(GpuHstuAttentionBits, DoNotDependOnTheOrderOfTiles) {
