@@ -45,10 +45,11 @@ inline cudaStream_t stream_of(const Exec& exec) {
   return exec.stream != nullptr ? static_cast<cudaStream_t>(exec.stream->handle()) : nullptr;
 }
 
-/// Lets a kernel take more shared memory than the 48 KiB that need no asking.
+/// Lets a kernel take more shared memory than the 48 KiB that need no asking, some of which it may
+/// have of its own.
 template <class Kernel>
 void allow_shared_memory(Kernel kernel, size_t bytes) {
-  if (bytes <= 48 * 1024) return;
+  if (bytes <= 40 * 1024) return;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)));
 }
@@ -301,17 +302,19 @@ __device__ void store(T* to, const float (&from)[kW]) {
   }
 }
 
-/// How many columns a lane takes at a time and how often: a row of up to 32 * kW * kIters columns
-/// lies in the registers of a warp.
-template <int kWidth, int kCount>
+/// How many columns a lane takes at a time and how often, and how many lanes share a row, a warp or
+/// several of one block: a row of up to kTeam * kW * kIters columns lies in their registers.
+template <int kWidth, int kCount, int kLanes = kWarp>
 struct Lanes {
-  static constexpr int kW = kWidth, kIters = kCount, kColumns = kWarp * kWidth * kCount;
+  static constexpr int kW = kWidth, kIters = kCount, kTeam = kLanes;
+  static constexpr int kColumns = kTeam * kWidth * kCount;
+  static constexpr int kTeams = kThreads / kTeam;  // of a block: rows that it works on at once
   // More would not fit into registers; then arrays live in local memory and nothing is unrolled.
-  static constexpr int kUnroll = kCount <= 16 ? kCount : 1;
+  static constexpr int kUnroll = kCount <= 32 ? kCount : 1;
   float v[kCount][kWidth];
 
   __device__ static int first(int i) {
-    return (i * kWarp + static_cast<int>(threadIdx.x % kWarp)) * kWidth;
+    return (i * kTeam + static_cast<int>(threadIdx.x % kTeam)) * kWidth;
   }
   /// f(i, first column) for the pieces of this lane inside [0, columns).
   template <class F>
@@ -333,7 +336,7 @@ struct Lanes {
     /// The same from where this lane's first piece begins.
     __device__ void load_lane(const T* lane, int columns) {
       for_each(columns, [&](int i, int) {
-        const T* piece = lane + i * kWarp * kWidth;
+        const T* piece = lane + i * kTeam * kWidth;
         if constexpr (kPacked) {
           const uint4 word = *reinterpret_cast<const uint4*>(piece);
           words[i][0] = word.x, words[i][1] = word.y, words[i][2] = word.z, words[i][3] = word.w;
@@ -390,14 +393,14 @@ void dispatch_lanes(int64_t columns, bool vectorize, F&& f) {
   f(Lanes<1, 64>{});
 }
 
-/// The contiguous rows of this block; its warps take them in turn.
+/// The contiguous rows of this block; its warps, or other teams, take them in turn.
 struct BlockRows {
   int64_t begin, end;
-  __device__ explicit BlockRows(int64_t rows) {
+  __device__ explicit BlockRows(int64_t rows, int team = kWarp) {
     const int64_t each = (rows + gridDim.x - 1) / gridDim.x;
     begin = static_cast<int64_t>(blockIdx.x) * each;
     end = begin + each < rows ? begin + each : rows;
-    begin += threadIdx.x / kWarp;
+    begin += static_cast<int>(threadIdx.x) / team;
   }
 };
 
