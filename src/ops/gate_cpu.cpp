@@ -159,9 +159,10 @@ void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
   });
 }
 
-void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx,
+                   const Tensor& sums) {
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::silu_backward(exec, dy, x, dx);
+    if (exec.device.is_cuda()) return cuda::silu_backward(exec, dy, x, dx, sums);
   }
   require_cpu(exec, "silu_backward");
   const int64_t rows = x.size(0), columns = x.size(1);
@@ -180,6 +181,7 @@ void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Te
       }
     });
   });
+  if (sums) column_sum(exec, dx, sums);
 }
 
 }  // namespace segue::ops

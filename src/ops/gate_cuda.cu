@@ -233,6 +233,34 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// dx = dy silu'(x), and the sums of its columns over this block's rows as column_partials makes
+/// them.
+template <class T, int kW>
+__global__ void __launch_bounds__(kThreads)
+    silu_backward_sums_kernel(int64_t rows, int columns, Matrix<const T> dy, Matrix<const T> x,
+                              Matrix<T> dx, float* partials) {
+  using Piece = SumPiece<kW>;
+  const int base = static_cast<int>(blockIdx.y) * kSumWidth;
+  const int count = min(kSumWidth, columns - base);
+  Piece sum{};
+  const BlockRows block(rows);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    Piece value, gradient;
+    value.load_row(x.row(r) + base, count);
+    gradient.load_row(dy.row(r) + base, count);
+    T* to = dx.row(r) + base;
+    Piece::for_each(count, [&](int i, int c) {
+      for (int j = 0; j < kW; ++j) {
+        // Not one instruction with the sum below, which is of what is stored.
+        gradient.v[i][j] = __fmul_rn(gradient.v[i][j], Silu<T>(value.v[i][j]).derivative);
+      }
+      store_rounded(to + c, gradient.v[i]);
+      for (int j = 0; j < kW; ++j) sum.v[i][j] += gradient.v[i][j];
+    });
+  }
+  write_column_sums<kW>(sum, base, count, columns, partials);
+}
+
 void check_matrix(const Tensor& t, int64_t rows, int64_t columns, DType dtype) {
   SEGUE_ASSERT(t.rank == 2 && t.size(0) == rows && t.size(1) == columns && t.dtype == dtype,
                "gate: matrices of one type and the right shape");
@@ -366,8 +394,27 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
   silu_op<false>(exec, {}, x, y);
 }
-void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
-  silu_op<true>(exec, dy, x, dx);
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx,
+                   const Tensor& sums) {
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (!sums || rows == 0 || columns == 0) return silu_op<true>(exec, dy, x, dx);
+  check_matrix(dx, rows, columns, x.dtype);
+  check_matrix(dy, rows, columns, x.dtype);
+  const Arena::Mark mark(*exec.arena);
+  const int64_t blocks = row_blocks(rows, kPartialBlocks);
+  PartialSums partials(exec, blocks, columns);
+  const dim3 grid(static_cast<unsigned>(blocks),
+                  static_cast<unsigned>(divide_up(columns, kSumWidth)));
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    const auto kernel = can_vectorize(columns, {dy, x, dx}) ? silu_backward_sums_kernel<T, 8>
+                                                            : silu_backward_sums_kernel<T, 1>;
+    kernel<<<grid, kThreads, 0, stream_of(exec)>>>(rows, static_cast<int>(columns), input_of<T>(dy),
+                                                   input_of<T>(x), matrix_of<T>(dx),
+                                                   partials.data());
+    check_launch();
+  });
+  partials.fold(sums, 0, columns);
 }
 
 }  // namespace segue::ops::cuda

@@ -256,9 +256,10 @@ TEST_F(GpuGateTest, DropsWhatTheCpuDrops) {
   }
 }
 
-/// As wide as u, v, q and k together of a layer of 1,024; the gradient lies among others.
+/// As wide as u, v, q and k together of a layer of 1,024, and odd; the gradient lies among others.
 TEST_F(GpuGateTest, SiluAndItsBiasOfWideRows) {
-  for (const Shape& s : {Shape{700, 1024}, Shape{300, 2048}, Shape{257, 3072}, Shape{300, 4096}}) {
+  for (const Shape& s : {Shape{9, 37}, Shape{3000, 264}, Shape{700, 1024}, Shape{300, 2048},
+                         Shape{257, 3072}, Shape{300, 4096}}) {
     SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns);
     expect_like_cpu([&](ModeBed& bed) -> Outputs {
       const Tensor x = bed.activation(1, {s.rows, s.columns}, 4);
@@ -266,8 +267,12 @@ TEST_F(GpuGateTest, SiluAndItsBiasOfWideRows) {
       silu_forward(bed.exec, x, y);
       const Tensor dx = bed.activation(3, {s.rows, 2 * s.columns}).columns(s.columns, s.columns);
       silu_backward(bed.exec, bed.activation(4, {s.rows, s.columns}), x, dx);
-      const Tensor bias = bed.parameter(5, {s.columns});
+      const Tensor bias = bed.parameter(5, {s.columns}), same = bed.parameter(5, {s.columns});
       column_sum(bed.exec, dx, bias);
+      const Tensor again = bed.activation(4, {s.rows, s.columns});
+      silu_backward(bed.exec, again, x, again, same);
+      EXPECT_EQ(bed.values(again), bed.values(dx));
+      EXPECT_EQ(bed.values(same), bed.values(bias)) << "sums in the same pass";
       return {{"y", false, bed.values(y)},
               {"dx", true, bed.values(dx)},
               {"bias", true, bed.values(bias)}};
