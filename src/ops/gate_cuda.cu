@@ -323,7 +323,7 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
   const bool vectorize = can_vectorize(width, {p.u, p.a, y}) && norm.can_vectorize_groups();
   check_keep(exec, p, rows, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(width, vectorize, [&](auto lanes) {
+    dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
       if constexpr (L::kW == 8) {
@@ -374,7 +374,7 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
       can_vectorize(width, {p.u, p.a, dy, du, da}) && norm.can_vectorize_groups();
   check_keep(exec, p, rows, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(width, vectorize, [&](auto lanes) {
+    dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
       if constexpr (L::kW == 8) {

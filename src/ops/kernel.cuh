@@ -267,6 +267,7 @@ __device__ inline bool is_last_block(int32_t* done, int blocks) {
 
 // ---- pieces of rows ----
 
+/// kW neighbouring values: 8 or 4 of them lie aligned and move 16 or 8 bytes at a time.
 template <int kW, class T>
 __device__ void load(const T* from, float (&to)[kW]) {
   if constexpr (kW == 8 && sizeof(T) == 2) {
@@ -279,6 +280,13 @@ __device__ void load(const T* from, float (&to)[kW]) {
     const float4 high = reinterpret_cast<const float4*>(from)[1];
     to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
     to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+  } else if constexpr (kW == 4 && sizeof(T) == 2) {
+    const uint2 pairs = *reinterpret_cast<const uint2*>(from);
+    unpack_pair<T>(pairs.x, to[0], to[1]);
+    unpack_pair<T>(pairs.y, to[2], to[3]);
+  } else if constexpr (kW == 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
   } else {
 #pragma unroll
     for (int j = 0; j < kW; ++j) to[j] = to_float(from[j]);
@@ -296,6 +304,11 @@ __device__ void store(T* to, const float (&from)[kW]) {
   } else if constexpr (kW == 8) {
     reinterpret_cast<float4*>(to)[0] = make_float4(from[0], from[1], from[2], from[3]);
     reinterpret_cast<float4*>(to)[1] = make_float4(from[4], from[5], from[6], from[7]);
+  } else if constexpr (kW == 4 && sizeof(T) == 2) {
+    *reinterpret_cast<uint2*>(to) =
+        make_uint2(packed<T>(from[0], from[1]), packed<T>(from[2], from[3]));
+  } else if constexpr (kW == 4) {
+    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
   } else {
 #pragma unroll
     for (int j = 0; j < kW; ++j) to[j] = from_float<T>(from[j]);
@@ -377,21 +390,6 @@ struct Lanes {
     for_each(columns, [&](int i, int c) { store(row + c, v[i]); });
   }
 };
-
-/// Calls f(Lanes) for rows of `columns`; rows that are not multiples of 8 or not aligned take a
-/// slower path.
-template <class F>
-void dispatch_lanes(int64_t columns, bool vectorize, F&& f) {
-  constexpr int64_t kMost = 2048;
-  if (columns > kMost) {
-    fail(ErrorCode::kUnsupported, "CUDA ops normalise rows of up to " + std::to_string(kMost) +
-                                      " columns, not " + std::to_string(columns));
-  }
-  if (vectorize && columns <= 256) return f(Lanes<8, 1>{});
-  if (vectorize && columns <= 512) return f(Lanes<8, 2>{});
-  if (vectorize && columns <= 1024) return f(Lanes<8, 4>{});
-  f(Lanes<1, 64>{});
-}
 
 /// The contiguous rows of this block; its warps, or other teams, take them in turn.
 struct BlockRows {

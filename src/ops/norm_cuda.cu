@@ -170,7 +170,7 @@ void forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tenso
   const cudaStream_t stream = stream_of(exec);
   const bool vectorize = can_vectorize(columns, {x, y, addend}) && a.can_vectorize_groups();
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(columns, vectorize, [&](auto lanes) {
+    dispatch_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
       const auto kernel = norm_forward_kernel<T, L, kSwish>;
@@ -198,7 +198,7 @@ void backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Ten
   const int kinds = gradients.input_bias ? 3 : 2;
   const bool vectorize = can_vectorize(columns, {x, dy, residual, dx}) && a.can_vectorize_groups();
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(columns, vectorize, [&](auto lanes) {
+    dispatch_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
       const auto kernel = norm_backward_kernel<T, L, kSwish>;
@@ -245,7 +245,7 @@ void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const T
   if (rows == 0 || columns == 0) return;
   const cudaStream_t stream = stream_of(exec);
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(columns, can_vectorize(columns, {x, y}), [&](auto lanes) {
+    dispatch_lanes(columns, can_vectorize(columns, {x, y}), [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
       l2_forward_kernel<T, L><<<row_blocks<L>(rows), kThreads, 0, stream>>>(
@@ -264,7 +264,7 @@ void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, 
   if (rows == 0 || columns == 0) return;
   const cudaStream_t stream = stream_of(exec);
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(columns, can_vectorize(columns, {x, dy, dx}), [&](auto lanes) {
+    dispatch_lanes(columns, can_vectorize(columns, {x, dy, dx}), [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
       l2_backward_kernel<T, L><<<row_blocks<L>(rows), kThreads, 0, stream>>>(

@@ -15,31 +15,6 @@ struct Shape {
 template <class... T>
 inline constexpr int kPiece = ((sizeof(T) == 4) || ...) ? 4 : 8;
 
-template <int kW, class T>
-__device__ void load_piece(const T* from, float (&to)[kW]) {
-  if constexpr (kW == 4 && sizeof(T) == 2) {
-    const uint2 pairs = *reinterpret_cast<const uint2*>(from);
-    unpack_pair<T>(pairs.x, to[0], to[1]);
-    unpack_pair<T>(pairs.y, to[2], to[3]);
-  } else if constexpr (kW == 4) {
-    const float4 values = *reinterpret_cast<const float4*>(from);
-    to[0] = values.x, to[1] = values.y, to[2] = values.z, to[3] = values.w;
-  } else {
-    load(from, to);
-  }
-}
-template <int kW, class T>
-__device__ void store_piece(T* to, const float (&from)[kW]) {
-  if constexpr (kW == 4 && sizeof(T) == 2) {
-    *reinterpret_cast<uint2*>(to) =
-        make_uint2(packed<T>(from[0], from[1]), packed<T>(from[2], from[3]));
-  } else if constexpr (kW == 4) {
-    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
-  } else {
-    store(to, from);
-  }
-}
-
 template <class A, class B, class To, int kW, class F>
 __global__ void __launch_bounds__(kThreads)
     map_kernel(Shape shape, Matrix<const A> a, Matrix<const B> b, Matrix<To> y, F f) {
@@ -49,10 +24,10 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t r = shape.rows == 1 ? 0 : i / pieces;
     const int64_t c = (i - r * pieces) * kW;
     float x[kW], z[kW];
-    load_piece(a.row(r) + c, x);
-    if (b.data != nullptr) load_piece(b.row(r) + c, z);
+    load(a.row(r) + c, x);
+    if (b.data != nullptr) load(b.row(r) + c, z);
     for (int j = 0; j < kW; ++j) x[j] = f(x[j], b.data != nullptr ? z[j] : 0.f);
-    store_piece(y.row(r) + c, x);
+    store(y.row(r) + c, x);
   }
 }
 
@@ -135,16 +110,16 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
     const int64_t r = i / pieces, c = (i - r * pieces) * kW;
     float gradient[kW], left[kW], right[kW];
-    load_piece(dy.row(r) + c, gradient);
-    if (db.data != nullptr) load_piece(a.row(r) + c, left);
+    load(dy.row(r) + c, gradient);
+    if (db.data != nullptr) load(a.row(r) + c, left);
     if (da.data != nullptr) {
-      load_piece(b.row(r) + c, right);
+      load(b.row(r) + c, right);
       for (int j = 0; j < kW; ++j) right[j] *= gradient[j];
-      store_piece(da.row(r) + c, right);
+      store(da.row(r) + c, right);
     }
     if (db.data != nullptr) {
       for (int j = 0; j < kW; ++j) left[j] *= gradient[j];
-      store_piece(db.row(r) + c, left);
+      store(db.row(r) + c, left);
     }
   }
 }

@@ -4,11 +4,12 @@
 
 namespace segue::ops::cuda {
 
-/// dispatch_lanes for kernels that may share a row among warps: from 512 columns on more lanes work
-/// on a row rather than each of them on more columns, so that what is right for 512 (registers,
-/// shared memory for sums, rows in flight) is right for 4,096, too.
+/// Calls f(Lanes) for rows of `columns`. From 512 columns on more lanes work on a row rather than
+/// each of them on more columns, so that what is right for 512 (registers, shared memory for sums,
+/// rows in flight) is right for 4,096, too. Rows that are not multiples of 8 or not aligned move a
+/// column at a time.
 template <class F>
-void dispatch_wide_lanes(int64_t columns, bool vectorize, F&& f) {
+void dispatch_lanes(int64_t columns, bool vectorize, F&& f) {
   constexpr int64_t kMost = 8192;
   if (columns > kMost) {
     fail(ErrorCode::kUnsupported, "CUDA ops normalise rows of up to " + std::to_string(kMost) +
