@@ -111,12 +111,12 @@ void CachedDynamicTable::find_or_add_rows(const KeyBatch& batch) {
   is_new_.resize(n);
   reserve_places(batch.keys.span<int64_t>());
   const Exec host;
-  MixedOrder::Sorted sorted{batch.keys, batch.uses, rows_.tensor(), is_new_.tensor()};
+  MixedOrder::Sorted sorted{batch.keys, batch.uses, batch.scores, rows_.tensor(), is_new_.tensor()};
   if (!mixes_early()) {
-    const MixedOrder::List list{batch.keys, batch.uses, rows_.tensor()};
+    const MixedOrder::List list{batch.keys, batch.uses, batch.scores, rows_.tensor()};
     sorted = order_.sort(host, {&list, 1}).front();
   }
-  index()->find_or_insert({sorted.keys, sorted.uses, {}, clock(), batch.time},
+  index()->find_or_insert({sorted.keys, sorted.uses, sorted.scores, clock(), batch.time},
                           {sorted.rows, sorted.is_new}, Stream(Device::cpu()));
   if (!mixes_early()) order_.put_back(host);
   ids_.resize(static_cast<size_t>(index()->rows_in_use()));

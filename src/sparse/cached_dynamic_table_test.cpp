@@ -136,7 +136,7 @@ TEST(CachedDynamicTableTest, TheSameBitsForAllInitialValues) {
 TEST(CachedDynamicTableTest, TheSameBitsOnSeveralRanks) {
   for (const Sharding sharding : {Sharding::kTable, Sharding::kRow}) {
     for (const int ranks : {2, 3}) {
-      for (const Policy& policy : {kPolicies[0], kPolicies[3]}) {
+      for (const Policy& policy : {kPolicies[0], kPolicies[3], kPolicies[5]}) {
         const auto run = [&](Tier tier, const Script& script) {
           return play_on_ranks(config_of(policy), plan_of(tier, ranks, sharding), script);
         };
@@ -150,7 +150,7 @@ TEST(CachedDynamicTableTest, TheSameBitsOnSeveralRanks) {
 
 TEST(CachedDynamicTableTest, AnyTierGoesOnWithWhatAnotherSaved) {
   constexpr Tier kTiers[] = {Tier::kDevice, Tier::kCached, Tier::kHost, Tier::kFile};
-  for (const Policy& policy : {kPolicies[0], kPolicies[4]}) {
+  for (const Policy& policy : {kPolicies[4], kPolicies[5]}) {
     SCOPED_TRACE(policy.name);
     const TablesConfig config = config_of(policy);
     Tables whole = make(Tier::kDevice, config);

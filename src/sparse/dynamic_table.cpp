@@ -62,21 +62,21 @@ void DynamicTable::find_or_add_rows(const Exec& exec, std::span<const LateBatch>
   if (mixes_early()) {
     for (const auto& [table, batch, slots, held] : batches) {
       const Tensor is_new = exec.arena->tensor(DType::kU8, {batch.keys.elements()});
-      sorted.push_back({batch.keys, batch.uses, slots, is_new});
+      sorted.push_back({batch.keys, batch.uses, batch.scores, slots, is_new});
     }
   } else {
     std::vector<MixedOrder::List> lists;
     for (const auto& [table, batch, slots, held] : batches) {
-      lists.push_back({batch.keys, batch.uses, slots});
+      lists.push_back({batch.keys, batch.uses, batch.scores, slots});
     }
     sorted = order_.sort(exec, lists);
   }
   std::vector<IndexRequest> requests;
   for (size_t i = 0; i < batches.size(); ++i) {
     const auto& own = static_cast<const DynamicTable&>(*batches[i].table);
-    const auto& [keys, uses, rows, is_new] = sorted[i];
+    const auto& [keys, uses, scores, rows, is_new] = sorted[i];
     requests.push_back(
-        {own.index(), {keys, uses, {}, own.clock(), batches[i].batch.time}, {rows, is_new}});
+        {own.index(), {keys, uses, scores, own.clock(), batches[i].batch.time}, {rows, is_new}});
   }
   find_or_insert(requests, stream);
   std::vector<ops::NewRows> new_rows;

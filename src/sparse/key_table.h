@@ -22,10 +22,11 @@ class KeyTable : public Table {
   void make_keys(std::span<const int64_t> ids, int64_t* keys) const override;
   bool has_negative_keys() const override { return true; }
   Share share_of(int rank) const override;
-  bool ids_are_keys() const override { return !mixes_early() && !counts_uses(); }
+  bool ids_are_keys() const override { return !mixes_early() && !counts_uses() && !keeps_scores(); }
   void find_slots(std::span<int64_t> keys, Mode mode) override;
   bool resolves_late() const override { return true; }
   bool counts_uses() const override;
+  bool keeps_scores() const override { return spec().config.evict == Evict::kScore; }
   ops::MissingRows missing_rows() const override;
   /// Saved are "weight", "state", "key" and "stamp" of the rows in the order of keys; "candidate":
   /// keys that wait; "buckets" of the index's shards; "clock" and "totals": what was counted; of

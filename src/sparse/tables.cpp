@@ -1,6 +1,7 @@
 #include "sparse/tables.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -25,6 +26,22 @@ void count_uses(std::span<const Lookup> lookups, const Ticket& ticket, size_t ta
       for (const int32_t place : inverse) ++uses[place];
     } else {
       for (const int32_t id : lookups[l].uses) ++uses[inverse[static_cast<size_t>(id)]];
+    }
+  }
+}
+
+/// The largest score among a batch's uses of each of a table's distinct rows.
+void find_scores(std::span<const Lookup> lookups, const Ticket& ticket, size_t table,
+                 HostArray<int64_t>& scores) {
+  std::ranges::fill(scores.span(), std::numeric_limits<int64_t>::min());
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    const Lookup& lookup = lookups[l];
+    if (static_cast<size_t>(lookup.table) != table) continue;
+    const std::span<const int32_t> inverse = ticket.inverse(static_cast<int64_t>(l));
+    for (size_t use = 0; use < lookup.scores.size(); ++use) {
+      const size_t id = lookup.uses.empty() ? use : static_cast<size_t>(lookup.uses[use]);
+      int64_t& score = scores[inverse[id]];
+      score = std::max(score, lookup.scores[use]);
     }
   }
 }
@@ -105,6 +122,14 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, 
                       lookup.feature, table(lookup.table).spec().config.name));
     }
     outside[static_cast<size_t>(l)] = table(lookup.table).check(lookup);
+    const bool scored = mode == Mode::kTraining && table(lookup.table).keeps_scores();
+    if (scored && std::ssize(lookup.scores) != lookup.num_uses()) {
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format("feature `{}` has {} ids and {} scores for them, but table `{}` forgets by "
+                       "score and needs one for each",
+                       lookup.feature, lookup.num_uses(), lookup.scores.size(),
+                       table(lookup.table).spec().config.name));
+    }
   });
   if (ticket.held) give_back(ticket, nullptr);  // it was never used
   const std::vector<int64_t> ids_per_table = lay_out(lookups, mode, time, ticket);
@@ -130,6 +155,11 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, 
       if (device_.is_cuda()) part.uses.set_memory(HostMemory::kPinned);
       part.uses.resize(part.rows);
       count_uses(lookups, ticket, t, part.uses);
+    }
+    if (mode == Mode::kTraining && tables_[t]->keeps_scores()) {
+      if (device_.is_cuda()) part.scores.set_memory(HostMemory::kPinned);
+      part.scores.resize(part.rows);
+      find_scores(lookups, ticket, t, part.scores);
     }
   });
   if (alone()) {
@@ -197,13 +227,18 @@ Table::LateBatch Tables::late_batch(const Exec& exec, Ticket& ticket, TableId id
   } else {
     batch.keys = on_host ? part.distinct.values.tensor() : keys_for(exec, ticket, id);
   }
+  const auto where_keys_are = [&](const Tensor& values) {
+    if (on_host || values.device == exec.device) return values;
+    const Tensor there = exec.arena->tensor(values.dtype, {values.size(0)});
+    copy(there, values, exec.stream);
+    return there;
+  };
   if (table(id).counts_uses()) {
-    batch.uses = ticket.shared ? requested(requests.uses) : part.uses.tensor();
-    if (!on_host && batch.uses.device != exec.device) {
-      const Tensor there = exec.arena->tensor(DType::kI32, {batch.uses.size(0)});
-      copy(there, batch.uses, exec.stream);
-      batch.uses = there;
-    }
+    batch.uses = where_keys_are(ticket.shared ? requested(requests.uses) : part.uses.tensor());
+  }
+  if (table(id).keeps_scores() && ticket.mode == Mode::kTraining) {
+    batch.scores =
+        where_keys_are(ticket.shared ? requested(requests.scores) : part.scores.tensor());
   }
   const int64_t distinct = batch.keys.size(0);
   const int64_t asked = ticket.shared ? requests.place.count : 0;

@@ -77,7 +77,7 @@ TEST_F(GpuTablesTest, RowsAndUpdatesLikeTheCpu) {
 
 /// Ids, stamps and evictions are equal, rows nearly.
 TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
-  for (const Evict evict : {Evict::kLru, Evict::kLfu, Evict::kAge}) {
+  for (const Evict evict : {Evict::kLru, Evict::kLfu, Evict::kAge, Evict::kScore}) {
     for (const bool admits : {true, false}) {
       TableConfig table{.name = "item", .init_bound = 0.1};
       table.kind = TableKind::kDynamic;
@@ -96,7 +96,8 @@ TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
         for (int64_t step = 1; step <= 30; ++step) {
           std::vector<int64_t> ids(200);
           for (int64_t& id : ids) id = static_cast<int64_t>(random() % 4000) * 1'000'003 - 9;
-          const Lookup lookup{TableId{0}, "item", ids};
+          const test::Ids scores = test::scores_of(ids.size(), step);
+          const Lookup lookup{.table = TableId{0}, .feature = "item", .ids = ids, .scores = scores};
           const Mode mode = step % 5 == 0 ? Mode::kEvaluation : Mode::kTraining;
           Ticket ticket = tables.begin(std::span(&lookup, 1), mode, {}, 60 * step);
           const int64_t rows = ticket.distinct_rows(TableId{0});

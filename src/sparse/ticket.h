@@ -45,6 +45,7 @@ struct Ticket {
     UploadBlock::Part<int64_t> distinct_slots;  // the same, each once
     UploadBlock::Part<int32_t> place;           // [sum of served] place among the distinct ones
     UploadBlock::Part<int32_t> uses;            // of the distinct ones; where they are counted
+    UploadBlock::Part<int64_t> scores;          // likewise; where they are kept
   };
   /// Of one table.
   struct Part {
@@ -53,11 +54,12 @@ struct Ticket {
     Tensor placed_slots;  // absent: not placed
     Requests requests;    // with several ranks
     // Of tables that resolve late. Until then their keys stand where slots do.
-    HostArray<int32_t> uses;  // of the distinct rows, on one rank; where they are counted
-    Buffer memory;            // of the next two
-    Tensor slots;             // of the distinct rows, or of the distinct requests
-    Tensor request_slots;     // with several ranks: by asking rank
-    HeldRows held;            // of those that the host resolves
+    HostArray<int32_t> uses;    // of the distinct rows, on one rank; where they are counted
+    HostArray<int64_t> scores;  // likewise; where they are kept
+    Buffer memory;              // of the next two
+    Tensor slots;               // of the distinct rows, or of the distinct requests
+    Tensor request_slots;       // with several ranks: by asking rank
+    HeldRows held;              // of those that the host resolves
   };
   struct LookupPlace {
     TableId table{};
