@@ -88,6 +88,7 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
 std::vector<int64_t> Tables::lay_out(std::span<const Lookup> lookups, Mode mode, int64_t time,
                                      Ticket& ticket) const {
   ticket.mode = mode;
+  ticket.tables = self_;
   ticket.staged = ticket.resolved = ticket.on_device = ticket.has_places = false;
   ticket.time = time;
   ticket.shared = !alone();
@@ -131,7 +132,7 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, 
                        table(lookup.table).spec().config.name));
     }
   });
-  if (ticket.held) give_back(ticket, nullptr);  // it was never used
+  if (ticket.held) drop(ticket);
   const std::vector<int64_t> ids_per_table = lay_out(lookups, mode, time, ticket);
   for (size_t l = 0; l < lookups.size(); ++l) {
     out_of_range_[static_cast<size_t>(lookups[l].table)] += outside[l];
