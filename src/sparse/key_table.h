@@ -35,6 +35,9 @@ class KeyTable : public Table {
   void load(const SavedArrays& saved) override;
   std::optional<TableStats> stats() const override;
 
+  /// Rows that a table of this spec may have on its rank.
+  static int64_t most_rows_of(const TableSpec& spec);
+
  protected:
   /// Where the index lies: with the ops, or on the host.
   enum class IndexAt { kDevice, kHost };
@@ -81,7 +84,6 @@ class KeyTable : public Table {
   void show(std::shared_ptr<Saved> saved) { saved_ = std::move(saved); }
 
  private:
-  HashIndexConfig index_config() const;
   /// First and one past the last.
   std::pair<int64_t, int64_t> shards_of(int rank) const;
   /// Keys of this rank among `keys` become entries; where each was, by its place among them.

@@ -167,6 +167,15 @@ ops::RowInit TableSpec::init() const {
   return {kKinds[static_cast<size_t>(config.init)], bound, seed, base::xxh64(config.name)};
 }
 
+RowBytes rows_on_device(const TableSpec& spec) {
+  if (spec.placement.tier != Tier::kDevice) return {};
+  const LocalShard shard = local_shard(spec.placement, spec.rows, spec.dim, spec.rank);
+  const int64_t rows = spec.config.dynamic() ? KeyTable::most_rows_of(spec) : shard.rows();
+  const int64_t columns = spec.config.dynamic() ? spec.dim : shard.columns.width();
+  const int64_t bytes = rows * size_of(spec.dtype);
+  return {bytes * columns, bytes * ops::row_state_size(spec.optimizer, columns)};
+}
+
 Table::Table(TableSpec spec) : spec_(std::move(spec)) {}
 
 bool Table::stage(std::span<const int64_t> /*slots*/, const Stream& /*copy_stream*/) {

@@ -107,9 +107,19 @@ struct TableSpec {
   DType dtype = DType::kF32;
   uint64_t seed = 0;
   std::string spill_folder;  // of tables that lie in files
+  /// Memory of a small table, for all rows_on_device(), zeroed; null: the table takes its own.
+  void* weights = nullptr;
+  void* state = nullptr;
 
   ops::RowInit init() const;
 };
+
+/// What a table that lies in device memory takes there on its rank, with as many rows as it may
+/// ever have: bytes of weights and of optimizer state. Nothing of one that lies elsewhere.
+struct RowBytes {
+  int64_t weights = 0, state = 0;
+};
+RowBytes rows_on_device(const TableSpec& spec);
 
 /// What one rank holds of a table: rows by key, and these columns of them.
 struct Share {

@@ -65,24 +65,53 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
       (config_.forward_wire == Wire::kBf16 || config_.backward_wire == Wire::kBf16)) {
     fail(ErrorCode::kUnsupported, "tables in double precision have no bf16 wire; use f32 or f16");
   }
+  std::vector<TableSpec> specs;
   for (size_t t = 0; t < config_.tables.size(); ++t) {
     const TableConfig& table = config_.tables[t];
-    tables_.push_back(make({.config = table,
-                            .dim = config_.dim_of(table),
-                            .rows = config_.rows_of(table),
-                            .optimizer = config_.optimizer_of(table),
-                            .per_block_state = config_.per_block_state,
-                            .out_of_range = config_.out_of_range,
-                            .placement = plan_.tables[t],
-                            .ranks = plan_.ranks,
-                            .rank = rank_,
-                            .device = device,
-                            .dtype = dtype,
-                            .seed = seed,
-                            .spill_folder = config_.spill_folder}));
+    specs.push_back({.config = table,
+                     .dim = config_.dim_of(table),
+                     .rows = config_.rows_of(table),
+                     .optimizer = config_.optimizer_of(table),
+                     .per_block_state = config_.per_block_state,
+                     .out_of_range = config_.out_of_range,
+                     .placement = plan_.tables[t],
+                     .ranks = plan_.ranks,
+                     .rank = rank_,
+                     .device = device,
+                     .dtype = dtype,
+                     .seed = seed,
+                     .spill_folder = config_.spill_folder});
   }
+  share_memory(specs);
+  for (TableSpec& spec : specs) tables_.push_back(make(std::move(spec)));
   out_of_range_.assign(tables_.size(), 0);
   work_.resize(tables_.size());
+}
+
+/// A GPU maps memory that grows in pieces of kSmall: a table whose rows need less than one gains
+/// nothing by growing, and shares.
+void Tables::share_memory(std::span<TableSpec> specs) {
+  constexpr int64_t kSmall = 2 << 20, kAlignment = 256;
+  const auto aligned = [](int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  std::vector<RowBytes> at(specs.size());
+  RowBytes all;
+  for (size_t t = 0; t < specs.size(); ++t) {
+    at[t] = all;
+    const RowBytes rows = rows_on_device(specs[t]);
+    if (rows.weights > kSmall || rows.state > kSmall) continue;
+    all.weights += aligned(rows.weights);
+    all.state += aligned(rows.state);
+  }
+  small_weights_ = Buffer(device_, all.weights, Purpose::kTable);
+  small_state_ = Buffer(device_, all.state, Purpose::kOptimizer);
+  for (size_t t = 0; t < specs.size(); ++t) {
+    const int64_t weights_end = t + 1 < specs.size() ? at[t + 1].weights : all.weights;
+    if (weights_end == at[t].weights) continue;  // it is large, or not here
+    specs[t].weights = static_cast<std::byte*>(small_weights_.data()) + at[t].weights;
+    specs[t].state = static_cast<std::byte*>(small_state_.data()) + at[t].state;
+  }
 }
 
 std::vector<int64_t> Tables::lay_out(std::span<const Lookup> lookups, Mode mode, int64_t time,

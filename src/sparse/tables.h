@@ -114,6 +114,8 @@ class Tables {
   int64_t bytes() const;
 
  private:
+  /// Small tables get pieces of one allocation.
+  void share_memory(std::span<TableSpec> specs);
   void make_ready(const Exec& exec, Ticket& ticket);
   void resolve(const Exec& exec, Ticket& ticket);
   Table::LateBatch late_batch(const Exec& exec, Ticket& ticket, TableId id) const;
@@ -145,6 +147,7 @@ class Tables {
   Device device_;
   int rank_ = 0;
   DType dtype_ = DType::kF32;
+  Buffer small_weights_, small_state_;  // of all small tables, one after the other
   std::vector<std::unique_ptr<Table>> tables_;
   std::vector<int64_t> out_of_range_;
   struct Work {
