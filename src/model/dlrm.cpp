@@ -235,11 +235,12 @@ void Dlrm::prepare(const Batch& batch, int64_t /*micro_batch_tokens*/, sparse::M
   if (parameters_.values().device.is_cuda()) out.block.set_memory(HostMemory::kPinned);
   out.in_double = parameters_.values().dtype == DType::kF64;
 
-  std::vector<sparse::Lookup> lookups;
+  std::vector<ColumnLookup> lookups;
   out.attributes.resize(config_.features.size());
   for (size_t i = 0; i < config_.features.size(); ++i) {
     const std::string& column = config_.features[i].column;
-    lookups.push_back({feature_tables_[i], column, batch.values(column, out.attributes[i])});
+    lookups.push_back(
+        {{feature_tables_[i], column, batch.values(column, out.attributes[i])}, {column}});
   }
   look_up(batch, lookups, mode, out);
   prepare_labels(batch, out);

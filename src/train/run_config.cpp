@@ -40,6 +40,21 @@ void check_random(const RunConfig& c, const model::Model& model) {
       model.sample_tokens(events, candidates)));
 }
 
+/// Samples that are made up have the columns that the model reads; stores may have more.
+void check_score_columns(const RunConfig& c, const model::Model& model) {
+  std::vector<std::string> names;
+  for (const model::ColumnDemand& d : model.demands()) names.push_back(d.column);
+  for (const sparse::TableConfig& table : c.sparse.tables) {
+    for (const std::string& name : table.score) {
+      if (std::ranges::find(names, name) != names.end()) continue;
+      fail_config(
+          fmt::format("table `{}`: `score` names column `{}`, which samples without a "
+                      "store do not have; they have: {}",
+                      table.name, name, fmt::join(names, ", ")));
+    }
+  }
+}
+
 }  // namespace
 
 void describe(base::ConfigVisitor& v, RunConfig& c) {
@@ -85,6 +100,7 @@ void RunConfig::validate() const {
         "parallel.tensor_parallel = {} shares attention heads, of which this model has none; use 1",
         parallel.tensor_parallel));
   }
+  if (data.store.empty()) check_score_columns(*this, *made);
   if (data.is_random()) {
     check_random(*this, *made);
   } else if (!data.store.empty()) {

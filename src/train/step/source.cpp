@@ -212,6 +212,11 @@ data::GatherConfig gather_config(const RunConfig& config, const data::EventStore
 /// sample schema with crosses cut to the tables' rows.
 data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema) {
   const Batch samples = data::sample_columns(schema);
+  for (const sparse::TableConfig& table : config.sparse.tables) {
+    for (const std::string& column : table.score) {
+      require_column(samples, fmt::format("`score` of table `{}`", table.name), column);
+    }
+  }
   for (const model::ColumnDemand& d : make_model(config)->demands()) {
     require_column(samples, d.key, d.column);
     // A hash may be cut to any size; the table that is looked up decides.
