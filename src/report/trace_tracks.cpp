@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -119,96 +121,126 @@ class Envelopes {
   int64_t end_ns_ = 0;
 };
 
+/// Makes the tracks of a recording.
+class TrackMaker {
+ public:
+  explicit TrackMaker(const base::StageRecording& recording) : recording_(recording) {
+    add_threads();
+    add_calls();
+    add_streams();
+    // Outer spans first: stages, then what lies in them.
+    const auto inner = [](const TraceSpan& s) {
+      return s.category != kHostSpan && s.category != kStageSpan;
+    };
+    for (TraceTrack& track : result.tracks) {
+      std::ranges::stable_sort(track.spans, [&](const TraceSpan& a, const TraceSpan& b) {
+        return std::tuple(a.start_ns, -a.duration_ns, inner(a)) <
+               std::tuple(b.start_ns, -b.duration_ns, inner(b));
+      });
+    }
+  }
+
+  TraceTracks result;
+
+ private:
+  using Work = std::vector<const base::DeviceWork*>;
+
+  void add_threads() {
+    std::vector<std::vector<const base::StageEvent*>> by_thread(recording_.threads.size());
+    for (const base::StageEvent& event : recording_.events) {
+      by_thread[static_cast<size_t>(event.thread)].push_back(&event);
+    }
+    for (size_t t = 0; t < by_thread.size(); ++t) {
+      trees_.emplace_back(std::move(by_thread[t]));
+      if (t < recording_.thread_ids.size()) thread_of_id_[recording_.thread_ids[t]] = t;
+      TraceTrack& track = result.tracks.emplace_back(TraceTrack{recording_.threads[t], {}});
+      for (const base::StageEvent* e : trees_.back().events()) {
+        track.spans.push_back({kHostSpan, e->name, e->start_ns, e->duration_ns, facts_of(*e)});
+      }
+    }
+  }
+
+  /// Of threads that were in no stage nothing is known but a number.
+  std::optional<size_t> thread_of(const base::DeviceCall& call) const {
+    const auto found = thread_of_id_.find(call.thread_id);
+    if (found == thread_of_id_.end()) return std::nullopt;
+    return found->second;
+  }
+
+  /// A call inside another one (a library's own) is a part of it.
+  void add_calls() {
+    std::vector<const base::DeviceCall*> calls;
+    for (const base::DeviceCall& call : recording_.calls) calls.push_back(&call);
+    std::ranges::stable_sort(calls, {}, &base::DeviceCall::start_ns);
+    std::map<size_t, int64_t> ends;
+    for (const base::DeviceCall* call : calls) {
+      const std::optional<size_t> thread = thread_of(*call);
+      if (!thread || call->start_ns < ends[*thread]) continue;
+      // One that a stage ends in the middle of cannot be: it would be no call of its thread.
+      const int64_t end = call->start_ns + call->duration_ns;
+      const StageTree& stages = trees_[*thread];
+      if (stages.path_at(call->start_ns) != stages.path_at(end - 1)) continue;
+      ends[*thread] = end;
+      result.tracks[*thread].spans.push_back(
+          {kCallSpan, call->name, call->start_ns, call->duration_ns, ""});
+    }
+  }
+
+  void add_streams() {
+    std::map<std::pair<int, int64_t>, Work> by_stream;
+    for (const base::DeviceWork& work : recording_.work) {
+      by_stream[{work.device, work.stream}].push_back(&work);
+    }
+    for (auto& [stream, work] : by_stream) {
+      std::ranges::stable_sort(work, {}, &base::DeviceWork::start_ns);
+      const std::string name = fmt::format("GPU {} stream {}", stream.first, stream.second);
+      for (int lane = 0; !work.empty(); ++lane) {
+        work = add_lane(lane == 0 ? name : fmt::format("{}, beside it {}", name, lane), work);
+      }
+    }
+  }
+
+  /// Takes work as long as it does not overlap; returns the rest.
+  Work add_lane(const std::string& name, const Work& all) {
+    Work rest;
+    TraceTrack track{name, {}};
+    Envelopes stages(track);
+    std::vector<TraceSpan> spans;
+    int64_t end_ns = 0;
+    for (const base::DeviceWork* work : all) {
+      if (work->start_ns < end_ns) {
+        rest.push_back(work);
+        continue;
+      }
+      end_ns = work->start_ns + work->duration_ns;
+      stages.add(*work, path_of(*work));
+      spans.push_back(span_of(*work));
+    }
+    stages.close(0);
+    std::ranges::move(spans, std::back_inserter(track.spans));
+    result.tracks.push_back(std::move(track));
+    return rest;
+  }
+
+  /// The stages that queued work of the next track, and an arrow from there.
+  std::vector<const base::StageEvent*> path_of(const base::DeviceWork& work) {
+    if (work.call < 0) return {};
+    const base::DeviceCall& call = recording_.calls[static_cast<size_t>(work.call)];
+    const std::optional<size_t> thread = thread_of(call);
+    if (!thread) return {};
+    result.flows.push_back({*thread, result.tracks.size(), call.start_ns, work.start_ns});
+    return trees_[*thread].path_at(call.start_ns);
+  }
+
+  const base::StageRecording& recording_;
+  std::vector<StageTree> trees_;
+  std::map<int64_t, size_t> thread_of_id_;
+};
+
 }  // namespace
 
 TraceTracks tracks_of(const base::StageRecording& recording) {
-  TraceTracks result;
-  std::vector<std::vector<const base::StageEvent*>> by_thread(recording.threads.size());
-  for (const base::StageEvent& event : recording.events) {
-    by_thread[static_cast<size_t>(event.thread)].push_back(&event);
-  }
-  std::vector<StageTree> trees;
-  std::map<int64_t, size_t> thread_of_id;
-  for (size_t t = 0; t < by_thread.size(); ++t) {
-    trees.emplace_back(std::move(by_thread[t]));
-    if (t < recording.thread_ids.size()) thread_of_id[recording.thread_ids[t]] = t;
-    TraceTrack& track = result.tracks.emplace_back(TraceTrack{recording.threads[t], {}});
-    for (const base::StageEvent* e : trees.back().events()) {
-      track.spans.push_back({kHostSpan, e->name, e->start_ns, e->duration_ns, facts_of(*e)});
-    }
-  }
-  // Of threads that were in no stage nothing is known but a number.
-  const auto thread_of = [&](const base::DeviceCall& call) -> std::optional<size_t> {
-    const auto found = thread_of_id.find(call.thread_id);
-    if (found == thread_of_id.end()) return std::nullopt;
-    return found->second;
-  };
-  // A call inside another one (a library's own) is a part of it.
-  std::map<size_t, int64_t> end_of_calls;
-  std::vector<const base::DeviceCall*> calls;
-  for (const base::DeviceCall& call : recording.calls) calls.push_back(&call);
-  std::ranges::stable_sort(calls, {}, &base::DeviceCall::start_ns);
-  for (const base::DeviceCall* call : calls) {
-    const std::optional<size_t> thread = thread_of(*call);
-    if (!thread || call->start_ns < end_of_calls[*thread]) continue;
-    // One that a stage ends in the middle of cannot be: it would be no call of its thread.
-    const int64_t end = call->start_ns + call->duration_ns;
-    if (trees[*thread].path_at(call->start_ns) != trees[*thread].path_at(end - 1)) continue;
-    end_of_calls[*thread] = end;
-    result.tracks[*thread].spans.push_back(
-        {kCallSpan, call->name, call->start_ns, call->duration_ns, ""});
-  }
-
-  std::map<std::pair<int, int64_t>, std::vector<const base::DeviceWork*>> by_stream;
-  for (const base::DeviceWork& work : recording.work) {
-    by_stream[{work.device, work.stream}].push_back(&work);
-  }
-  for (auto& [stream, all] : by_stream) {
-    std::ranges::stable_sort(all, {}, &base::DeviceWork::start_ns);
-    for (int lane = 0; !all.empty(); ++lane) {
-      std::vector<const base::DeviceWork*> rest;
-      const size_t index = result.tracks.size();
-      TraceTrack track{lane == 0 ? fmt::format("GPU {} stream {}", stream.first, stream.second)
-                                 : fmt::format("GPU {} stream {}, beside it {}", stream.first,
-                                               stream.second, lane),
-                       {}};
-      Envelopes stages(track);
-      std::vector<TraceSpan> spans;
-      int64_t end_ns = 0;
-      for (const base::DeviceWork* work : all) {
-        if (work->start_ns < end_ns) {
-          rest.push_back(work);
-          continue;
-        }
-        end_ns = work->start_ns + work->duration_ns;
-        std::vector<const base::StageEvent*> path;
-        if (work->call >= 0) {
-          const base::DeviceCall& call = recording.calls[static_cast<size_t>(work->call)];
-          if (const std::optional<size_t> thread = thread_of(call)) {
-            path = trees[*thread].path_at(call.start_ns);
-            result.flows.push_back({*thread, index, call.start_ns, work->start_ns});
-          }
-        }
-        stages.add(*work, path);
-        spans.push_back(span_of(*work));
-      }
-      stages.close(0);
-      std::ranges::move(spans, std::back_inserter(track.spans));
-      result.tracks.push_back(std::move(track));
-      all = std::move(rest);
-    }
-  }
-  // Outer spans first: what a stage is about, then stages, then work.
-  for (TraceTrack& track : result.tracks) {
-    const auto rank = [](const TraceSpan& s) {
-      return s.category == kHostSpan || s.category == kStageSpan ? 0 : 1;
-    };
-    std::ranges::stable_sort(track.spans, [&](const TraceSpan& a, const TraceSpan& b) {
-      return std::tuple(a.start_ns, -a.duration_ns, rank(a)) <
-             std::tuple(b.start_ns, -b.duration_ns, rank(b));
-    });
-  }
-  return result;
+  return TrackMaker(recording).result;
 }
 
 }  // namespace segue::report::detail

@@ -221,6 +221,9 @@ void TraceConfig::validate() const {
   if (!steps.empty() && repeat != 0) {
     fail_config("trace.steps and trace.repeat are both set; traces begin by one of them");
   }
+  if (wait > 0 && repeat == 0) {
+    fail_config("trace.wait does nothing without trace.repeat; set that, or list trace.steps");
+  }
 }
 
 }  // namespace segue::train
