@@ -18,6 +18,7 @@ set(SEGUE_FUZZ_TARGETS
   "mllog: report"
   "rcp: report"
   "run_reader: report"
+  "trace: report"
   "frame: comm"
   "rendezvous: comm"
   "run_config: train"

@@ -144,7 +144,7 @@ function(segue_embed_page)
   set(output ${SEGUE_GENERATED_DIR}/report/report_page.cpp)
   add_custom_command(OUTPUT ${output}
     COMMAND ${CMAKE_COMMAND} -DPAGE=${page} -DOUTPUT=${output} -P ${script}
-    DEPENDS ${page}/style.css ${page}/charts.js ${page}/script.js ${script} VERBATIM)
+    DEPENDS ${page}/style.css ${page}/charts.js ${page}/script.js ${page}/timeline.js ${script} VERBATIM)
   list(APPEND sources ${output})
   return(PROPAGATE sources)
 endfunction()

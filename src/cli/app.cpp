@@ -61,6 +61,7 @@ void parse_and_run(int argc, const char* const* argv) {
   add_publish(app);
   add_report(app);
   add_synth(app);
+  add_trace(app);
   add_version(app);
   if (argc < 2) {
     print(app.help());

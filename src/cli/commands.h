@@ -25,6 +25,7 @@ void add_prep(CLI::App& app);
 void add_publish(CLI::App& app);
 void add_report(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_trace(CLI::App& app);
 void add_version(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_eval(CLI::App& app);

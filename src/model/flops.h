@@ -23,6 +23,10 @@ namespace segue::model {
 double formula_flops(const ModelConfig& config, std::span<const int64_t> token_offsets,
                      bool backward);
 
+/// What one layer has of it.
+double layer_flops(const ModelConfig& config, int64_t layer, std::span<const int64_t> token_offsets,
+                   bool backward);
+
 /// The same for every sample of the full configured length, per sample: the benchmark's "dense"
 /// count.
 double dense_formula_flops(const ModelConfig& config);

@@ -182,6 +182,17 @@ TEST(FlopsTest, AWindowCountsThePairsThatItLeaves) {
   EXPECT_NEAR(all - formula_flops(c, offsets, false), pair_flop * (30 * 30 / 2.0 - left), 1e-6);
 }
 
+TEST(FlopsTest, LayersAddUpToTheModel) {
+  ModelConfig c = tiny_config();
+  const std::vector<int64_t> offsets{0, 30, 30, 47};
+  const double head = 2.0 * static_cast<double>(c.tasks.size()) * static_cast<double>(c.dim);
+  for (const bool backward : {false, true}) {
+    double sum = (backward ? 3 : 1) * head * 3;  // of three samples
+    for (int64_t l = 0; l < c.layers; ++l) sum += layer_flops(c, l, offsets, backward);
+    EXPECT_NEAR(sum / formula_flops(c, offsets, backward), 1, 1e-12);
+  }
+}
+
 /// Values that were published with the formula, or follow from it by hand.
 TEST(FlopsTest, GatedLayersCountAsPublished) {
   ModelConfig c;

@@ -68,7 +68,7 @@ void describe(base::ConfigVisitor& v, RunConfig& c) {
   v.section("checkpoint", c.checkpoint, "when to save, and how much is kept");
   v.section("publish", c.publish, "versions for serving, made of checkpoints");
   v.section("mlperf", c.mlperf, "the MLPerf log");
-  v.section("trace", c.trace, "traces of named stages");
+  v.section("trace", c.trace, "traces of what threads and GPUs do, step by step");
   v.section("comm", c.comm, "how ranks find and reach each other");
   v.section("parallel", c.parallel, "how ranks share the work");
   v.section("balance", c.balance, "how samples are dealt to ranks");

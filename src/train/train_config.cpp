@@ -68,6 +68,9 @@ void describe(base::ConfigVisitor& v, TrainConfig& c) {
           "say where each thread is when no step ends for so long; 0: never");
   v.field("peak_tflops", c.peak_tflops,
           "of the device, for utilisation; 0: what is known of it, if anything");
+  v.field("track_layers_every", c.track_layers_every,
+          "steps between two whose layers are timed, on the device and without waiting for it; 0: "
+          "never");
 }
 
 void describe(base::ConfigVisitor& v, EvalConfig& c) {
@@ -120,8 +123,14 @@ void describe(base::ConfigVisitor& v, PublishSettings& c) {
 }
 
 void describe(base::ConfigVisitor& v, TraceConfig& c) {
-  v.field("steps", c.steps, "steps at which a trace begins");
+  v.field("steps", c.steps, "steps at which a trace begins; or else `repeat`");
+  v.field("wait", c.wait, "with `repeat`: steps without recording before each trace");
+  v.field("warm_up", c.warm_up, "steps before a trace in which recording is on, and dropped");
   v.field("active", c.active, "steps in a trace");
+  v.field(
+      "repeat", c.repeat,
+      "traces one after the other, each after `wait` and `warm_up` steps; -1: to the end of the "
+      "run; 0: only those of `steps`");
 }
 
 data::StreamConfig DataConfig::stream_config() const {
@@ -174,6 +183,7 @@ void TrainConfig::validate() const {
   require_between("train.warn_z_score", warn_z_score, 0, 1e9);
   require_between("train.watchdog_seconds", watchdog_seconds, 0, 1e9);
   require_between("train.peak_tflops", peak_tflops, 0, 1e9);
+  require_at_least("train.track_layers_every", track_layers_every, 0);
   constexpr double kLeastGib = 0x1p-20;  // 1 KiB
   if (arena_gib != 0) require_between("train.arena_gib", arena_gib, kLeastGib, kMostGib);
 }
@@ -203,8 +213,17 @@ void MlperfConfig::validate() const {
 }
 
 void TraceConfig::validate() const {
-  require_at_least("trace.active", active, 1);
   for (const int64_t step : steps) require_at_least("trace.steps", step, 1);
+  require_between("trace.wait", static_cast<double>(wait), 0, 1e9);
+  require_between("trace.warm_up", static_cast<double>(warm_up), 0, 1e4);
+  require_between("trace.active", static_cast<double>(active), 1, 1e6);
+  require_at_least("trace.repeat", repeat, -1);
+  if (!steps.empty() && repeat != 0) {
+    fail_config("trace.steps and trace.repeat are both set; traces begin by one of them");
+  }
+  if (wait > 0 && repeat == 0) {
+    fail_config("trace.wait does nothing without trace.repeat; set that, or list trace.steps");
+  }
 }
 
 }  // namespace segue::train

@@ -57,6 +57,7 @@ struct TrainConfig {
   double warn_z_score = 8;
   double watchdog_seconds = 300;
   double peak_tflops = 0;
+  int64_t track_layers_every = 0;  // steps; 0: never
 
   /// Of a CPU, and where nothing has been chosen.
   static constexpr int64_t kUsualMicroBatch = 65536;
@@ -121,10 +122,10 @@ struct PublishSettings {
 };
 void describe(base::ConfigVisitor& v, PublishSettings& c);
 
-/// Traces of named stages: steps [s, s + active) for every listed step s.
+/// Traces of what host and device do: see report::TracePlan for which steps.
 struct TraceConfig {
   std::vector<int64_t> steps;
-  int64_t active = 5;
+  int64_t wait = 0, warm_up = 1, active = 5, repeat = 0;
 
   void validate() const;  // Error(kConfig)
 };

@@ -28,8 +28,10 @@
 #include "train/run/run_start.h"
 #include "train/run/run_state.h"
 #include "train/run/schedule.h"
+#include "train/run/step_tracker.h"
 #include "train/run/stop_signals.h"
 #include "train/run/terminal_log.h"
+#include "train/run/tracer.h"
 #include "train/run/watchdog.h"
 #include "train/step/batch_pipeline.h"
 #include "train/step/ranks.h"
@@ -50,7 +52,8 @@ class Loop {
         device_(take_device(config, world)),
         verifies_(world.local_rank() == 0),
         ranks_(world, config, device_),
-        checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
+        run_path_(ranks_.from_first(run_dir)),
+        checkpoints_path_(run_path_ + "/checkpoints"),
         run_dir_(run_dir),
         eval_lifetime_(make_model(config)->tasks()),
         card_(options.card ? options.card : open_card(device_)) {}
@@ -200,6 +203,13 @@ class Loop {
       log_ = std::make_unique<MetricsLog>(config_, trainer_->model(), device_, *folder_, state_,
                                           total_samples(), card_.get());
     }
+    // Ranks that are threads share the recorder of their process.
+    Tracer tracer(config_.trace, *trainer_, run_path_ + "/trace",
+                  options_.own_process || ranks_.first());
+    StepTracker tracker(config_.train.track_layers_every, *trainer_,
+                        [this](const TrackedStep& tracked) {
+                          if (log_) log_->layers_line(tracked, state_);
+                        });
     base::take_stage_seconds();
     since_save_.restart();
     pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kTraining,
@@ -209,7 +219,8 @@ class Loop {
     start_batches();
     if (state_.eval_pending) evaluate();
     while (!trainer_->agreed().stop && (!nothing_left() || follow())) {
-      if (log_) log_->before_step(state_.step + 1);
+      tracer.before_step(state_.step + 1);
+      tracker.before_step(state_.step + 1);
       BatchPipeline::Item* item = nullptr;
       {
         const base::Stage stage("load");
@@ -222,7 +233,10 @@ class Loop {
         continue;
       }
       const bool trained = step(*item);
-      if (log_) log_->after_step(state_.step);
+      if (trained) {
+        tracker.after_step(state_.step);
+        tracer.after_step(state_.step);
+      }
       watchdog.alive();
       report_save_failure(writer_->take_failure());
       publish_saved();
@@ -231,6 +245,8 @@ class Loop {
         save(trainer_->agreed().full);
       }
     }
+    tracker.finish();
+    tracer.finish();
     if (nothing_left() && !state_.eval_pending && !stopped_waiting_) {
       finish();
     } else {
@@ -503,6 +519,7 @@ class Loop {
   const Device device_;
   const bool verifies_;  // the store: one rank of a machine does
   Ranks ranks_;
+  const std::string run_path_;  // as the first rank has it
   const std::string checkpoints_path_, run_dir_;
   std::unique_ptr<RunFolder> folder_;  // of the first rank, as are the two logs
   std::unique_ptr<balance::Balancer> balancer_;
