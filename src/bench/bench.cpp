@@ -114,7 +114,7 @@ Timing measure(const Exec& exec, const Repeats& repeats, const std::function<voi
   if (on_gpu) {
     flush = exec.arena->tensor(DType::kU8, {kFlushBytes});
     exec.stream->synchronize();
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::milliseconds(repeats.rest_ms));
   }
   LapTimer timer(exec);
   Timing timing;

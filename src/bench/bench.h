@@ -30,6 +30,7 @@ struct Repeats {
   int64_t warm_up = 1;
   int64_t timed = 5;
   bool sustained = false;
+  int64_t rest_ms = 50;  // before the first run, unless sustained
 };
 /// Enough for clocks and temperature to settle.
 inline constexpr Repeats kSustained{150, 100, true};

@@ -108,7 +108,7 @@ Bar experiment_bar(const Json& row) {
   const std::string name = word(row, "name");
   if (row.contains("not_run")) return {name, "not run: " + word(row, "not_run"), 0};
   const double tflops = row.at("gflops_per_s").get<double>() / 1e3;
-  std::string text = fmt::format("{:.1f} TFLOP/s", tflops);
+  std::string text = fmt::format("{:.4g} TFLOP/s", tflops);
   if (row.contains("mfu")) text += fmt::format(", MFU {:.1f} %", 100 * row["mfu"].get<double>());
   if (row.contains("samples_per_s")) {
     text += fmt::format(", {:.0f} samples/s", row["samples_per_s"].get<double>());
@@ -157,18 +157,22 @@ const Json* matching(const std::vector<Json>& rows, const Json& where) {
   return row == rows.end() ? nullptr : &*row;
 }
 
+std::string figure_text(double value, const std::string& unit, const Json& line) {
+  const std::string text = fmt::format("{:.4g} {}", value, unit);
+  return line.contains("note") ? text + ": " + word(line, "note") : text;
+}
+
 void add_ours(const std::string& folder, const Json& line, Topic& topic) {
   const std::string file = folder + "/" + word(line, "rows") + ".jsonl";
   const std::vector<Json> rows = base::exists(file) ? read_rows(file) : std::vector<Json>();
   const Json* const row = matching(rows, line.at("where"));
-  const std::string note = line.value("note", "");
   if (row == nullptr) {
     topic.all.push_back({"Segue", "not measured: " + file + " has no such row", 0});
     return;
   }
   const double value = row->at(word(line, "figure")).get<double>() * line.value("scale", 1.0);
   topic.all.push_back({"Segue, 1 x " + row->value("gpu", row->value("cpu", "")),
-                       fmt::format("{:.4g} {} {}", value, topic.unit, note), value});
+                       figure_text(value, topic.unit, line), value});
   topic.sources.push_back(fmt::format("Segue: {} ({}), {}", word(*row, "command"),
                                       word(*row, "commit"), word(*row, "time").substr(0, 10)));
 }

@@ -117,7 +117,7 @@ std::string heat_maps(const std::vector<HeatMap>& maps, const std::string& colum
 }
 
 std::string bars(const std::vector<Bar>& all) {
-  constexpr double kRow = 26, kFront = 330, kBar = 380, kWidth = 1000;
+  constexpr double kRow = 26, kFront = 260, kBar = 420, kWidth = 1200;
   double most = 0;
   for (const Bar& bar : all) most = std::max(most, bar.value);
   std::string out;
