@@ -166,7 +166,7 @@ Table read_table(const std::string& path) {
     ++count;
     try {
       const Json row = Json::parse(line);
-      row.contains("ranks") ? add_plan_row(table, row) : add_bench_row(table, row);
+      row.contains("made") ? add_plan_row(table, row) : add_bench_row(table, row);
     } catch (const Json::exception& error) {
       fail(ErrorCode::kCorrupt,
            fmt::format("{}:{}: no row of `segue bench --json`: {}", path, count, error.what()));

@@ -65,7 +65,7 @@ TEST_F(RowTablesTest, ALinePerShapeAndAColumnPerSizeThatDiffers) {
 }
 
 TEST_F(RowTablesTest, WhatWasNotRunHasItsReasonAndWhatWasReckonedItsFigures) {
-  std::string measured = row("baseline", "\"samples\": 8", 0.001);
+  std::string measured = row("baseline", "\"samples\": 8", 0.001, "\"ranks\": \"1\", ");
   measured.insert(measured.find("\"gpu\""),
                   "\"mfu\": 0.25, \"speed_up\": 1, \"memory_gib\": 12.34, ");
   std::string left_out = row("balanced", "", 0.001);
@@ -76,11 +76,12 @@ TEST_F(RowTablesTest, WhatWasNotRunHasItsReasonAndWhatWasReckonedItsFigures) {
   put_rows("x", measured + left_out + reckoned);
   const std::string text =
       fill("<!-- rows: x; without spread, TFLOP/s, of product -->\n<!-- end -->\n").text;
-  EXPECT_TRUE(contains(text, "| what | samples | ms | MFU | GiB | speed-up | not run | uneven |"))
+  EXPECT_TRUE(
+      contains(text, "| what | ranks | samples | ms | MFU | GiB | speed-up | not run | uneven |"))
       << text;
-  EXPECT_TRUE(contains(text, "| baseline | 8 | 1 | 25 % | 12.34 | 1 |  |  |")) << text;
-  EXPECT_TRUE(contains(text, "| balanced |  |  |  |  |  | one rank |  |")) << text;
-  EXPECT_TRUE(contains(text, "| balanced |  |  |  |  | 1.400 |  | 1.500 |")) << text;
+  EXPECT_TRUE(contains(text, "| baseline | 1 | 8 | 1 | 25 % | 12.34 | 1 |  |  |")) << text;
+  EXPECT_TRUE(contains(text, "| balanced |  |  |  |  |  |  | one rank |  |")) << text;
+  EXPECT_TRUE(contains(text, "| balanced |  |  |  |  |  | 1.400 |  | 1.500 |")) << text;
 }
 
 TEST_F(RowTablesTest, BothProtocolsStandInOneLine) {
