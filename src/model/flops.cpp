@@ -84,6 +84,17 @@ double layer_flops(const ModelConfig& c, int64_t layer, std::span<const int64_t>
   return sum;
 }
 
+double recomputed_flops(const ModelConfig& c, std::span<const int64_t> offsets) {
+  if (!c.recompute.uvqk || offsets.empty()) return 0;
+  double tokens = 0;
+  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
+    const int64_t n = offsets[b + 1] - offsets[b];
+    const int64_t left = n - c.kept_tokens(n, counted_targets(c, n)).dropped;
+    tokens += static_cast<double>(c.whole_layers() * n + (c.layers - c.whole_layers()) * left);
+  }
+  return 2 * tokens * static_cast<double>(c.dim * c.uvqk_columns());
+}
+
 double dense_formula_flops(const ModelConfig& c) { return sample_flops(c, c.max_seq_len, true); }
 
 }  // namespace segue::model

@@ -19,7 +19,6 @@
 #include "train/checkpoint/checkpoint_writer.h"
 #include "train/plan/calibration.h"
 #include "train/plan/memory_plan.h"
-#include "train/plan/scaling_model.h"
 #include "train/run/follow.h"
 #include "train/run/metrics_log.h"
 #include "train/run/mlperf_log.h"
@@ -152,10 +151,7 @@ class Loop {
     const int64_t segments = ranks_.first() ? source_->segments() : 0;
     const std::string agreed = ranks_.from_first(std::to_string(segments));
     if (!ranks_.first()) open(std::stoll(agreed));
-    if (ranks_.alone() || !config_.balance.on) return;
-    const model::SampleWork work = trainer_->model().work();
-    balancer_ = std::make_unique<balance::Balancer>(
-        config_.balance, work.shape, cost_weights(work, balancing_rates()), *ranks_.balance);
+    balancer_ = make_balancer(config_, *trainer_);
   }
 
   /// The first rank clears away what a killed run left, before the others write.
