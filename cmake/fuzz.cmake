@@ -20,6 +20,7 @@ set(SEGUE_FUZZ_TARGETS
   "run_reader: report"
   "frame: comm"
   "rendezvous: comm"
+  "flight: comm"
   "run_config: train"
   "checkpoint_manifest: train"
   "run_state: train"

@@ -93,7 +93,9 @@ int train_ranks(const train::RunConfig& config, int64_t ranks, const std::string
   launch.ranks = static_cast<int>(ranks);
   launch.argv = rank_command(run_dir);
   launch.peer_exit_code = kExitPeer;
-  return comm::launch_ranks(launch);
+  const int code = comm::launch_ranks(launch);
+  if (code != 0) base::detail::write_stderr(flight_line(run_dir), /*stays_open=*/false);
+  return code;
 }
 
 /// What is wrong with a command line or a config is wrong on all ranks, as a rule. The first one
@@ -135,7 +137,7 @@ std::function<void(const std::string&)> publisher_of(const train::PublishSetting
 }
 
 void train(TrainArguments& arguments) {
-  train::hold_early_stop_request();
+  train::hold_early_signals();
   std::vector<std::string>& sets = arguments.sources.sets;
   // Options of their own are --set in short form: they show in the resolved config.
   if (arguments.device) sets.push_back("train.device=" + *arguments.device);

@@ -19,6 +19,7 @@
 #include "train/plan/calibration.h"
 #include "train/plan/memory_plan.h"
 #include "train/plan/scaling_model.h"
+#include "train/run/flight_signal.h"
 #include "train/run/follow.h"
 #include "train/run/metrics_log.h"
 #include "train/run/mlperf_log.h"
@@ -52,7 +53,12 @@ class Loop {
         checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
         run_dir_(run_dir),
         eval_lifetime_(make_model(config)->tasks()),
-        card_(options.card ? options.card : open_card(device_)) {}
+        card_(options.card ? options.card : open_card(device_)),
+        flight_(world.flight()) {
+    const std::string life = ranks_.from_first(fmt::format("{}", base::unix_time_ms()));
+    flight_.set_place(base::folder_of(checkpoints_path_) + "/flight", ranks_.rank(), ranks_.size(),
+                      life);
+  }
 
   TrainSummary run() {
     open();
@@ -182,7 +188,10 @@ class Loop {
   void train() {
     std::optional<StopSignals> signals;
     if (options_.own_process) signals.emplace();
-    Watchdog watchdog(config_.train.watchdog_seconds);
+    Watchdog watchdog(config_.train.watchdog_seconds, [this](const std::string& text) {
+      base::log_warning(text);
+      flight_.write(text.substr(0, text.find(';')));
+    });
     watchdog_ = &watchdog;
     if (folder_) {
       log_ = std::make_unique<MetricsLog>(config_, trainer_->model(), device_, *folder_, state_,
@@ -459,6 +468,7 @@ class Loop {
   std::unique_ptr<Source> source_;
   LifetimeAuc eval_lifetime_;
   std::shared_ptr<const CardSensor> card_;  // may be null
+  comm::FlightRecorder& flight_;
   EvalSchedule schedule_;
   std::unique_ptr<MlperfLog> mlperf_;
   std::unique_ptr<MetricsLog> log_;
@@ -483,6 +493,8 @@ TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
 
 TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
                         const LoopOptions& options, comm::World& world) {
+  std::optional<FlightSignal> signal;
+  if (options.own_process) signal.emplace(world.flight());
   std::optional<Loop> loop;
   try {
     loop.emplace(config, run_dir, options, world);
@@ -490,7 +502,8 @@ TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
   } catch (const std::exception& error) {
     // Before this rank's groups close and its threads end: the others shall know why, and what
     // goes on in the background must not wait for them.
-    world.give_up(error.what());
+    const auto* coded = dynamic_cast<const Error*>(&error);
+    world.give_up(error.what(), coded != nullptr && coded->code() == ErrorCode::kPeer);
     throw;
   }
 }
