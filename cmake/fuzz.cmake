@@ -21,6 +21,7 @@ set(SEGUE_FUZZ_TARGETS
   "trace: report"
   "frame: comm"
   "rendezvous: comm"
+  "flight: comm"
   "run_config: train"
   "checkpoint_manifest: train"
   "run_state: train"

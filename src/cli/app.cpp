@@ -52,6 +52,7 @@ void parse_and_run(int argc, const char* const* argv) {
   add_config(app);
   add_doctor(app);
   add_eval(app);
+  add_flight(app);
   add_plan(app);
   add_score(app);
   add_checkpoint(app);

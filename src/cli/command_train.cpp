@@ -98,7 +98,7 @@ std::function<void(const std::string&)> publisher_of(const train::PublishSetting
 }
 
 void train(TrainArguments& arguments) {
-  train::hold_early_stop_request();
+  train::hold_early_signals();
   std::vector<std::string>& sets = arguments.sources.sets;
   // Options of their own are --set in short form: they show in the resolved config.
   if (arguments.device) sets.push_back("train.device=" + *arguments.device);
@@ -110,8 +110,10 @@ void train(TrainArguments& arguments) {
   const std::string run_dir =
       arguments.run_dir.empty() ? default_run_dir(arguments.sources.file) : arguments.run_dir;
   if (arguments.ranks > 1) {
-    throw ExitWith{
-        start_ranks(arguments.ranks, config.comm, {"--ranks", "--run"}, {"--run=" + run_dir})};
+    const int code =
+        start_ranks(arguments.ranks, config.comm, {"--ranks", "--run"}, {"--run=" + run_dir});
+    if (code != 0) base::detail::write_stderr(flight_line(run_dir), /*stays_open=*/false);
+    throw ExitWith{code};
   }
   if (!config.publish.folder.empty()) arguments.options.publish = publisher_of(config.publish);
   train::train_loop(config, run_dir, arguments.options);

@@ -29,6 +29,7 @@ void add_trace(CLI::App& app);
 void add_version(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_flight(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_score(CLI::App& app);
 
@@ -40,6 +41,9 @@ void add_config_sources(CLI::App& command, base::ConfigSources& sources, bool fi
 
 /// The repeatable --set alone.
 void add_sets(CLI::App& command, std::vector<std::string>& sets);
+
+/// What the flight records of a run that broke say, as a line; empty where they say nothing.
+std::string flight_line(const std::string& run);
 
 /// The words that this process was started with.
 std::vector<std::string> command_line();
