@@ -56,6 +56,7 @@ void parse_and_run(int argc, const char* const* argv) {
   add_plan(app);
   add_score(app);
   add_checkpoint(app);
+  add_init(app);
   add_inspect(app);
   add_mllog(app);
   add_prep(app);

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/config_checks.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "train/presets.h"
 #include "train/step/random_schema.h"
@@ -138,6 +139,12 @@ RunConfig load_run_config(const base::ConfigSources& given) {
   base::ConfigSources sources = given;
   if (sources.text.empty() && base::exists(sources.file)) {
     sources.text = base::read_file(sources.file) + "\n";
+  }
+  if (base::has_key(sources, "events") && base::has_key(sources, "user")) {
+    fail(ErrorCode::kConfig,
+         fmt::format("{} is the schema of a log, which `segue prep --schema` takes; this takes the "
+                     "config of a run: see configs/, or print one with `segue config`",
+                     sources.file));
   }
   RunConfig config;
   if (const auto name = base::peek_string(sources, "preset"); name && !name->empty()) {

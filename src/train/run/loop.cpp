@@ -153,7 +153,12 @@ class Loop {
     const auto open = [&](int64_t segments) {
       source_ = make_source(config_, ranks_.rank(), ranks_.size(), verifies_, segments);
     };
-    if (ranks_.first()) open(data::kAllSegments);
+    if (ranks_.first()) {
+      open(data::kAllSegments);
+      if (!resuming_) {
+        for (const std::string& doubt : source_->doubts()) base::log_warning(doubt);
+      }
+    }
     const int64_t segments = ranks_.first() ? source_->segments() : 0;
     const std::string agreed = ranks_.from_first(std::to_string(segments));
     if (!ranks_.first()) open(std::stoll(agreed));

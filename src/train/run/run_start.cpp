@@ -6,13 +6,15 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/stage.h"
 #include "tensor/device_memory.h"
 
 namespace segue::train {
 namespace {
 
-/// Without a checkpoint the run begins again from nothing.
+/// Without a checkpoint the run begins again from nothing, and may do so with another config: that
+/// is what a mistake in the first one needs.
 void load_state(const std::string& config_toml, const LoopOptions& options, RunStart& start) {
   const base::Stage stage("open checkpoint");
   NewestCheckpoint newest = newest_checkpoint(start.folder->checkpoints_path());
@@ -26,6 +28,11 @@ void load_state(const std::string& config_toml, const LoopOptions& options, RunS
     start.state = run_state_of(*start.checkpoint);
   } else {
     start.state.config = base::read_file(start.folder->config_path());
+    start.resuming = config_differences(start.state.config, config_toml).empty();
+    if (start.resuming) return;
+    base::log_info("the run in this folder has saved no step; it begins anew with this config");
+    start.state = {};
+    return;
   }
   require_same_config(start.state.config, config_toml, options.allow_config_changes);
 }

@@ -23,6 +23,7 @@
 #include "train/step/interaction_source.h"
 #include "train/step/oracle.h"
 #include "train/step/random_schema.h"
+#include "train/step/store_checks.h"
 
 namespace segue::train {
 namespace {
@@ -146,6 +147,8 @@ class StoreSource final : public Source {
     open_ = std::make_unique<Open>(config_, rank_, ranks_, verifies_, segments);
   }
 
+  std::vector<std::string> doubts() override { return doubts_about(config_, open_->data); }
+
   /// Synthetic logs come with their truth. Without the whole window the figure would not compare.
   std::optional<double> oracle_auc() override {
     if (config_.eval.max_batches > 0 || events().schema().label_pool.empty()) return std::nullopt;
@@ -238,6 +241,7 @@ RunStore::RunStore(const RunConfig& config, int rank, int ranks, bool verifies, 
              config.data.index, config.data.verify, segments),
       gatherer(events, gather_config(config, events)),
       stream(events, config.data.stream_config(), rank, ranks) {
+  require_rows(config, events);
   if (!verifies) return;
   const data::EventLog log(events);
   for (size_t p = 0; p < log.num_pieces(); ++p) {
