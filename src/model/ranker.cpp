@@ -43,7 +43,8 @@ Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
                 .output_norm = config.output_norm,
                 .dropout = config.dropout,
                 .recompute = config.recompute,
-                .kernel = config.attention.kernel};
+                .kernel = config.attention.kernel,
+                .key_init = config.attention.key_init};
   stu.mask = config.attention_mask();
   layers_.reserve(static_cast<size_t>(config.layers));
   layer_parameters_.push_back(parameters_.all().size());

@@ -43,6 +43,7 @@ struct RankerBatch final : PreparedBatch {
   Part<int64_t> event_offsets, candidate_offsets, sample_number;
   Part<int64_t> event_time, candidate_time, event_action;
   Part<int32_t> item;         // of every event, then of every candidate
+  Part<int32_t> event_label;  // number of an event's label, -1: none; empty: see BatchLayout
   Part<int32_t> row_of_item;  // branch row
   bool action_codes = false;  // action codes are patterns of bits, not events and candidates
   /// Branch rows: one per distinct tuple (or per event and candidate), and which table rows they
