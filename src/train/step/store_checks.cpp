@@ -96,6 +96,7 @@ void doubt_held_out(const data::SampleStream& stream, double positive_share,
 }
 
 void doubt_batches(const data::SampleStream& stream, std::vector<std::string>& doubts) {
+  if (stream.config().sample_events > 1) return;  // a sample is a part of a window, not an event
   const int64_t size = stream.config().batch_size;
   int64_t samples = 0, batches = 0;
   for (int64_t w = stream.first_window(); w < stream.end_window(); ++w) {
