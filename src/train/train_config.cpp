@@ -22,6 +22,9 @@ constexpr int64_t kMostCount = std::numeric_limits<int32_t>::max();
 
 void describe(base::ConfigVisitor& v, DataConfig& c) {
   v.field("store", c.store, "event store made by `segue prep` or `segue synth`; empty: random");
+  v.field("stage_to", c.stage_to,
+          "folder on a disk of every machine: the store is copied there and read from it; empty: "
+          "read where it is");
   v.field("index", c.index,
           "folder for what is derived from a read-only store; empty: in the store");
   v.choice("verify", c.verify, {"auto", "always", "never"},
@@ -163,6 +166,10 @@ void DataConfig::validate() const {
         "data.follow = true needs a data.store without end: data.stream.eval = \"next_window\" "
         "with "
         "eval_windows of at least 1, and train_windows = -1");
+  }
+  if (follow && !stage_to.empty()) {
+    fail_config(
+        "data.stage_to copies a store as it is, data.follow waits for it to grow: leave one out");
   }
   if (!has_interactions()) return;
   interactions.validate();

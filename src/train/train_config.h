@@ -18,8 +18,9 @@ namespace segue::train {
 /// Where samples come from: an event store in time order, a made-up log of interactions, or at
 /// random.
 struct DataConfig {
-  std::string store;  // empty: random samples
-  std::string index;  // where to keep what is derived from a read-only store
+  std::string store;     // empty: random samples
+  std::string stage_to;  // a disk of every machine to read the store from; empty: where it is
+  std::string index;     // where to keep what is derived from a read-only store
   data::VerifyMode verify = data::VerifyMode::kAuto;
   bool follow = false;        // at the end of the store, wait for what is appended to it
   double follow_seconds = 0;  // how long at most while nothing comes; 0: for ever

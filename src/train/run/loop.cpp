@@ -49,7 +49,7 @@ class Loop {
         config_toml_(base::to_toml(config)),
         options_(options),
         device_(take_device(config, world)),
-        verifies_(world.local_rank() == 0),
+        first_here_(world.local_rank() == 0),
         ranks_(world, config, device_),
         run_path_(ranks_.from_first(run_dir)),
         checkpoints_path_(run_path_ + "/checkpoints"),
@@ -57,8 +57,8 @@ class Loop {
         eval_lifetime_(make_model(config)->tasks()),
         card_(options.card ? options.card : open_card(device_)),
         flight_(world.flight()) {
-    const std::string life = ranks_.from_first(fmt::format("{}", base::unix_time_ms()));
-    flight_.set_place(run_path_ + "/flight", ranks_.rank(), ranks_.size(), life);
+    flight_.set_place(run_path_ + "/flight", ranks_.rank(), ranks_.size(),
+                      ranks_.from_first(std::to_string(base::unix_time_ms())));
   }
 
   TrainSummary run() {
@@ -85,6 +85,7 @@ class Loop {
       base::set_num_threads(config_.train.threads > 0 ? static_cast<int>(config_.train.threads)
                                                       : fair_threads(ranks_));
     }
+    note_idle_keys(config_, ranks_, device_);
     make_plan();  // what cannot be is said before anything is touched
     RunStart start = find_run_start(run_dir_, config_toml_, options_, ranks_);
     folder_ = std::move(start.folder);
@@ -102,12 +103,9 @@ class Loop {
   }
 
   void open_folder() {
-    if (!folder_) return;
-    if (resuming_) {
-      folder_->resume(config_toml_, state_.metrics_bytes, config_.checkpoint.when_full());
-    } else {
-      folder_->start(config_toml_, config_.checkpoint.when_full());
-    }
+    const base::WhenFull when_full = config_.checkpoint.when_full();
+    if (folder_ && resuming_) folder_->resume(config_toml_, state_.metrics_bytes, when_full);
+    if (folder_ && !resuming_) folder_->start(config_toml_, when_full);
   }
 
   /// Everything that can fail on a bad config or file comes before the folder is touched; only an
@@ -115,13 +113,15 @@ class Loop {
   void prepare() {
     const base::Stage stage("prepare");
     if (config_.mlperf.log) open_folder();
-    if (folder_) {
-      mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
-    }
+    if (folder_) mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
     trainer_ = std::make_unique<Trainer>(config_, device_, ranks_, plan_);
     trainer_->set_wish([this] { return wish(); });
     trainer_->set_meanwhile([this] { write_pending_line(); });
-    open_source();
+    source_ = open_source(config_, ranks_, first_here_);
+    if (ranks_.first() && !resuming_) {
+      for (const std::string& doubt : source_->doubts()) base::log_warning(doubt);
+    }
+    balancer_ = make_balancer(config_, *trainer_);
     schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
     int64_t saved_step = -1;
     if (checkpoint_) {
@@ -157,24 +157,6 @@ class Loop {
       fail(error.code(),
            fmt::format("train.init_from = \"{}\": {}", config_.train.init_from, error.what()));
     }
-  }
-
-  /// The first rank makes the indexes that a store lacks, before the others look for them. It may
-  /// grow meanwhile.
-  void open_source() {
-    const auto open = [&](int64_t segments) {
-      source_ = make_source(config_, ranks_.rank(), ranks_.size(), verifies_, segments);
-    };
-    if (ranks_.first()) {
-      open(data::kAllSegments);
-      if (!resuming_) {
-        for (const std::string& doubt : source_->doubts()) base::log_warning(doubt);
-      }
-    }
-    const int64_t segments = ranks_.first() ? source_->segments() : 0;
-    const std::string agreed = ranks_.from_first(std::to_string(segments));
-    if (!ranks_.first()) open(std::stoll(agreed));
-    balancer_ = make_balancer(config_, *trainer_);
   }
 
   void make_plan() {
@@ -483,7 +465,7 @@ class Loop {
   std::string config_toml_;
   const LoopOptions options_;
   const Device device_;
-  const bool verifies_;  // the store: one rank of a machine does
+  const bool first_here_;  // among the ranks of a machine
   Ranks ranks_;
   const std::string run_path_;  // as the first rank has it
   const std::string checkpoints_path_, run_dir_;
