@@ -44,8 +44,7 @@ void check_scores(std::span<const ColumnDemand> all, const sparse::TableConfig& 
   if (!all_known || table.score.empty()) return;
   base::fail_config(
       fmt::format("table `{}`: no column of `score` has a value for each id of column `{}` ({}); "
-                  "add one of the "
-                  "same events, candidates or sample",
+                  "add one of the same events, candidates or sample",
                   table.name, ids.column, ids.key));
 }
 
