@@ -297,20 +297,20 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-std::string page_begin(const std::string& title, const std::string& made) {
+std::string page_head(const std::string& title, const std::string& made) {
   return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
       "'unsafe-inline'; script-src "
       "'unsafe-inline'\">\n<title>{0}</title>\n<style>\n{1}</style></head>\n"
-      "<body><div class=\"head\"><h1>{0}</h1><p>{2}</p></div>\n<main>\n",
+      "<body><div class=\"head\"><h1>{0}</h1><p>{2}</p></div>\n",
       escape_html(title), page::kStyle, escape_html(made));
 }
 
 std::string html_report(const std::vector<Run>& runs, const std::string& title,
                         const std::string& made) {
-  std::string out = page_begin(title, made);
+  std::string out = page_head(title, made) + "<main>\n";
   out += headline_cards(runs);
   out +=
       "</main>\n<div class=\"bar\"><div id=\"bar\"></div></div>\n<main>\n"

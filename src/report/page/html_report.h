@@ -14,9 +14,8 @@ namespace segue::report {
 std::string html_report(const std::vector<Run>& runs, const std::string& title,
                         const std::string& made);
 
-/// How every page begins, up to and with <main>: title, style, and a policy that keeps it to
-/// itself.
-std::string page_begin(const std::string& title, const std::string& made);
+/// How a page begins, up to the heading in its body.
+std::string page_head(const std::string& title, const std::string& made);
 
 /// Safe as text and inside a quoted attribute.
 std::string escape_html(std::string_view text);
