@@ -38,11 +38,12 @@ class AttentionMap {
     constexpr double kUsable = 0.9;  // the rest is for kernels, libraries and others
     room_ = static_cast<int64_t>(kUsable * free);
     workspace_ = std::make_unique<Workspace>(device, room_);
+    room_ = std::min(room_, workspace_->exec.arena->capacity());
     if (device.is_cuda()) peak_ = stated_peak_flops(cuda_facts(device.index).name);
   }
 
   void run(const Cell& cell) {
-    AttentionCase::Shape shape{{0}, settings_.heads, cell.head_dim};
+    AttentionCase::Shape shape{{0}, settings_.heads, cell.head_dim, {}, dtype()};
     for (int64_t b = 0; b < cell.sequences; ++b) {
       shape.offsets.push_back(shape.offsets.back() + cell.length);
     }
@@ -57,9 +58,10 @@ class AttentionMap {
   }
 
  private:
+  DType dtype() const { return report_.device().is_cuda() ? DType::kBf16 : DType::kF32; }
+
   void label(const Cell& cell, Result& r) const {
-    const DType dtype = report_.device().is_cuda() ? DType::kBf16 : DType::kF32;
-    const attention::HeadShape head{cell.head_dim, cell.head_dim, dtype};
+    const attention::HeadShape head{cell.head_dim, cell.head_dim, dtype()};
     r.labels = {
         {"lengths", fmt::format("{}x{}", cell.sequences, cell.length)},
         {"heads", fmt::format("{}x{}", settings_.heads, cell.head_dim)},

@@ -274,8 +274,8 @@ std::string map_csv(const std::string& rows_file) {
 std::string comparison_page(const std::string& folder, const std::string& made) {
   const std::string experiments = folder + "/experiments.jsonl";
   const std::string published = folder + "/published.jsonl", map = folder + "/map.jsonl";
-  std::string out =
-      report::page_head("Segue, measured and beside published figures", made) + "<main>\n";
+  std::string out = report::page_head("Segue, measured and beside published figures", made);
+  out += "<main>\n";
   if (base::exists(published)) out += published_part(folder, published);
   if (base::exists(experiments)) out += experiments_part(experiments);
   if (base::exists(map)) {

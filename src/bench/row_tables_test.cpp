@@ -79,7 +79,7 @@ TEST_F(RowTablesTest, WhatWasNotRunHasItsReasonAndWhatWasReckonedItsFigures) {
   EXPECT_TRUE(
       contains(text, "| what | ranks | samples | ms | MFU | GiB | speed-up | not run | uneven |"))
       << text;
-  EXPECT_TRUE(contains(text, "| baseline | 1 | 8 | 1 | 25 % | 12.34 | 1 |  |  |")) << text;
+  EXPECT_TRUE(contains(text, "| baseline | 1 | 8 | 1 | 25.0 % | 12.34 | 1 |  |  |")) << text;
   EXPECT_TRUE(contains(text, "| balanced |  |  |  |  |  |  | one rank |  |")) << text;
   EXPECT_TRUE(contains(text, "| balanced |  |  |  |  |  | 1.400 |  | 1.500 |")) << text;
 }

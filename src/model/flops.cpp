@@ -84,6 +84,8 @@ double layer_flops(const ModelConfig& c, int64_t layer, std::span<const int64_t>
   return sum;
 }
 
+double dense_formula_flops(const ModelConfig& c) { return sample_flops(c, c.max_seq_len, true); }
+
 double recomputed_flops(const ModelConfig& c, std::span<const int64_t> offsets) {
   if (!c.recompute.uvqk || offsets.empty()) return 0;
   double tokens = 0;
@@ -94,7 +96,5 @@ double recomputed_flops(const ModelConfig& c, std::span<const int64_t> offsets) 
   }
   return 2 * tokens * static_cast<double>(c.dim * c.uvqk_columns());
 }
-
-double dense_formula_flops(const ModelConfig& c) { return sample_flops(c, c.max_seq_len, true); }
 
 }  // namespace segue::model
