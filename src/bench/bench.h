@@ -52,6 +52,9 @@ struct Result {
   std::optional<double> joules_per_item = {};
 };
 
+/// The processor's own name; "unknown" where the system does not tell.
+std::string cpu_name();
+
 /// Receives finished lines of output.
 using Sink = std::function<void(const std::string& line)>;
 
