@@ -16,7 +16,8 @@ set(SEGUE_ROOMS
   "train: base tensor ops attention comm batch sparse model data balance report"
   "publish: base tensor sparse data train"
   "bench: base tensor ops attention comm batch sparse model data balance report train"
-  "cli: base tensor ops attention comm batch sparse model data balance report train publish bench"
+  "edu: base tensor ops comm sparse model report bench"
+  "cli: base tensor ops attention comm batch sparse model data balance report train publish bench edu"
 )
 
 # The golden runner, tests/golden/runner: no room, yet held to the same rules.

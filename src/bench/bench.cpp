@@ -26,17 +26,6 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr int64_t kFlushBytes = int64_t{256} << 20;  // several times a second-level cache
 
-/// The processor's own name; "unknown" where the system does not tell.
-std::string cpu_name() {
-  const std::string path = "/proc/cpuinfo";
-  if (!base::exists(path)) return "unknown";
-  const std::string text = base::read_file(path);
-  const size_t at = text.find("model name");
-  if (at == std::string::npos) return "unknown";
-  const size_t begin = text.find(':', at) + 2;
-  return text.substr(begin, text.find('\n', begin) - begin);
-}
-
 std::string shape_text(const Result& r) {
   std::string text;
   for (const auto& [name, value] : r.labels) text += fmt::format(" {}={}", name, value);
@@ -64,6 +53,16 @@ nlohmann::ordered_json card_json(const CardState& s) {
 std::string milliseconds(double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); }
 
 }  // namespace
+
+std::string cpu_name() {
+  const std::string path = "/proc/cpuinfo";
+  if (!base::exists(path)) return "unknown";
+  const std::string text = base::read_file(path);
+  const size_t at = text.find("model name");
+  if (at == std::string::npos) return "unknown";
+  const size_t begin = text.find(':', at) + 2;
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
 
 double Timing::median() const {
   if (seconds.empty()) return 0;

@@ -57,6 +57,9 @@ struct Result {
   std::string not_run = {};  // why there is no timing and nothing of what follows from one
 };
 
+/// The processor's own name; "unknown" where the system does not tell.
+std::string cpu_name();
+
 /// Receives finished lines of output.
 using Sink = std::function<void(const std::string& line)>;
 

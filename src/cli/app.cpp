@@ -51,6 +51,7 @@ void parse_and_run(int argc, const char* const* argv) {
   add_bench(app);
   add_config(app);
   add_doctor(app);
+  add_edu(app);
   add_eval(app);
   add_flight(app);
   add_plan(app);

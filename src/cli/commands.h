@@ -20,6 +20,7 @@ void add_bench(CLI::App& app);
 void add_checkpoint(CLI::App& app);
 void add_config(CLI::App& app);
 void add_init(CLI::App& app);
+void add_edu(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_mllog(CLI::App& app);
 void add_prep(CLI::App& app);
