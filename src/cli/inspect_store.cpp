@@ -8,9 +8,11 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "cli/facts.h"
 #include "cli/output.h"
 #include "data/inspect/baselines.h"
+#include "data/numbers/event_numbers.h"
 #include "data/store/event_log.h"
 #include "data/store/store_verify.h"
 #include "ops/metrics.h"
@@ -87,6 +89,14 @@ void add_summary(FactSheet& sheet, const data::StoreSummary& s) {
   sheet.table("history").rows = {{"asked for", {s.history.history_length}},
                                  {"sampled anchors", {s.history.lengths.count}},
                                  {"fill", {Fact::share(s.history.fill)}}};
+}
+
+/// What a model may ask for, made or not.
+void add_numbers(FactSheet& sheet, const data::EventStore& store) {
+  const bool made = base::exists(store.index_folder() + "/" + data::kNumbersFile);
+  sheet.table("numbers").rows = {
+      {"names", {fmt::format("{}", fmt::join(data::count_names(store.schema()), ", "))}},
+      {"made", {made ? "yes" : "when a model asks for one"}}};
 }
 
 void add_integrity(FactSheet& sheet, const data::VerifyReport& report, bool verified) {
@@ -193,6 +203,7 @@ void inspect_store(const InspectArguments& arguments) {
     const data::EventStore store(arguments.path, schema.samples(), arguments.index);
     const data::StoreSummary summary = data::summarize(store, schema, arguments.config);
     add_summary(sheet, summary);
+    add_numbers(sheet, store);
     add_predictions(sheet, store, summary, arguments);
   }
   add_integrity(sheet, integrity, arguments.verify);

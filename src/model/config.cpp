@@ -44,6 +44,13 @@ void describe(ConfigVisitor& v, ContextualFeature& c) {
   v.field("min_sequence", c.min_sequence, "samples with fewer events and candidates see zeros");
 }
 
+void describe(ConfigVisitor& v, NumericConfig& c) {
+  v.field("columns", c.columns,
+          "names of float columns; those of candidates have item_candidate_ in front");
+  v.field("hidden", c.hidden, "hidden width of the MLPs that they pass");
+  v.field("tokens", c.tokens, "not the head alone sees them, tokens do too");
+}
+
 void describe(ConfigVisitor& v, ActionConfig& c) {
   v.field("history", c.history, "column of the history with the action bits");
   v.field("weights", c.weights, "the bits, one learned vector each");
@@ -124,6 +131,7 @@ void describe(ConfigVisitor& v, ModelConfig& c) {
   v.section("item", c.item, "the feature that identifies an event's item");
   v.list("additional", c.additional, "more features of an event");
   v.list("contextual", c.contextual, "features of the sample");
+  v.section("numeric", c.numeric, "numeric features of events and candidates");
   v.section("action", c.action);
   v.field("history_timestamp", c.history_timestamp, "column, seconds");
   v.field("candidate_timestamp", c.candidate_timestamp, "column, seconds");
@@ -274,6 +282,7 @@ void ModelConfig::validate() const {
     if (w <= 0) fail_config("model.action.weights must be positive");
   }
   require_task_bits(*this);
+  require_size("model.numeric.hidden", numeric.hidden, kMostWidth);
   require_size("model.action.dim", action.dim, kMostWidth);
   if (max_seq_len <= contextual_tokens()) {
     fail_config(fmt::format("model.max_seq_len ({}) leaves no room behind {} contextual tokens",

@@ -43,6 +43,21 @@ struct ContextualFeature {
 };
 void describe(base::ConfigVisitor& v, ContextualFeature& c);
 
+/// Numeric features of every event and candidate: float columns, `name` of the history and
+/// item_candidate_`name` of the candidates. A small MLP makes a vector of all of them, which is
+/// added to what the head sees of a prediction, and another one that is added to tokens.
+struct NumericConfig {
+  std::vector<std::string> columns;  // empty: none
+  int64_t hidden = 32;               // of both MLPs
+  bool tokens = false;               // of history and candidates get them too
+
+  int64_t width() const { return static_cast<int64_t>(columns.size()); }
+  bool any() const { return !columns.empty(); }
+  bool in_tokens() const { return tokens && any(); }
+  static std::string of_candidate(const std::string& column) { return "item_candidate_" + column; }
+};
+void describe(base::ConfigVisitor& v, NumericConfig& c);
+
 /// What the user did, as a set of bits.
 struct ActionConfig {
   std::string history = "action_weight";
@@ -127,6 +142,7 @@ struct ModelConfig {
   SequenceFeature item{"item_id", "item_candidate_id", "item_id"};
   std::vector<SequenceFeature> additional;
   std::vector<ContextualFeature> contextual;
+  NumericConfig numeric;
   ActionConfig action;
   std::string history_timestamp = "action_timestamp";
   std::string candidate_timestamp = "item_query_time";

@@ -62,7 +62,7 @@ Dlrm::Dlrm(const ModelConfig& config, const sparse::TablesConfig& tables)
                                       DenseStackConfig{.widths = widths, .final_relu = false});
   top_parameters_ = parameters_.all().size();
   if (!config_.has_dense()) return;
-  widths = {config_.dense_features};
+  widths = {config_.dense_width()};
   widths.insert(widths.end(), config_.bottom.begin(), config_.bottom.end());
   bottom_ =
       std::make_unique<DenseStack>(parameters_, "bottom_mlp", DenseStackConfig{.widths = widths});
@@ -92,7 +92,7 @@ Dlrm::Forward Dlrm::forward(const Exec& exec, Prepared& batch, const UploadBlock
     const Tensor given =
         batch.in_double ? placed.tensor(batch.dense_double) : placed.tensor(batch.dense);
     f.bottom =
-        bottom_->forward(exec, as_activation(exec, given.reshape({rows, config_.dense_features})));
+        bottom_->forward(exec, as_activation(exec, given.reshape({rows, config_.dense_width()})));
     ops::convert(exec, f.bottom.y(), f.vectors.columns(0, in_front));
   }
   for (size_t i = 0; i < batch.bags.size(); ++i) {
@@ -183,7 +183,7 @@ StepMemory Dlrm::step_memory(const StepBounds& bounds, Precision precision, Devi
   const int64_t width = (bottom_ ? bottom_->out() : 0) + dim_ * std::ssize(config_.features);
   exec.activation({rows, width});
   if (bottom_) {
-    if (converts) exec.activation({rows, config_.dense_features});
+    if (converts) exec.activation({rows, config_.dense_width()});
     bottom_->forward_memory(exec, rows);
   }
   if (config_.interaction == Interaction::kDot) exec.activation({rows, interaction_columns()});
@@ -342,32 +342,52 @@ void Dlrm::prepare_bags(const Batch& batch, Prepared& out) const {
 }
 
 void Dlrm::prepare_dense(const Batch& batch, Prepared& out) const {
-  const Batch::FloatColumn& column = batch.float_column(config_.dense);
-  const std::span<const int64_t> offsets = batch.offsets(column);
-  const int64_t width = config_.dense_features, total = out.num_labels * width;
+  const int64_t total = out.num_labels * config_.dense_width();
   if (out.in_double) {
     out.dense_double = out.block.add<double>(total);
+    fill_dense(batch, out, out.block.span(out.dense_double));
   } else {
     out.dense = out.block.add<float>(total);
+    fill_dense(batch, out, out.block.span(out.dense));
   }
-  int64_t row = 0;
-  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
-    if (offsets[b + 1] - offsets[b] != width) {
-      fail(ErrorCode::kInvalidArgument,
-           fmt::format("sample {} of the batch has {} values in column `{}`, not {} as "
-                       "model.dlrm.dense_features says",
-                       b, offsets[b + 1] - offsets[b], config_.dense, width));
-    }
-    const std::span<const float> values =
-        column.values.span().subspan(static_cast<size_t>(offsets[b]), static_cast<size_t>(width));
-    for (int64_t r = 0; r < out.sample_labels[b]; ++r, ++row) {
-      const auto to = static_cast<std::ptrdiff_t>(row * width);
-      if (out.in_double) {
-        std::ranges::copy(values, out.block.span(out.dense_double).begin() + to);
-      } else {
-        std::ranges::copy(values, out.block.span(out.dense).begin() + to);
+}
+
+/// Row by row the sample's numbers, then those of the row.
+template <class T>
+void Dlrm::fill_dense(const Batch& batch, const Prepared& out, std::span<T> to) const {
+  const auto width = static_cast<size_t>(config_.dense_width());
+  size_t first = 0;  // column of `to`
+  if (!config_.dense.empty()) {
+    const Batch::FloatColumn& column = batch.float_column(config_.dense);
+    const std::span<const int64_t> offsets = batch.offsets(column);
+    size_t row = 0;
+    for (size_t b = 0; b + 1 < offsets.size(); ++b) {
+      if (offsets[b + 1] - offsets[b] != config_.dense_features) {
+        fail(ErrorCode::kInvalidArgument,
+             fmt::format("sample {} of the batch has {} values in column `{}`, not {} as "
+                         "model.dlrm.dense_features says",
+                         b, offsets[b + 1] - offsets[b], config_.dense, config_.dense_features));
+      }
+      const float* const values = column.values.data() + offsets[b];
+      for (int64_t r = 0; r < out.sample_labels[b]; ++r, ++row) {
+        std::copy_n(values, config_.dense_features, to.data() + row * width);
       }
     }
+    first = static_cast<size_t>(config_.dense_features);
+  }
+  for (const std::string& name : config_.numeric) {
+    const Batch::FloatColumn& column = batch.float_column(name);
+    if (!std::ranges::equal(batch.offsets(column), out.row_offsets)) {
+      fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("column `{}` of model.dlrm.numeric has other lengths than `{}`: it needs one "
+                      "number for every label",
+                      name, config_.label));
+    }
+    for (size_t row = 0; row < static_cast<size_t>(out.num_labels); ++row) {
+      to[row * width + first] = static_cast<T>(column.values[static_cast<int64_t>(row)]);
+    }
+    ++first;
   }
 }
 

@@ -44,6 +44,8 @@ class Dlrm final : public Model {
   double row_flops() const;
   void prepare_bags(const Batch& batch, Prepared& out) const;
   void prepare_dense(const Batch& batch, Prepared& out) const;
+  template <class T>
+  void fill_dense(const Batch& batch, const Prepared& out, std::span<T> to) const;
   void prepare_labels(const Batch& batch, Prepared& out) const;
 
   Forward forward(const Exec& exec, Prepared& batch, const UploadBlock::Placed& placed,

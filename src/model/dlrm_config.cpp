@@ -38,6 +38,9 @@ void describe(base::ConfigVisitor& v, BagFeature& c) {
 void describe(base::ConfigVisitor& v, DlrmConfig& c) {
   v.field("dense", c.dense, "float column of the dense features; empty: none");
   v.field("dense_features", c.dense_features, "how many a sample has");
+  v.field("numeric", c.numeric,
+          "more dense features: float columns with one number of every candidate, or of every "
+          "sample where no feature is of candidates");
   v.field("bottom", c.bottom, "widths of the layers that dense features pass, ReLU after each");
   v.field("top", c.top, "widths of the hidden layers behind the interaction");
   v.choice("interaction", c.interaction, {"concat", "dot"},
@@ -62,7 +65,7 @@ void DlrmConfig::validate() const {
     require_size("model.dlrm.features.max_length", f.max_length, kMostIds);
   }
   if (has_dense()) {
-    require_size("model.dlrm.dense_features", dense_features, kMostWidth);
+    if (!dense.empty()) require_size("model.dlrm.dense_features", dense_features, kMostWidth);
     if (bottom.empty()) fail_config("model.dlrm.bottom needs at least one layer");
   }
   require_widths("model.dlrm.bottom", bottom);

@@ -25,6 +25,8 @@ void describe(base::ConfigVisitor& v, BagFeature& c);
 struct DlrmConfig {
   std::string dense = "dense";  // float column; empty: no dense features, no bottom MLP
   int64_t dense_features = 16;
+  /// More of them: float columns with one number for every row that is predicted.
+  std::vector<std::string> numeric;
   std::vector<int64_t> bottom = {8, 8};  // widths of its layers, ReLU after each
   std::vector<int64_t> top = {32, 16};   // of its hidden layers; one output per task follows
   Interaction interaction = Interaction::kConcat;
@@ -32,7 +34,11 @@ struct DlrmConfig {
   std::string label = "label";  // column; one value a sample, or one a candidate
   int64_t max_events = 128;     // of a history, where a bag takes it
 
-  bool has_dense() const { return !dense.empty(); }
+  /// Numbers that the bottom MLP reads.
+  int64_t dense_width() const {
+    return (dense.empty() ? 0 : dense_features) + static_cast<int64_t>(numeric.size());
+  }
+  bool has_dense() const { return dense_width() > 0; }
   bool has(FeatureOf of) const;
   void validate() const;  // Error(kConfig)
 };

@@ -33,7 +33,7 @@ double products(int64_t in, const std::vector<int64_t>& widths) {
 std::string Dlrm::summary() const {
   return fmt::format(
       "DLRM of {} bags of width {}{}, {} interaction, top {}", config_.features.size(), dim_,
-      config_.has_dense() ? fmt::format(" and {} dense features through {}", config_.dense_features,
+      config_.has_dense() ? fmt::format(" and {} dense features through {}", config_.dense_width(),
                                         fmt::join(config_.bottom, "-"))
                           : "",
       config_.interaction == Interaction::kDot ? "dot" : "concat", fmt::join(config_.top, "-"));
@@ -56,7 +56,13 @@ std::vector<ColumnDemand> Dlrm::demands() const {
     label.bits = std::max(label.bits, bits);
   }
   all.push_back(std::move(label));
-  if (config_.has_dense()) {
+  for (const std::string& name : config_.numeric) {
+    all.push_back({.key = "model.dlrm.numeric",
+                   .column = name,
+                   .of = candidates ? Of::kCandidate : Of::kSample,
+                   .role = Role::kNumber});
+  }
+  if (!config_.dense.empty()) {
     all.push_back({.key = "model.dlrm.dense",
                    .column = config_.dense,
                    .role = Role::kNumber,
@@ -86,14 +92,14 @@ int64_t Dlrm::batch_memory(const StepBounds& bounds) const {
   const auto tasks_count = static_cast<int64_t>(tasks().size());
   constexpr int64_t kSmall = int64_t{1} << 20;  // ends of arrays, alignment
   return ids * (8 + 4 * 4) + (rows + 1) * features * 8 +
-         rows * (config_.dense_features + tasks_count) * 8 + kSmall;
+         rows * (config_.dense_width() + tasks_count) * 8 + kSmall;
 }
 
 double Dlrm::row_flops() const {
   std::vector<int64_t> top = config_.top;
   top.push_back(static_cast<int64_t>(tasks().size()));
   double multiplications = products(interaction_columns(), top);
-  if (config_.has_dense()) multiplications += products(config_.dense_features, config_.bottom);
+  if (config_.has_dense()) multiplications += products(config_.dense_width(), config_.bottom);
   if (config_.interaction == Interaction::kDot) {
     const int64_t pairs = vectors() * (vectors() - 1) / 2;
     multiplications += static_cast<double>(pairs * dim_);

@@ -29,9 +29,11 @@ struct TinyDlrm {
 
 TEST(DlrmTest, GradientsMatchFiniteDifferences) {
   for (const Interaction interaction : {Interaction::kConcat, Interaction::kDot}) {
-    for (const bool dense : {true, false}) {
+    for (const auto& [dense, numeric] :
+         {std::pair(true, false), {false, false}, {false, true}, {true, true}}) {
       ModelConfig c = tiny_dlrm(interaction);
       if (!dense) c.dlrm.dense.clear();
+      if (numeric) c.dlrm.numeric = {"price"};
       TinyDlrm f(c);
       expect_gradients(f.model, f.bed.exec, tiny_dlrm_batch());
     }
@@ -123,6 +125,14 @@ TEST(DlrmTest, BatchesThatDoNotFitAreErrors) {
   Batch batch = tiny_dlrm_batch({{1, 1, 1}}, 2);
   EXPECT_TRUE(
       contains(base::error_of([&] { f.run(batch); })->what(), "2 values in column `dense`"));
+  ModelConfig c = tiny_dlrm(Interaction::kConcat);
+  c.dlrm.numeric = {"price"};
+  TinyDlrm numeric(c);
+  batch = tiny_dlrm_batch({{1, 1, 2}});
+  batch.float_column("price").group = 0;
+  batch.float_column("price").values.resize(1);
+  EXPECT_TRUE(contains(base::error_of([&] { numeric.run(batch); })->what(),
+                       "column `price` of model.dlrm.numeric has other lengths than `label`"));
 }
 
 TEST(DlrmTest, ConfigsThatDoNotFitSayWhatToChange) {

@@ -43,6 +43,7 @@ inline Batch tiny_dlrm_batch(const std::vector<std::vector<int64_t>>& counts, in
   batch.add_column("candidate", candidates);
   batch.add_column("label", candidates);
   batch.add_float_column("dense", numbers);
+  batch.add_float_column("price", candidates);
   const auto samples = static_cast<int64_t>(counts.size());
   batch.sample_index.resize(samples);
   batch.global_samples = samples;
@@ -60,10 +61,13 @@ inline Batch tiny_dlrm_batch(const std::vector<std::vector<int64_t>>& counts, in
     c.values.resize(batch.offsets(c).back());
     for (int64_t& value : c.values.span()) value = (at += 5) % (c.name == "user_id" ? 10 : 13);
   }
-  Batch::FloatColumn& numbers_of = batch.float_columns.front();
-  numbers_of.values.resize(batch.offsets(numbers_of).back());
-  for (int64_t i = 0; i < numbers_of.values.size(); ++i) {
-    numbers_of.values[i] = static_cast<float>(ops::test::TestBed::number(5, i));
+  uint64_t site = 5;
+  for (Batch::FloatColumn& column : batch.float_columns) {
+    column.values.resize(batch.offsets(column).back());
+    for (int64_t i = 0; i < column.values.size(); ++i) {
+      column.values[i] = static_cast<float>(ops::test::TestBed::number(site, i));
+    }
+    ++site;
   }
   return batch;
 }

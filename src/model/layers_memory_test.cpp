@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -149,7 +150,7 @@ TEST(PostprocessorMemoryTest, IsThatOfItsPlan) {
 }
 
 TEST(PreprocessorMemoryTest, IsThatOfItsPlan) {
-  for (const auto& [features, slots] : {std::pair(2, 3), {0, 0}}) {
+  for (const auto& [features, slots, numbers] : {std::tuple(2, 3, 0), {0, 0, 0}, {1, 0, 6}}) {
     SCOPED_TRACE(features);
     const Made<Preprocessor> made(PreprocessorConfig{.embedding_dim = 4,
                                                      .hidden = 5,
@@ -157,18 +158,21 @@ TEST(PreprocessorMemoryTest, IsThatOfItsPlan) {
                                                      .additional_features = features,
                                                      .contextual_tokens = slots,
                                                      .action_bits = 2,
-                                                     .action_dim = 3});
+                                                     .action_dim = 3,
+                                                     .numbers = numbers,
+                                                     .numeric_hidden = 7});
     const Preprocessor& pre = made.layer;
     expect_planned(
-        [&, features = features, slots = slots](int64_t rows) {
+        [&, features = features, slots = slots, numbers = numbers](int64_t rows) {
           TestBed bed(Precision::kF64);
           const int64_t inputs = rows * (1 + features) + slots * rows;
           const Tensor x = bed.random(1, {inputs, 4}), dx = bed.random(2, {inputs, 4});
           const Tensor codes = bed.ints(std::vector<int32_t>(static_cast<size_t>(rows), 3));
           const Tensor dy = bed.random(3, {pre.row_count({rows, rows, rows}), 8});
+          const Tensor given = numbers > 0 ? bed.random(4, {rows, numbers}) : Tensor();
           return taken(
               bed.exec,
-              [&] { return pre.forward(bed.exec, pre.split_inputs(x, rows, rows), codes); },
+              [&] { return pre.forward(bed.exec, pre.split_inputs(x, rows, rows), codes, given); },
               [&](const Preprocessor::Saved& s) { pre.backward(bed.exec, s, dy, dx); });
         },
         [&](int64_t rows) {

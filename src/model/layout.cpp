@@ -11,12 +11,16 @@ namespace segue::model {
 namespace {
 
 /// Columns of one thing are read side by side.
-void require_lengths_of(const std::string& first, const std::string& column, const Batch& batch) {
-  if (std::ranges::equal(batch.offsets(column), batch.offsets(first))) return;
+[[noreturn]] void fail_lengths(const std::string& first, const std::string& column) {
   fail(ErrorCode::kInvalidArgument,
        fmt::format("column `{}` has other lengths than `{}`: the model reads both, value by value, "
                    "for the same events or candidates; name a column of the same group",
                    column, first));
+}
+
+void require_lengths_of(const std::string& first, const std::string& column, const Batch& batch) {
+  if (std::ranges::equal(batch.offsets(column), batch.offsets(first))) return;
+  fail_lengths(first, column);
 }
 
 void check_lengths(const ModelConfig& config, const Batch& batch) {
@@ -24,6 +28,16 @@ void check_lengths(const ModelConfig& config, const Batch& batch) {
   for (const SequenceFeature& feature : config.additional) {
     require_lengths_of(config.item.history, feature.history, batch);
     if (candidates) require_lengths_of(config.item.candidate, feature.candidate, batch);
+  }
+  const auto require_numbers = [&](const std::string& item, const std::string& column) {
+    if (std::ranges::equal(batch.offsets(batch.float_column(column)), batch.offsets(item))) return;
+    fail_lengths(item, column);
+  };
+  for (const std::string& column : config.numeric.columns) {
+    if (config.numeric.in_tokens() || !candidates) require_numbers(config.item.history, column);
+    if (candidates) {
+      require_numbers(config.item.candidate, NumericConfig::of_candidate(column));
+    }
   }
   for (const std::string& column : {config.action.history, config.history_timestamp}) {
     require_lengths_of(config.item.history, column, batch);

@@ -35,6 +35,13 @@ Preprocessor::Preprocessor(Parameters& parameters, const std::string& prefix,
   action_target_ = parameters.add(prefix + "_action_encoder._target_action_embedding_table",
                                   {1, action_width}, ops::Init::kNormal, 0.1);
   action_ = mlp("_action_embedding_mlp", action_width);
+  if (config.numbers > 0) {
+    numeric_ = std::make_unique<Mlp>(parameters, prefix + "_numeric_embedding_mlp",
+                                     MlpConfig{.in = config.numbers,
+                                               .hidden = config.numeric_hidden,
+                                               .out = config.dim,
+                                               .relu = config.relu});
+  }
 }
 
 Preprocessor::Inputs Preprocessor::split_inputs(const Tensor& all, int64_t n,
@@ -71,12 +78,16 @@ void Preprocessor::forward_memory(const Exec& exec, const Sizes& n) const {
   content_->forward_memory(exec, n.rows);
   if (additional_) additional_->forward_memory(exec, n.rows);
   exec.activation({n.codes, config_.action_bits * config_.action_dim});  // encoded
+  if (numeric_) {
+    if (exec.dtype() != exec.parameter_dtype()) exec.activation({n.codes, config_.numbers});
+    numeric_->forward_memory(exec, n.codes);
+  }
   action_->forward_memory(exec, n.codes);
   exec.activation({n.samples, config_.contextual_tokens, config_.dim});
 }
 
 Preprocessor::Saved Preprocessor::forward(const Exec& exec, const Inputs& inputs,
-                                          const Tensor& action_code) const {
+                                          const Tensor& action_code, const Tensor& numbers) const {
   Saved s;
   s.input = inputs;
   s.action_code = action_code;
@@ -90,7 +101,8 @@ Preprocessor::Saved Preprocessor::forward(const Exec& exec, const Inputs& inputs
       exec.activation({action_code.size(0), config_.action_bits * config_.action_dim});
   ops::action_encode_forward(exec, action_table_->value, action_target_->value, action_code,
                              encoded);
-  s.action = action_->forward(exec, encoded);
+  if (numeric_) s.numeric = numeric_->forward(exec, numbers);
+  s.action = action_->forward(exec, encoded, s.numeric.y);
   s.action_rows = s.action.y;
   if (inputs.context) {
     s.context_rows =
@@ -107,6 +119,7 @@ void Preprocessor::backward_memory(const Exec& exec, const Sizes& n) const {
   if (additional_) plan_backward(exec, *additional_, n.rows);
   exec.activation({n.codes, config_.action_bits * config_.action_dim});  // dencoded
   plan_backward(exec, *action_, n.codes);
+  if (numeric_) plan_backward(exec, *numeric_, n.codes);
 }
 
 void Preprocessor::backward(const Exec& exec, const Saved& s, const Tensor& gradients,
@@ -124,6 +137,7 @@ void Preprocessor::backward(const Exec& exec, const Saved& s, const Tensor& grad
   const Tensor dencoded =
       exec.activation({s.action_code.size(0), config_.action_bits * config_.action_dim});
   action_->backward(exec, s.action, d.action_rows, dencoded);
+  if (numeric_) numeric_->backward(exec, s.numeric, d.action_rows, {});
   ops::action_encode_backward(exec, dencoded, s.action_code, action_table_->grad,
                               action_target_->grad);
 }

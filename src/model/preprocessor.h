@@ -16,13 +16,14 @@ struct PreprocessorConfig {
   int64_t additional_features = 0;
   int64_t contextual_tokens = 0;
   int64_t action_bits = 0, action_dim = 0;
+  int64_t numbers = 0, numeric_hidden = 0;  // of every event and candidate; 0: none
   bool relu = false;
 };
 
 /// The branches in front of the stack that depend on ids and actions alone. They run on rows, not
 /// on tokens: one row per distinct tuple of ids, one per action code, one per contextual token.
 ///   rows         = content MLP(item row) + additional MLP(rows of the other features side by side)
-///   action rows  = action MLP(encoded bits)
+///   action rows  = action MLP(encoded bits) (+ numeric MLP(numbers): codes are events then)
 ///   context rows = one linear map per contextual slot
 class Preprocessor {
  public:
@@ -39,13 +40,15 @@ class Preprocessor {
   struct Saved {
     Inputs input;
     Tensor action_code;
-    Mlp::Saved content, additional, action;
+    Mlp::Saved content, additional, action, numeric;
     Tensor rows;          // [n, dim]
     Tensor action_rows;   // [codes, dim]
     Tensor context_rows;  // [samples, slots, dim]
   };
   /// `action_code`: i32 [codes]; 2^bits is the candidate's learned action.
-  Saved forward(const Exec& exec, const Inputs& inputs, const Tensor& action_code) const;
+  /// `numbers` [codes, numbers], absent without.
+  Saved forward(const Exec& exec, const Inputs& inputs, const Tensor& action_code,
+                const Tensor& numbers = {}) const;
 
   /// Gradients of what forward made, already summed over tokens: parts of one matrix [row_count,
   /// dim].
@@ -69,7 +72,7 @@ class Preprocessor {
 
  private:
   PreprocessorConfig config_;
-  std::unique_ptr<Mlp> content_, additional_, action_;
+  std::unique_ptr<Mlp> content_, additional_, action_, numeric_;
   Parameter *context_weight_ = nullptr, *context_bias_ = nullptr;
   Parameter *action_table_ = nullptr, *action_target_ = nullptr;
 };

@@ -35,6 +35,15 @@ Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
                                           .relu = config.embedding_mlp == EmbeddingMlp::kRelu,
                                           .final_norm = false,
                                           .xavier_normal = false});
+  if (config.numeric.any()) {
+    numeric_mlp_ =
+        std::make_unique<Mlp>(parameters_, "_multitask_module._numeric_embedding_mlp",
+                              MlpConfig{.in = config.numeric.width(),
+                                        .hidden = config.numeric.hidden,
+                                        .out = config.dim,
+                                        .relu = config.embedding_mlp == EmbeddingMlp::kRelu,
+                                        .xavier_normal = false});
+  }
   StuConfig stu{.dim = config.dim,
                 .heads = config.heads,
                 .qk_dim = config.qk_dim,
@@ -63,6 +72,8 @@ Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
                          .contextual_tokens = config.contextual_tokens(),
                          .action_bits = static_cast<int64_t>(config.action.weights.size()),
                          .action_dim = config.action.dim,
+                         .numbers = config.numeric.in_tokens() ? config.numeric.width() : 0,
+                         .numeric_hidden = config.numeric.hidden,
                          .relu = config.embedding_mlp == EmbeddingMlp::kRelu});
   postprocessor_ = std::make_unique<Postprocessor>(
       parameters_, transducer + "_output_postprocessor.",
@@ -127,8 +138,10 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, RankerBatch& batch,
   const Tensor inputs = exec.activation({rows.input_index.size(0), embedding_dim_});
   ops::gather_rows(exec, rows.table_rows, rows.input_index, inputs);
   const Preprocessor::Sizes n{batch.branch_rows, batch.action_code.count, batch.layout.samples()};
-  rows.saved = preprocessor_->forward(exec, preprocessor_->split_inputs(inputs, n.rows, n.samples),
-                                      placed.tensor(batch.action_code));
+  rows.saved = preprocessor_->forward(
+      exec, preprocessor_->split_inputs(inputs, n.rows, n.samples),
+      placed.tensor(batch.action_code),
+      config_.numeric.in_tokens() ? as_activation(exec, place_numbers(batch, placed)) : Tensor());
   if (training) {
     rows.all_gradients = zeros(exec, preprocessor_->row_count(n), config_.dim);
     rows.gradients = preprocessor_->split_rows(rows.all_gradients, rows.saved);

@@ -81,6 +81,8 @@ class Ranker final : public Model {
   void prepare_context(const Batch& batch, RankerBatch& out) const;
   void sort_inputs(RankerBatch& out) const;
   void prepare_actions(const Batch& batch, RankerBatch& out) const;
+  void prepare_numbers(const Batch& batch, RankerBatch& out) const;
+  Tensor place_numbers(const RankerBatch& batch, const UploadBlock::Placed& placed) const;
   RankerBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro,
                                      RankerBatch& out) const;
   void prepare_truncated(RankerBatch::Tokens& t, RankerBatch& out) const;
@@ -119,7 +121,7 @@ class Ranker final : public Model {
   std::vector<StuLayer> layers_;
   std::vector<size_t> layer_parameters_;  // number of each layer's first parameter, and the end
   std::unique_ptr<Postprocessor> postprocessor_;
-  std::unique_ptr<Mlp> item_mlp_, head_;
+  std::unique_ptr<Mlp> item_mlp_, numeric_mlp_, head_;
   HeadGroup* heads_ = nullptr;
 
   std::unique_ptr<Places> places_;  // of prepare(): its memory is kept

@@ -64,6 +64,14 @@ std::vector<ColumnDemand> Ranker::demands() const {
   } else if (!by_action) {
     add_label({"model.labels", c.event_label, Of::kEvent, Role::kLabel});
   }
+  for (const std::string& column : c.numeric.columns) {
+    const auto add = [&](const std::string& name, Of of) {
+      all.push_back(
+          {.key = "model.numeric.columns", .column = name, .of = of, .role = Role::kNumber});
+    };
+    if (c.numeric.tokens || !candidates) add(column, Of::kEvent);
+    if (candidates) add(NumericConfig::of_candidate(column), Of::kCandidate);
+  }
   for (const ContextualFeature& f : c.contextual) {
     all.push_back({.key = "model.contextual.name",
                    .column = f.name,

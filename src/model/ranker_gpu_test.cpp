@@ -54,7 +54,8 @@ std::vector<Named> results_of(Device device, Precision precision, const ModelCon
   Ranker ranker(config, tables, device, dtype, 5);
   perturb(bed, ranker.parameters());
   ranker.parameters().zero_grads(bed.exec.stream);
-  const Pass pass = ranker.run(bed.exec, tiny_batch(), {.micro_batch_tokens = micro_batch_tokens});
+  const Pass pass = ranker.run(bed.exec, numbered_batch(tiny_batch()),
+                               {.micro_batch_tokens = micro_batch_tokens});
   std::vector<Named> all;
   all.push_back({"task losses", false, pass.task_losses});
   all.push_back({"logits", false, pass.logits});
@@ -97,6 +98,9 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
   truncated = tiny_masked_config();
   truncated.truncation = {1, 2};
   all.emplace_back("masked and truncated", truncated);
+  all.emplace_back("numbers at the head", with_numbers(tiny_config(), false));
+  all.emplace_back("numbers in tokens", with_numbers(tiny_config(), true));
+  all.emplace_back("gated with numbers", with_numbers(tiny_gated_config(), true));
   return all;
 }
 

@@ -44,7 +44,8 @@ Ranker::LargestBatch::LargestBatch(const Ranker& m, const StepBounds& bounds) {
   const auto distinct =
       static_cast<int64_t>(std::ceil(bounds.distinct_share * static_cast<double>(places)));
   const int64_t codes = (int64_t{1} << std::min<size_t>(c.action.weights.size(), 32)) + 1;
-  const bool by_code = c.identities.action_codes && codes <= kMaxActionCodes;
+  const bool by_code =
+      c.identities.action_codes && codes <= kMaxActionCodes && !c.numeric.in_tokens();
   branches = {.rows = c.identities.distinct_rows ? distinct : places,
               .codes = by_code ? codes : places,
               .samples = bounds.samples};
@@ -117,6 +118,7 @@ void Ranker::tokens_forward_memory(const Exec& exec, const LargestBatch& b) cons
     item_mlp_->forward_memory(wide, labels);
   }
   if (item_mlp_ || wide.dtype() != exec.dtype()) wide.activation({labels, dim});  // product
+  if (numeric_mlp_) numeric_mlp_->forward_memory(wide, labels);
   const Tensor dlogits = wide.activation({labels, std::ssize(config_.tasks)});
   head_->forward_memory(wide, labels, dlogits);  // logits lie among the results
 }
@@ -127,6 +129,7 @@ void Ranker::tokens_backward_memory(const Exec& exec, const LargestBatch& b) con
   const Exec wide = wide_exec(exec);
   wide.activation({labels, dim});  // dproduct
   plan_backward(wide, *head_, labels);
+  if (numeric_mlp_) plan_backward(wide, *numeric_mlp_, labels);
   if (item_mlp_ || wide.dtype() != exec.dtype()) exec.activation({labels, dim});  // duser
   if (item_mlp_) {
     const Arena::Mark scratch(*exec.arena);
@@ -211,11 +214,12 @@ int64_t Ranker::batch_memory(const StepBounds& bounds) const {
   constexpr int64_t kSmall = int64_t{1} << 20;  // offsets, action codes, alignment
   // Which tokens are left, and where labels are among them.
   const int64_t tokens = bounds.samples * config_.sample_tokens(bounds.events, bounds.candidates);
+  const int64_t numbers = (config_.numeric.tokens ? places : labels) * config_.numeric.width();
   const int64_t truncated = truncates() ? tokens * (8 + 4) + labels * 4 : 0;
   // Times, actions, items and their rows; table rows, once more sorted, and their slots.
   return places * (2 * 8 + 2 * 4) + places * features * (8 + 3 * 4) + places * 4 +
          bounds.samples * config_.contextual_tokens() * (8 + 3 * 4) +
-         labels * (features * 4 + tasks * 8) + truncated + kSmall;
+         labels * (features * 4 + tasks * 8) + numbers * 4 + truncated + kSmall;
 }
 
 int64_t Ranker::prepare_memory(const StepBounds& bounds) const {

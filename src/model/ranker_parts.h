@@ -66,6 +66,7 @@ struct Ranker::Tokens {
   Tensor label_timestamps;           // i64 [labels]
   std::vector<Tensor> label_values;  // per task [labels]
   Tensor label_features;             // i32 [labels * sequence features]: table rows
+  Tensor label_numbers;              // [labels, numeric features]; absent without
   int64_t first_label = 0;           // number of the first label in the batch
 
   /// Whether tokens are dropped in front of a layer, and which ones it works on.
@@ -91,7 +92,8 @@ struct Ranker::ItemSide {
   Tensor user;       // [labels, dim]
   Tensor item_rows;  // [labels, features * embedding dim]
   Mlp::Saved item;
-  Tensor product;
+  Mlp::Saved numbers;
+  Tensor product;  // what the head reads
   Mlp::Saved head;
   Tensor logits;  // [labels, tasks]
   Tensor dlogits;

@@ -78,6 +78,7 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
   prepare_context(batch, out);
   sort_inputs(out);
   prepare_actions(batch, out);
+  if (config_.numeric.any()) prepare_numbers(batch, out);
   out.micro_batches.clear();
   std::vector<MicroBatch> cuts = cut_micro_batches(out.layout, micro_batch_tokens);
   std::vector<GroupSequences> group;
@@ -359,14 +360,15 @@ void Ranker::prepare_branches(RankerBatch& out) {
 /// Every possible pattern once, or one code per event and candidate.
 void Ranker::prepare_actions(const Batch& batch, RankerBatch& out) const {
   const int32_t target_code = int32_t{1} << config_.action.weights.size();
-  out.action_codes = config_.identities.action_codes && target_code + 1 <= kMaxActionCodes;
+  out.action_codes = config_.identities.action_codes && target_code + 1 <= kMaxActionCodes &&
+                     !config_.numeric.in_tokens();
   if (out.action_codes) {
     out.action_code = out.block.add<int32_t>(target_code + 1);
     const std::span<int32_t> codes = out.block.span(out.action_code);
     std::iota(codes.begin(), codes.end(), 0);
     return;
   }
-  if (config_.identities.action_codes) {
+  if (config_.identities.action_codes && !config_.numeric.in_tokens()) {
     base::log_once(base::LogLevel::kInfo, "action_codes",
                    "identity action_codes does not apply: too many action bits; running per event");
   }

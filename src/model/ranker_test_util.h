@@ -149,6 +149,31 @@ inline ModelConfig tiny_semilocal_config() {
   return c;
 }
 
+inline ModelConfig with_numbers(ModelConfig c, bool tokens) {
+  c.numeric = {.columns = {"price", "gap", "rate"}, .hidden = 4, .tokens = tokens};
+  return c;
+}
+
+/// Numbers for every event and candidate of a tiny_batch().
+inline Batch numbered_batch(Batch b) {
+  uint64_t site = 900;
+  const auto add = [&](const std::string& name, int group) {
+    Batch::FloatColumn& c = b.float_columns.emplace_back();
+    c.name = name;
+    c.group = group;
+    c.values.resize(b.offsets(c).back());
+    for (int64_t i = 0; i < c.values.size(); ++i) {
+      c.values[i] = static_cast<float>(ops::test::TestBed::number(site, i));
+    }
+    ++site;
+  };
+  for (const std::string& name : with_numbers({}, true).numeric.columns) {
+    add(name, 0);
+    add(NumericConfig::of_candidate(name), 1);
+  }
+  return b;
+}
+
 /// A model in float or double whose parameters are all away from their initial values.
 struct TinyRanker {
   explicit TinyRanker(const ModelConfig& config, DType dtype = DType::kF64)

@@ -115,6 +115,10 @@ Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
   t.labelled = {arrays.label_row, {arrays.label_sample, arrays.label_token}};
   t.label_timestamps = arrays.label_time;
   t.label_features = placed.tensor(micro.label_features);
+  if (numeric_mlp_) {
+    t.label_numbers = place_numbers(batch, placed)
+                          .rows(batch.first_label_number + micro.first_label, micro.labels);
+  }
   for (const auto& part : micro.label_values) t.label_values.push_back(placed.tensor(part));
   for (const auto& part : micro.label_values_double) t.label_values.push_back(placed.tensor(part));
   if (truncates()) place_truncated(exec, micro, placed, t);
@@ -289,6 +293,10 @@ Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const 
   } else {
     item.product = as_activation(wide, user);
   }
+  if (numeric_mlp_) {
+    item.numbers = numeric_mlp_->forward(wide, tokens.label_numbers, item.product);
+    item.product = item.numbers.y;
+  }
   item.logits = results.logits.rows(tokens.first_label, labels);
   item.head = head_->forward(wide, item.product, {}, item.logits);
   item.dlogits = wide.activation({labels, item.logits.size(1)});
@@ -319,6 +327,7 @@ Tensor Ranker::item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
   const Tensor dproduct = wide.activation({labels, config_.dim});
   Tensor duser = dproduct;
   head_->backward(wide, item.head, item.dlogits, dproduct);
+  if (numeric_mlp_) numeric_mlp_->backward(wide, item.numbers, dproduct, {});
   if (item_mlp_) {
     duser = exec.activation({labels, config_.dim});
     Arena::Mark scratch(*exec.arena);

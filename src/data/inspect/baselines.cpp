@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/parallel.h"
+#include "data/numbers/tally.h"
 #include "data/store/event_log.h"
 #include "data/synth/synth_output.h"
 
@@ -19,17 +20,6 @@ namespace segue::data {
 namespace {
 
 constexpr double kItemPrior = 10, kUserPrior = 5, kAttributePrior = 2;
-
-struct Tally {
-  int32_t positive = 0, all = 0;
-  void add(bool label) {
-    positive += label ? 1 : 0;
-    ++all;
-  }
-  double share(double prior, double weight) const {
-    return (positive + weight * prior) / (all + weight);
-  }
-};
 
 size_t label_pool(const SampleSchema& schema) {
   const auto found = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);

@@ -39,6 +39,12 @@ std::vector<Batch> batches_of(const SampleList& list, const Gatherer& gatherer) 
   return batches;
 }
 
+/// With all the numbers that they can have.
+SampleSchema all_columns(SampleSchema schema) {
+  schema.history_numbers = schema.candidate_numbers = count_names(schema);
+  return schema;
+}
+
 struct Opened {
   EventStore store;
   Gatherer gatherer;
@@ -46,7 +52,7 @@ struct Opened {
 
   Opened(const std::string& path, const LogSchema& schema, const GatherConfig& gather,
          const StreamConfig& config)
-      : store(path, schema.samples()),
+      : store(path, all_columns(schema.samples())),
         gatherer(store, gather),
         stream(store, config, /*rank=*/1, /*world=*/3) {}
 };

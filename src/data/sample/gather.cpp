@@ -122,6 +122,7 @@ Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
     }
   }
   plan_crosses();
+  plan_numbers();
 }
 
 void Gatherer::plan_crosses() {
@@ -157,6 +158,24 @@ void Gatherer::plan_crosses() {
   candidates_ = history_columns_.back() + 1;
 }
 
+void Gatherer::plan_numbers() {
+  const SampleSchema& schema = store_.schema();
+  if (schema.history_numbers.empty() && schema.candidate_numbers.empty()) return;
+  const std::vector<std::string> names = count_names(schema);
+  const auto places = [&](const std::vector<std::string>& wanted) {
+    std::vector<size_t> found;
+    for (const std::string& name : wanted) {
+      const auto at = std::ranges::find(names, name);
+      SEGUE_ASSERT(at != names.end(), "a number that samples do not have");
+      found.push_back(static_cast<size_t>(at - names.begin()));
+    }
+    return found;
+  };
+  history_numbers_ = places(schema.history_numbers);
+  candidate_numbers_ = places(schema.candidate_numbers);
+  numbers_.emplace(log_);
+}
+
 Batch sample_columns(const SampleSchema& schema, bool labelled_events) {
   Batch batch;
   batch.add_group("context");
@@ -178,10 +197,16 @@ Batch sample_columns(const SampleSchema& schema, bool labelled_events) {
   }
   batch.add_column("item_candidate_id", kCandidateGroup);
   for (const AttributeConfig& a : schema.attributes) {
-    batch.add_column("item_candidate_" + a.name, kCandidateGroup);
+    batch.add_column(candidate_column(a.name), kCandidateGroup);
   }
   batch.add_column("item_query_time", kCandidateGroup);
   batch.add_column("item_action_weight", kCandidateGroup);
+  for (const std::string& name : schema.history_numbers) {
+    batch.add_float_column(name, kHistoryGroup);
+  }
+  for (const std::string& name : schema.candidate_numbers) {
+    batch.add_float_column(candidate_column(name), kCandidateGroup);
+  }
   return batch;
 }
 
@@ -189,6 +214,7 @@ void Gatherer::check_schema(const Batch& batch) const {
   const size_t columns = static_cast<size_t>(candidates_) + store_.schema().attributes.size() + 3;
   if (batch.groups.size() != 3 || batch.columns.size() != columns ||
       batch.attributes.size() != store_.schema().attributes.size() ||
+      batch.float_columns.size() != history_numbers_.size() + candidate_numbers_.size() ||
       batch.columns[static_cast<size_t>(history_times_)].name != "action_timestamp") {
     fail(ErrorCode::kInvalidArgument, "the batch to fill has columns of another kind of sample");
   }
@@ -264,6 +290,10 @@ int64_t Gatherer::append_history(const Anchor& anchor, int64_t used, Batch& batc
     int64_t* const values = batch.columns[static_cast<size_t>(number)].values.data();
     std::copy(values + used + excess, values + end, values + used);
   }
+  for (size_t f = 0; f < history_numbers_.size(); ++f) {
+    float* const values = batch.float_columns[f].values.data();
+    std::copy(values + used + excess, values + end, values + used);
+  }
   return end - excess;
 }
 
@@ -306,6 +336,7 @@ int64_t Gatherer::append_pieces(const Anchor& anchor, const Budget& budget, int6
   int64_t* const keys = actions + (merged - count);  // never behind what is written
   if (pools_[anchor.piece].num_shared() > 0 || lists > num_pools_)
     complete_masks(anchor, {keys, static_cast<size_t>(count)});
+  put_history_numbers(anchor, {keys, static_cast<size_t>(count)}, used, batch);
   const EventStore& piece = log_.piece(anchor.piece);
   const int64_t* const user_items = piece.items().data() + anchor.user_start;
   const int64_t* const user_times = piece.timestamps().data() + anchor.user_start;
@@ -347,6 +378,16 @@ int64_t Gatherer::append_question(int64_t user, const Candidate& candidate, int6
     std::copy(first + excess, column.data() + used, first);
     column[used - excess] = *value++;
   }
+  if (!history_numbers_.empty()) {
+    const std::vector<float> row = numbers_of(user, candidate);
+    for (size_t f = 0; f < history_numbers_.size(); ++f) {
+      HostArray<float>& column = batch.float_columns[f].values;
+      column.resize(used + 1);
+      float* const first = column.data() + begin;
+      std::copy(first + excess, column.data() + used, first);
+      column[used - excess] = row[history_numbers_[f]];
+    }
+  }
   return used + 1 - excess;
 }
 
@@ -368,6 +409,48 @@ int64_t Gatherer::cross_id(const Cross& cross, std::span<const int64_t> values) 
   }
   const uint64_t hash = base::xxh64_words(words.data(), cross.num_keys, cross.salt);
   return static_cast<int64_t>(cross.rows == 0 ? hash : hash % cross.rows);
+}
+
+/// Numbers of the events that `keys` mean, behind the first `used`.
+void Gatherer::put_history_numbers(const Anchor& anchor, std::span<const int64_t> keys,
+                                   int64_t used, Batch& batch) const {
+  for (size_t f = 0; f < history_numbers_.size(); ++f) {
+    batch.float_columns[f].values.resize(used + std::ssize(keys));
+  }
+  for (size_t i = 0; i < keys.size() && !history_numbers_.empty(); ++i) {
+    const std::span<const float> row =
+        numbers_->of_event(anchor.piece, anchor.user_start + (keys[i] >> kMaskBits));
+    for (size_t f = 0; f < history_numbers_.size(); ++f) {
+      batch.float_columns[f].values[used + static_cast<int64_t>(i)] = row[history_numbers_[f]];
+    }
+  }
+}
+
+/// Of a candidate that is no event.
+std::vector<float> Gatherer::numbers_of(int64_t user, const Candidate& candidate) const {
+  std::vector<float> row(numbers_->width());
+  CountedEvent event;
+  event.item = candidate.item;
+  event.time = candidate.time;
+  event.organic = candidate.organic;
+  numbers_->of_candidate(user, event, row);
+  return row;
+}
+
+void Gatherer::put_candidate_numbers(const Anchor& anchor, const Candidate& candidate,
+                                     int64_t sample, Batch& batch) const {
+  if (candidate_numbers_.empty()) return;
+  std::vector<float> made;
+  std::span<const float> row;
+  if (candidate.stored) {
+    row = numbers_->of_event(anchor.piece, anchor.position);
+  } else {
+    made = numbers_of(anchor.user, candidate);
+    row = made;
+  }
+  for (size_t f = 0; f < candidate_numbers_.size(); ++f) {
+    batch.float_columns[history_numbers_.size() + f].values[sample] = row[candidate_numbers_[f]];
+  }
 }
 
 /// Everything of a sample that is not its history.
@@ -392,6 +475,7 @@ void Gatherer::put_sample(const Anchor& anchor, const Candidate& candidate, int6
   for (size_t a = 0; a < num_attributes; ++a) put_candidate(value[kFirstAttribute + a]);
   put_candidate(query_time);
   put_candidate(candidate.label);
+  put_candidate_numbers(anchor, candidate, sample, batch);
 }
 
 void Gatherer::fill(std::span<const int64_t> anchor_positions,
@@ -425,7 +509,7 @@ void Gatherer::fill(std::span<const CandidateQuery> questions, Batch& batch) con
   std::iota(numbers.begin(), numbers.end(), 0);
   fill_samples(numbers, batch, [&](int64_t i) {
     const CandidateQuery& q = questions[static_cast<size_t>(i)];
-    return std::pair(locate(q), Candidate{q.item, q.time, q.organic, 0});
+    return std::pair(locate(q), Candidate{q.item, q.time, q.organic, 0, false});
   });
 }
 
@@ -452,6 +536,9 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
     if (column.group == kContextGroup) column.values.resize(samples);
     if (column.group == kCandidateGroup) column.values.resize(samples * candidates);
   }
+  for (Batch::FloatColumn& column : batch.float_columns) {
+    if (column.group != kHistoryGroup) column.values.resize(samples);
+  }
   for (int64_t i = 0; i <= samples; ++i) {
     batch.groups[kContextGroup].offsets[i] = i;
     batch.groups[kCandidateGroup].offsets[i] = i * candidates;
@@ -473,6 +560,9 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
     put_sample(anchor, candidate, query_time, i, batch);
   }
   for (Batch::Column& column : batch.columns) {
+    if (column.group == kHistoryGroup) column.values.resize(used);
+  }
+  for (Batch::FloatColumn& column : batch.float_columns) {
     if (column.group == kHistoryGroup) column.values.resize(used);
   }
 }

@@ -2,11 +2,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/config.h"
 #include "batch/batch.h"
+#include "data/numbers/event_numbers.h"
 #include "data/store/event_log.h"
 #include "data/store/pool_index.h"
 
@@ -52,7 +54,9 @@ Batch sample_columns(const SampleSchema& schema, bool labelled_events = false);
 ///   candidates  item_candidate_id, item_candidate_<attribute>, item_query_time, item_action_weight
 /// Both query times are the time of the newest history event, or of the anchor when there is none;
 /// the hour that crosses use is the anchor's. Attributes of the history follow from its items: they
-/// are Batch::attributes, whose values are the store's.
+/// are Batch::attributes, whose values are the store's. Numbers (SampleSchema::history_numbers,
+/// candidate_numbers) are float columns: <name> of the history, item_candidate_<name> of
+/// candidates.
 ///
 /// With labelled events the history of a sample ends with its last anchor, whatever pools that is
 /// in, and a column event_label has the label of every anchor among the events, -1 elsewhere.
@@ -78,6 +82,9 @@ class Gatherer {
   const EventStore& store() const { return store_; }
   const GatherConfig& config() const { return config_; }
   const std::vector<PoolIndex>& pools() const { return pools_; }  // of every piece of the log
+  const std::optional<EventNumbers>& numbers() const {
+    return numbers_;
+  }  // where samples have some
 
  private:
   struct Cross {
@@ -99,12 +106,15 @@ class Gatherer {
   };
   struct Candidate {
     int64_t item = 0, time = 0, organic = 0, label = 0;
+    bool stored = true;  // it is the event at the anchor
   };
 
   void plan_crosses();
   /// What crosses of an event or candidate are made of.
   void cross_values(int64_t user, const Candidate& of, std::span<int64_t> values) const;
   static int64_t cross_id(const Cross& cross, std::span<const int64_t> values);
+  void plan_numbers();
+  std::vector<float> numbers_of(int64_t user, const Candidate& candidate) const;
   void check_schema(const Batch& batch) const;
   Anchor locate(int64_t position) const;
   Anchor locate(const CandidateQuery& question) const;
@@ -113,6 +123,10 @@ class Gatherer {
   void fill_samples(std::span<const int64_t> sample_index, Batch& batch, Sample sample) const;
   std::span<const uint32_t> take(size_t pool, const Anchor& anchor, const Budget& budget) const;
   void complete_masks(const Anchor& anchor, std::span<int64_t> keys) const;
+  void put_history_numbers(const Anchor& anchor, std::span<const int64_t> keys, int64_t used,
+                           Batch& batch) const;
+  void put_candidate_numbers(const Anchor& anchor, const Candidate& candidate, int64_t sample,
+                             Batch& batch) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
   int64_t append_pieces(const Anchor& anchor, const Budget& budget, int64_t used,
                         Batch& batch) const;
@@ -129,6 +143,9 @@ class Gatherer {
   std::vector<int64_t> action_of_mask_;  // [2^pools]: OR of the bits of the pools in the mask
   std::vector<int> history_columns_;
   std::vector<Cross> crosses_;
+  std::optional<EventNumbers> numbers_;
+  // Of the float columns of history and candidates: places in a row of numbers.
+  std::vector<size_t> history_numbers_, candidate_numbers_;
   Budget budget_;     // of a whole history
   int64_t kept_ = 0;  // events kept of all together
   uint64_t label_pools_ = 0;

@@ -116,7 +116,7 @@ void SampleSchema::validate() const {
   for (const AttributeConfig& attribute : attributes) {
     require_name("attribute", attribute.name);
     if (!columns.insert(attribute.name).second ||
-        !columns.insert("item_candidate_" + attribute.name).second) {
+        !columns.insert(candidate_column(attribute.name)).second) {
       fail_config(fmt::format("attribute `{}` has a name that is taken", attribute.name));
     }
     attribute_names.insert(attribute.name);

@@ -42,11 +42,17 @@ struct SampleSchema {
   /// Kinds of events that may be predicted; asked only when a store comes without the anchor list
   /// that is wanted.
   std::vector<int64_t> anchor_kinds = {0};
+  /// Numeric features that samples carry, by names of numbers/user_counts.h: of every event of the
+  /// history, of the candidates. Whoever reads samples says which.
+  std::vector<std::string> history_numbers = {}, candidate_numbers = {};
 
   static SampleSchema yambda();  // the benchmark's
   void validate() const;         // Error(kConfig)
 };
 void describe(base::ConfigVisitor& v, SampleSchema& c);
+
+/// What a candidate's column is called, given that of an event.
+inline std::string candidate_column(const std::string& event) { return "item_candidate_" + event; }
 
 /// Names that a cross may use besides those of attributes, in the order in which values are kept.
 inline constexpr const char* kCrossKeys[] = {"uid", "item_id", "hour_of_day", "is_organic"};

@@ -197,10 +197,8 @@ class StoreSource final : public Source {
   std::optional<std::vector<float>> truth_;  // per event; empty: not known
 };
 
-void require_column(const Batch& samples, const std::string& key, const std::string& name) {
-  std::vector<std::string> names;
-  for (const Batch::Column& column : samples.columns) names.push_back(column.name);
-  for (const Batch::Attribute& attribute : samples.attributes) names.push_back(attribute.name);
+void require_column(std::span<const std::string> names, const std::string& key,
+                    const std::string& name) {
   if (std::ranges::find(names, name) != names.end()) return;
   const std::string nearest = base::nearest_name(name, names);
   fail(ErrorCode::kConfig,
@@ -241,17 +239,33 @@ void require_of_sample(const data::SampleSchema& schema, const model::ColumnDema
 }
 
 /// What the model asks of a store, checked by name before the first step. Returns the store's
-/// sample schema with crosses cut to the tables' rows.
+/// sample schema with the numbers it wants, and crosses cut to the tables' rows.
 data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema) {
   const bool labelled_events = has_labelled_events(config);
   const Batch samples = data::sample_columns(schema, labelled_events);
+  std::vector<std::string> columns, numbers, of_candidates;
+  for (const Batch::Column& column : samples.columns) columns.push_back(column.name);
+  for (const Batch::Attribute& attribute : samples.attributes) columns.push_back(attribute.name);
+  for (const std::string& name : data::count_names(schema)) {
+    numbers.push_back(name);
+    of_candidates.push_back(data::candidate_column(name));
+  }
   for (const sparse::TableConfig& table : config.sparse.tables) {
     for (const std::string& column : table.score) {
-      require_column(samples, fmt::format("`score` of table `{}`", table.name), column);
+      require_column(columns, fmt::format("`score` of table `{}`", table.name), column);
     }
   }
   for (const model::ColumnDemand& d : make_model(config)->demands()) {
-    require_column(samples, d.key, d.column);
+    if (d.role == model::ColumnDemand::Role::kNumber) {
+      const bool candidate = d.of == model::ColumnDemand::Of::kCandidate;
+      const std::vector<std::string>& names = candidate ? of_candidates : numbers;
+      require_column(names, d.key, d.column);
+      const auto at = std::ranges::find(names, d.column) - names.begin();
+      (candidate ? schema.candidate_numbers : schema.history_numbers)
+          .push_back(numbers[static_cast<size_t>(at)]);
+      continue;
+    }
+    require_column(columns, d.key, d.column);
     if (labelled_events) require_of_sample(schema, d);
     // A hash may be cut to any size; the table that is looked up decides.
     for (data::CrossConfig& cross : schema.crosses) {
@@ -276,8 +290,11 @@ RunStore::RunStore(const RunConfig& config, int rank, int ranks, bool verifies, 
   if (!verifies) return;
   const data::EventLog log(events);
   for (size_t p = 0; p < log.num_pieces(); ++p) {
-    const data::IndexFile* const indices[] = {&gatherer.pools()[p].file(),
-                                              &stream.windows().pieces()[p].file()};
+    std::vector<const data::IndexFile*> indices = {&gatherer.pools()[p].file(),
+                                                   &stream.windows().pieces()[p].file()};
+    if (gatherer.numbers()) {
+      for (const data::IndexFile* file : gatherer.numbers()->files(p)) indices.push_back(file);
+    }
     verifiers.push_back(std::make_unique<data::StoreVerifier>(log.piece(p), indices));
   }
 }

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "data/numbers/tally.h"
+#include "data/store/event_store.h"
+#include "data/store/index_file.h"
+
+namespace segue::data {
+
+/// The pool whose events count as successes: the label's, or the first where labels are the bits of
+/// all pools.
+size_t success_pool(const SampleSchema& schema);
+/// Days since 1970, UTC.
+int64_t day_of(int64_t time);
+/// The value of an item in map `attribute` of `maps`, which is the store without its segments; 0
+/// for an item beyond it, as candidates have it.
+int64_t attribute_of(const EventStore& maps, size_t attribute, int64_t item);
+
+/// How often all, an item or an attribute's value were tried and with success in the events of one
+/// piece of a log, day by day: what any of them had at the start of a day, for all users together.
+/// Events that may be predicted count (SampleSchema::anchor_kinds). Whole days, so that no order
+/// between users is needed, and what a candidate sees does not depend on who came first that day.
+class DayCounts {
+ public:
+  /// counts.idx of the piece's index folder, made when it is missing or stale: one pass over the
+  /// columns for each of them, more where they have more events than are sorted at a time.
+  static DayCounts open_or_build(const EventStore& piece, const EventStore& maps);
+
+  /// Who is counted: everyone (id 0), items, then the values of each attribute.
+  enum Of : size_t { kAll, kItem, kFirstAttribute };
+  /// On days before `day`.
+  Tally before(size_t of, int64_t id, int64_t day) const;
+
+  const IndexFile& file() const { return file_; }
+
+ private:
+  /// All of an id up to the end of a day on which there was something.
+  struct Cell {
+    int32_t day = 0;
+    uint32_t positive = 0, all = 0;
+  };
+  class Builder;
+  struct Counts {
+    std::span<const int64_t> offsets;  // by id, one more at the end
+    std::span<const Cell> cells;
+  };
+  DayCounts(IndexFile file, size_t of);
+
+  IndexFile file_;
+  std::vector<Counts> counts_;
+};
+
+}  // namespace segue::data

@@ -1,0 +1,157 @@
+#include "data/numbers/event_numbers.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/parallel.h"
+
+namespace segue::data {
+namespace {
+
+constexpr int64_t kEventsPerRun = int64_t{1} << 17;
+
+}  // namespace
+
+EventNumbers::EventNumbers(const EventLog& log)
+    : log_(log),
+      schema_(log.piece(0).schema()),
+      success_(success_pool(schema_)),
+      width_(count_names(schema_).size()) {
+  for (size_t p = 0; p < log.num_pieces(); ++p) {
+    days_.push_back(DayCounts::open_or_build(log.piece(p), log.piece(0)));
+    const uint64_t key = key_of(p);
+    IndexFile file = open_or_build(log.piece(p).index_folder(), kNumbersFile, key,
+                                   [&](const std::string& path) { build(p, path, key); });
+    const std::span<const float> rows = file.section<float>(0);
+    if (rows.size() != static_cast<size_t>(log.piece(p).num_events()) * width_) {
+      file.fail_senseless("it has not a row for every event");
+    }
+    pieces_.push_back({std::move(file), rows});
+  }
+}
+
+/// Everything that numbers are made from, in pieces before this one too.
+uint64_t EventNumbers::key_of(size_t piece) const {
+  uint64_t key = 0;
+  for (const std::string& name : count_names(schema_)) {
+    key = fingerprint_of(std::span<const char>(name), key);
+  }
+  for (size_t p = 0; p <= piece; ++p) {
+    const EventStore& store = log_.piece(p);
+    key = fingerprint_of(store.users(), key);
+    key = fingerprint_of(store.items(), key);
+    key = fingerprint_of(store.timestamps(), key);
+    key = fingerprint_of(store.kinds(), key);
+    key = fingerprint_of(store.organic(), key);
+    key = fingerprint_of(store.in_pool(success_), key);
+  }
+  key = fingerprint_of(std::span<const int64_t>(schema_.anchor_kinds), key);
+  for (size_t a = 0; a < schema_.attributes.size(); ++a) {
+    key = fingerprint_of(log_.piece(0).attribute_map(a), key);
+  }
+  return key;
+}
+
+void EventNumbers::set_attributes(CountedEvent& event) const {
+  for (size_t a = 0; a < schema_.attributes.size(); ++a) {
+    event.attributes[a] = attribute_of(log_.piece(0), a, event.item);
+  }
+}
+
+CountedEvent EventNumbers::event_at(size_t piece, int64_t position) const {
+  const EventStore& store = log_.piece(piece);
+  const auto at = static_cast<size_t>(position);
+  CountedEvent event;
+  event.item = store.items()[at];
+  event.time = store.timestamps()[at];
+  event.organic = store.organic()[at];  // NOLINT(bugprone-signed-char-misuse): a number
+  event.tried =
+      std::ranges::find(schema_.anchor_kinds, store.kinds()[at]) != schema_.anchor_kinds.end();
+  event.success = store.in_pool(success_)[at] != 0;
+  set_attributes(event);
+  return event;
+}
+
+EveryonesCounts EventNumbers::everyone(const CountedEvent& event, size_t piece) const {
+  EveryonesCounts sum;
+  const int64_t day = day_of(event.time);
+  for (size_t p = 0; p <= piece; ++p) {
+    const DayCounts& days = days_[p];
+    sum.all += days.before(DayCounts::kAll, 0, day);
+    sum.item += days.before(DayCounts::kItem, event.item, day);
+    for (size_t a = 0; a < schema_.attributes.size(); ++a) {
+      sum.attributes[a] += days.before(DayCounts::kFirstAttribute + a, event.attributes[a], day);
+    }
+  }
+  return sum;
+}
+
+void EventNumbers::replay(int64_t user, size_t piece, int64_t end, UserCounts& counts) const {
+  for (size_t p = 0; p <= piece; ++p) {
+    const UserEvents of = log_.piece(p).events_of(user);
+    const std::span<const int64_t> times = log_.piece(p).timestamps();
+    for (int64_t i = of.begin; i < of.end && times[static_cast<size_t>(i)] < end; ++i) {
+      counts.add(event_at(p, i));
+    }
+  }
+}
+
+void EventNumbers::of_candidate(int64_t user, CountedEvent candidate, std::span<float> out) const {
+  set_attributes(candidate);
+  UserCounts counts(schema_.attributes.size());
+  const size_t last = log_.num_pieces() - 1;
+  replay(user, last, candidate.time, counts);
+  counts.write(candidate, everyone(candidate, last), out);
+}
+
+/// Runs of whole users, each on one thread, written where they belong.
+void EventNumbers::build(size_t piece, const std::string& path, uint64_t key) const {
+  const EventStore& store = log_.piece(piece);
+  std::vector<std::string> made_from;
+  for (const char* const name : {"flat_uid", "flat_item_ids", "flat_timestamps", "flat_event_types",
+                                 "flat_is_organic", "user_start", "user_end"}) {
+    made_from.push_back(store.column_path(name));
+  }
+  made_from.push_back(store.column_path("flat_is_" + schema_.pools[success_].name));
+  store.require_intact(made_from);
+
+  const std::vector<size_t> runs = store.user_runs(kEventsPerRun);
+  const int64_t sizes[] = {store.num_events() * static_cast<int64_t>(width_ * sizeof(float))};
+  IndexWriter writer(path, key, sizes);
+  BuildProgress progress("numbers", store.num_events(), "events");
+  base::parallel_for(static_cast<int64_t>(runs.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+    UserCounts counts(schema_.attributes.size());
+    std::vector<float> rows;
+    for (int64_t r = begin; r < end; ++r) {
+      const auto users = store.unique_users().subspan(
+          runs[static_cast<size_t>(r)],
+          runs[static_cast<size_t>(r) + 1] - runs[static_cast<size_t>(r)]);
+      const int64_t first = store.events_of(users.front()).begin;
+      const int64_t count = store.events_of(users.back()).end - first;
+      rows.resize(static_cast<size_t>(count) * width_);
+      for (const int64_t user : users) {
+        const UserEvents of = store.events_of(user);
+        counts.clear();
+        if (piece > 0) replay(user, piece - 1, std::numeric_limits<int64_t>::max(), counts);
+        for (int64_t i = of.begin; i < of.end; ++i) {
+          const CountedEvent event = event_at(piece, i);
+          counts.write(event, everyone(event, piece),
+                       std::span(rows).subspan(static_cast<size_t>(i - first) * width_, width_));
+          counts.add(event);
+        }
+      }
+      writer.write_items(0, first * static_cast<int64_t>(width_), std::span<const float>(rows));
+      const auto from = static_cast<size_t>(first), n = static_cast<size_t>(count);
+      forget(store.items().subspan(from, n));
+      forget(store.timestamps().subspan(from, n));
+      progress.add(count);
+    }
+  });
+  writer.commit();
+}
+
+}  // namespace segue::data

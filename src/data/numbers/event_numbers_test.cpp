@@ -1,0 +1,249 @@
+#include "data/numbers/event_numbers.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <numbers>
+
+#include <gtest/gtest.h>
+
+#include "data/store/store_test_util.h"
+
+namespace segue::data {
+namespace {
+
+constexpr int64_t kDay = 86400;
+
+struct Opened {
+  explicit Opened(const TestStore& s) : store(s.folder, s.schema), log(store), numbers(log) {}
+  EventStore store;
+  EventLog log;
+  EventNumbers numbers;
+};
+
+TestStore fresh_store(uint64_t seed, const StoreShape& shape = {}) {
+  const std::string folder = base::temp_path("store" + std::to_string(seed));
+  std::filesystem::remove_all(folder);
+  return make_store(folder, seed, shape);
+}
+
+/// Numbers of event `e` by the words of the docs, from all events of the store.
+std::map<std::string, double> by_the_rules(const TestStore& s, size_t e) {
+  const auto odds = [](double p) {
+    p = std::clamp(p, 1e-3, 1 - 1e-3);
+    return std::log(p / (1 - p));
+  };
+  const auto count = [](double n) { return std::log1p(n) / 4; };
+  const auto day = [](int64_t time) { return time / kDay; };
+  const auto value = [&](size_t a, int64_t item) {
+    return item < std::ssize(s.maps[a]) ? s.maps[a][static_cast<size_t>(item)] : 0;
+  };
+  const auto rate = [&](const Tally& t, double prior, double weight) {
+    return odds((static_cast<double>(t.positive) + prior * weight) /
+                (static_cast<double>(t.all) + weight));
+  };
+  const int64_t now = s.timestamps[e], item = s.items[e];
+  std::vector<size_t> earlier;  // tries of the user
+  Tally user, with_item, hour, everyone, of_item;
+  std::vector<Tally> with_value(s.maps.size()), of_value(s.maps.size());
+  int64_t last_event = -1;
+  for (size_t i = 0; i < s.users.size(); ++i) {
+    const bool tried = s.kinds[i] == 0, success = s.pools[0][i] != 0;
+    if (s.users[i] == s.users[e] && s.timestamps[i] < now) {
+      last_event = s.timestamps[i];
+      if (tried) {
+        earlier.push_back(i);
+        user.add(success);
+        if (s.items[i] == item) with_item.add(success);
+        if (s.timestamps[i] % kDay / 3600 == now % kDay / 3600) hour.add(success);
+        for (size_t a = 0; a < s.maps.size(); ++a) {
+          if (value(a, s.items[i]) == value(a, item)) with_value[a].add(success);
+        }
+      }
+    }
+    if (!tried || day(s.timestamps[i]) >= day(now)) continue;
+    everyone.add(success);
+    if (s.items[i] == item) of_item.add(success);
+    for (size_t a = 0; a < s.maps.size(); ++a) {
+      if (value(a, s.items[i]) == value(a, item)) of_value[a].add(success);
+    }
+  }
+  const double prior = everyone.all > 0 ? everyone.share(0.5, 1) : 0.5;
+  const double own = user.share(prior, 5);
+  Tally session;
+  int64_t end = now;
+  for (size_t i = earlier.size(); i-- > 0;) {
+    if (end - s.timestamps[earlier[i]] > 1800) break;
+    end = s.timestamps[earlier[i]];
+    session.add(s.pools[0][earlier[i]] != 0);
+  }
+  int64_t recent = 0;
+  for (size_t i = 0; i < std::min<size_t>(32, earlier.size()); ++i) {
+    recent += s.items[earlier[earlier.size() - 1 - i]] == item;
+  }
+  const double angle = 2 * std::numbers::pi * static_cast<double>(now % kDay) / kDay;
+  std::map<std::string, double> expected = {
+      {"user_rate", odds(own)},
+      {"user_count", count(static_cast<double>(user.all))},
+      {"user_item_rate", rate(with_item, own, 2)},
+      {"user_item_count", count(static_cast<double>(with_item.all))},
+      {"item_rate", rate(of_item, prior, 10)},
+      {"item_count", count(static_cast<double>(of_item.all))},
+      {"recent_plays", count(static_cast<double>(recent))},
+      {"session_rate", rate(session, own, 2)},
+      {"session_count", count(static_cast<double>(session.all))},
+      {"user_hour_rate", rate(hour, own, 5)},
+      {"hour_sin", std::sin(angle)},
+      {"hour_cos", std::cos(angle)},
+      {"organic", s.organic[e]},
+      {"gap", last_event < 0 ? 0 : count(static_cast<double>(now - last_event))}};
+  for (size_t i = 1; i <= 5; ++i) {
+    const bool known = earlier.size() >= i;
+    const bool success = known && s.pools[0][earlier[earlier.size() - i]] != 0;
+    expected["last_" + std::to_string(i)] = !known ? 0 : success ? 1 : -1;
+  }
+  for (size_t a = 0; a < s.maps.size(); ++a) {
+    const std::string name = a == 0 ? "artist" : "album";
+    expected["user_" + name + "_rate"] = rate(with_value[a], own, 2);
+    expected["user_" + name + "_count"] = count(static_cast<double>(with_value[a].all));
+    expected[name + "_rate"] = rate(of_value[a], prior, 10);
+    expected[name + "_count"] = count(static_cast<double>(of_value[a].all));
+    expected["same_" + name] =
+        !earlier.empty() && value(a, s.items[earlier.back()]) == value(a, item);
+  }
+  return expected;
+}
+
+TEST(EventNumbers, AreWhatTheirNamesSay) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(seed);
+    // Few values, so that pairs come again.
+    TestStore s = fresh_store(seed, {.users = 6, .max_events = 90, .items = 12, .days = 4});
+    for (std::vector<int64_t>& map : s.maps) {
+      for (int64_t& value : map) value %= 4;
+    }
+    s.write({});
+    const Opened opened(s);
+    const std::vector<std::string> names = count_names(s.schema);
+    ASSERT_EQ(names.size(), opened.numbers.width());
+    for (int64_t i = 0; i < s.num_events(); ++i) {
+      const std::map<std::string, double> expected = by_the_rules(s, static_cast<size_t>(i));
+      ASSERT_EQ(expected.size(), names.size());
+      const std::span<const float> found = opened.numbers.of_event(0, i);
+      for (size_t n = 0; n < names.size(); ++n) {
+        ASSERT_NEAR(found[n], expected.at(names[n]), 1e-5) << names[n] << " of event " << i;
+      }
+    }
+  }
+}
+
+/// What happens at or after a time, to the user, and on the same day or later, to others, cannot be
+/// seen.
+TEST(EventNumbers, TheFutureChangesNothing) {
+  for (const uint64_t seed : {11, 12, 13, 14}) {
+    SCOPED_TRACE(seed);
+    TestStore s = fresh_store(seed, {.users = 10, .items = 9, .days = 6});
+    const int64_t now = s.timestamps[static_cast<size_t>(seed * 7919) % s.timestamps.size()];
+    std::vector<std::vector<float>> before;
+    {
+      const Opened opened(s);
+      for (int64_t i = 0; i < s.num_events(); ++i) {
+        const std::span<const float> row = opened.numbers.of_event(0, i);
+        before.emplace_back(row.begin(), row.end());
+      }
+    }
+    std::vector<bool> may_see(s.users.size());
+    for (size_t i = 0; i < s.users.size(); ++i) {
+      // Outcomes of the moment itself change, and all of what comes later.
+      may_see[i] = s.timestamps[i] <= now;
+      if (s.timestamps[i] < now) continue;
+      for (auto& pool : s.pools) pool[i] = pool[i] == 0 ? 1 : 0;
+      if (s.timestamps[i] == now) continue;
+      s.items[i] = (s.items[i] + 1) % 9;
+      s.kinds[i] = 0;
+      s.organic[i] = s.organic[i] == 0 ? 1 : 0;
+    }
+    s.write({});
+    const Opened opened(s);
+    bool other = false;
+    for (int64_t i = 0; i < s.num_events(); ++i) {
+      const std::span<const float> row = opened.numbers.of_event(0, i);
+      const bool same = std::ranges::equal(row, before[static_cast<size_t>(i)]);
+      EXPECT_TRUE(same || !may_see[static_cast<size_t>(i)]) << "event " << i;
+      other = other || !same;
+    }
+    EXPECT_TRUE(other) << "what changed must show later";
+  }
+}
+
+TEST(EventNumbers, ACandidateHasThoseOfAnEventOfItsTime) {
+  const TestStore s = fresh_store(21);
+  const Opened opened(s);
+  std::vector<float> found(opened.numbers.width());
+  for (int64_t i = 0; i < s.num_events(); ++i) {
+    const auto e = static_cast<size_t>(i);
+    CountedEvent candidate;
+    candidate.item = s.items[e];
+    candidate.time = s.timestamps[e];
+    candidate.organic = s.organic[e];
+    opened.numbers.of_candidate(s.users[e], candidate, found);
+    EXPECT_TRUE(std::ranges::equal(found, opened.numbers.of_event(0, i))) << i;
+  }
+}
+
+TEST(EventNumbers, SamplesCarryThoseThatAreAskedFor) {
+  TestStore s = fresh_store(31, {.disjoint_pools = false});
+  s.schema.history_numbers = {"gap", "user_rate"};
+  s.schema.candidate_numbers = {"item_count"};
+  const EventStore store(s.folder, s.schema);
+  const GatherConfig config{.history_length = 24, .scan_window = 50, .max_history = 7};
+  const Gatherer gatherer(store, config);
+  const EventNumbers& numbers = *gatherer.numbers();
+  const std::vector<std::string> names = count_names(s.schema);
+  const auto place = [&](const char* name) {
+    return static_cast<size_t>(std::ranges::find(names, name) - names.begin());
+  };
+  const std::vector<int64_t> anchors = s.anchors(0);
+  std::vector<int64_t> index(anchors.size());
+  for (size_t i = 0; i < index.size(); ++i) index[i] = static_cast<int64_t>(i);
+  Batch batch;
+  for (int again = 0; again < 2; ++again) gatherer.fill(anchors, index, batch);
+  batch.validate();
+  const std::span<const int64_t> offsets = batch.group("history").offsets.span();
+  for (size_t i = 0; i < anchors.size(); ++i) {
+    const ExpectedHistory history = expected_history(s, config, anchors[i]);
+    ASSERT_EQ(offsets[i + 1] - offsets[i], std::ssize(history.positions));
+    for (size_t k = 0; k < history.positions.size(); ++k) {
+      const std::span<const float> row = numbers.of_event(0, history.positions[k]);
+      const int64_t at = offsets[i] + static_cast<int64_t>(k);
+      EXPECT_EQ(batch.float_column("gap").values[at], row[place("gap")]);
+      EXPECT_EQ(batch.float_column("user_rate").values[at], row[place("user_rate")]);
+    }
+    EXPECT_EQ(batch.float_column("item_candidate_item_count").values[static_cast<int64_t>(i)],
+              numbers.of_event(0, anchors[i])[place("item_count")]);
+  }
+}
+
+TEST(EventNumbers, StaleAndDamagedFilesAreMadeAgain) {
+  TestStore s = fresh_store(41);
+  const std::vector<float> first = [&] {
+    const Opened opened(s);
+    const std::span<const float> row = opened.numbers.of_event(0, s.num_events() - 1);
+    return std::vector<float>(row.begin(), row.end());
+  }();
+  for (const char* const name : {"numbers.idx", "counts.idx"}) {
+    std::string bytes = base::read_file(s.index(name));
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    base::put_file(s.index(name), bytes);
+    const Opened opened(s);
+    EXPECT_TRUE(std::ranges::equal(opened.numbers.of_event(0, s.num_events() - 1), first)) << name;
+  }
+  for (uint8_t& success : s.pools[0]) success = success == 0 ? 1 : 0;
+  s.write({});
+  const Opened opened(s);
+  EXPECT_FALSE(std::ranges::equal(opened.numbers.of_event(0, s.num_events() - 1), first));
+}
+
+}  // namespace
+}  // namespace segue::data

@@ -1,0 +1,148 @@
+#include "data/numbers/user_counts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+
+namespace segue::data {
+namespace {
+
+// Tries of the wider share that a rate begins with.
+constexpr double kUserWeight = 5, kPairWeight = 2, kEveryoneWeight = 10;
+constexpr double kNoPrior = 0.5;
+constexpr int64_t kSecondsPerDay = 86400, kSecondsPerHour = 3600;
+
+constexpr size_t kItem = 0;
+constexpr size_t attribute_key(size_t a) { return 1 + a; }
+
+int64_t second_of_day(int64_t time) {
+  const int64_t second = time % kSecondsPerDay;
+  return second < 0 ? second + kSecondsPerDay : second;
+}
+
+float log_odds(double share) {
+  constexpr double kLeast = 1e-3;
+  const double p = std::clamp(share, kLeast, 1 - kLeast);
+  return static_cast<float>(std::log(p / (1 - p)));
+}
+
+float log_count(int64_t n) {
+  constexpr double kScale = 0.25;  // thousands are about as large as other numbers
+  return static_cast<float>(kScale * std::log1p(static_cast<double>(n)));
+}
+
+/// artist of artist_id.
+std::string stem(const std::string& attribute) {
+  constexpr std::string_view kSuffix = "_id";
+  const bool has = attribute.size() > kSuffix.size() && attribute.ends_with(kSuffix);
+  return attribute.substr(0, attribute.size() - (has ? kSuffix.size() : 0));
+}
+
+}  // namespace
+
+std::vector<std::string> count_names(const SampleSchema& schema) {
+  std::vector<std::string> names = {"user_rate",       "user_count",   "user_item_rate",
+                                    "user_item_count", "item_rate",    "item_count",
+                                    "recent_plays",    "session_rate", "session_count",
+                                    "user_hour_rate",  "hour_sin",     "hour_cos",
+                                    "organic",         "gap"};
+  for (size_t i = 1; i <= UserCounts::kLastOutcomes; ++i) {
+    names.push_back("last_" + std::to_string(i));
+  }
+  for (const AttributeConfig& attribute : schema.attributes) {
+    const std::string name = stem(attribute.name);
+    for (const std::string& number : {"user_" + name + "_rate", "user_" + name + "_count",
+                                      name + "_rate", name + "_count", "same_" + name}) {
+      names.push_back(number);
+    }
+  }
+  return names;
+}
+
+void UserCounts::clear() {
+  pending_.clear();
+  user_ = session_ = {};
+  by_id_.clear();
+  by_hour_ = {};
+  num_events_ = 0;
+}
+
+void UserCounts::add(const CountedEvent& event) {
+  settle(event.time);
+  pending_.push_back(event);
+}
+
+/// Events before `now` are seen from now on.
+void UserCounts::settle(int64_t now) {
+  if (pending_.empty() || pending_.front().time >= now) return;
+  for (const CountedEvent& event : pending_) count(event);
+  pending_.clear();
+}
+
+void UserCounts::count(const CountedEvent& e) {
+  ++num_events_;
+  last_event_ = e.time;
+  if (!e.tried) return;
+  if (user_.all > 0 && e.time - last_tried_ > kSessionGap) session_ = {};
+  last_tried_ = e.time;
+  recent_[static_cast<size_t>(user_.all) % kRecentItems] = e.item;
+  outcomes_[static_cast<size_t>(user_.all) % kLastOutcomes] = e.success;
+  user_.add(e.success);
+  session_.add(e.success);
+  by_hour_[static_cast<size_t>(second_of_day(e.time) / kSecondsPerHour)].add(e.success);
+  with(kItem, e.item).add(e.success);
+  for (size_t a = 0; a < num_attributes_; ++a)
+    with(attribute_key(a), e.attributes[a]).add(e.success);
+  last_attributes_ = e.attributes;
+}
+
+Tally UserCounts::look(size_t of, int64_t id) const {
+  const auto found = by_id_.find(static_cast<uint64_t>(id) << 8 | of);
+  return found == by_id_.end() ? Tally() : found->second;
+}
+
+void UserCounts::write(const CountedEvent& e, const EveryonesCounts& everyone,
+                       std::span<float> out) {
+  settle(e.time);
+  auto to = out.begin();
+  const auto put = [&](double value) { *to++ = static_cast<float>(value); };
+  const auto put_pair = [&](const Tally& tally, double prior, double weight) {
+    put(log_odds(tally.share(prior, weight)));
+    put(log_count(tally.all));
+  };
+  const double prior = everyone.all.all > 0 ? everyone.all.share(kNoPrior, 1) : kNoPrior;
+  const double own = user_.share(prior, kUserWeight);
+  const bool in_session = user_.all > 0 && e.time - last_tried_ <= kSessionGap;
+  const Tally session = in_session ? session_ : Tally();
+  const int64_t second = second_of_day(e.time);
+  const double angle =
+      2 * std::numbers::pi * static_cast<double>(second) / static_cast<double>(kSecondsPerDay);
+
+  put_pair(user_, prior, kUserWeight);
+  put_pair(look(kItem, e.item), own, kPairWeight);
+  put_pair(everyone.item, prior, kEveryoneWeight);
+  const auto recent = std::min<size_t>(static_cast<size_t>(user_.all), kRecentItems);
+  put(log_count(
+      std::count(recent_.begin(), recent_.begin() + static_cast<int64_t>(recent), e.item)));
+  put_pair(session, own, kPairWeight);
+  put(log_odds(by_hour_[static_cast<size_t>(second / kSecondsPerHour)].share(own, kUserWeight)));
+  put(std::sin(angle));
+  put(std::cos(angle));
+  put(e.organic != 0 ? 1 : 0);
+  put(num_events_ > 0 ? log_count(e.time - last_event_) : 0);
+  for (int64_t i = 1; i <= static_cast<int64_t>(kLastOutcomes); ++i) {
+    const bool known = user_.all >= i;
+    const auto place = static_cast<size_t>(known ? user_.all - i : 0) % kLastOutcomes;
+    put(!known ? 0 : outcomes_[place] ? 1 : -1);
+  }
+  for (size_t a = 0; a < num_attributes_; ++a) {
+    put_pair(look(attribute_key(a), e.attributes[a]), own, kPairWeight);
+    put_pair(everyone.attributes[a], prior, kEveryoneWeight);
+    put(user_.all > 0 && last_attributes_[a] == e.attributes[a] ? 1 : 0);
+  }
+  SEGUE_ASSERT(to == out.end(), "as many numbers as names");
+}
+
+}  // namespace segue::data

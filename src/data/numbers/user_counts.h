@@ -1,0 +1,68 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "data/numbers/tally.h"
+#include "data/sample/sample_schema.h"
+
+namespace segue::data {
+
+/// An event, or a candidate: what is known of it before its outcome, and that.
+struct CountedEvent {
+  int64_t item = 0, time = 0, organic = 0;
+  std::array<int64_t, kMaxAttributes> attributes{};
+  bool tried = false;    // counts at all: of a kind that may be predicted
+  bool success = false;  // is in the success pool
+};
+
+/// What all users together did on days before that of an event: see DayCounts.
+struct EveryonesCounts {
+  Tally all, item;
+  std::array<Tally, kMaxAttributes> attributes{};
+};
+
+/// What a user's earlier events say about the next one. Events come in order, and an event sees
+/// those of earlier times only: events at the same time do not see each other.
+///
+/// Numbers, in the order of count_names(): rates are log-odds of a share of successes, drawn
+/// towards a wider one where there is little to go by; counts are log(1 + n) / 4.
+class UserCounts {
+ public:
+  explicit UserCounts(size_t num_attributes) : num_attributes_(num_attributes) {}
+
+  void clear();  // another user comes
+  void add(const CountedEvent& event);
+  /// Numbers of `event`, which need not be added.
+  void write(const CountedEvent& event, const EveryonesCounts& everyone, std::span<float> out);
+
+  static constexpr int64_t kSessionGap = 1800;  // seconds; a longer pause begins a session
+  static constexpr size_t kRecentItems = 32, kLastOutcomes = 5;
+
+ private:
+  void settle(int64_t now);
+  void count(const CountedEvent& event);
+  /// Of the user with an item (0) or with the value of an attribute (1 and on).
+  Tally& with(size_t of, int64_t id) { return by_id_[static_cast<uint64_t>(id) << 8 | of]; }
+  Tally look(size_t of, int64_t id) const;
+
+  size_t num_attributes_;
+  std::vector<CountedEvent> pending_;  // of one time, which nobody has seen yet
+  Tally user_;
+  std::unordered_map<uint64_t, Tally> by_id_;
+  std::array<Tally, 24> by_hour_{};
+  Tally session_;
+  int64_t num_events_ = 0, last_event_ = 0, last_tried_ = 0;
+  std::array<int64_t, kRecentItems> recent_{};
+  std::array<bool, kLastOutcomes> outcomes_{};
+  std::array<int64_t, kMaxAttributes> last_attributes_{};
+};
+
+/// Names of the numbers that UserCounts gives for events of such samples, in their order.
+std::vector<std::string> count_names(const SampleSchema& schema);
+
+}  // namespace segue::data
