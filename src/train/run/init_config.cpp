@@ -13,6 +13,7 @@
 #include "base/time.h"
 #include "data/inspect/id_ranges.h"
 #include "data/inspect/inspect.h"
+#include "data/numbers/user_counts.h"
 #include "data/store/event_log.h"
 #include "train/plan/memory_plan.h"
 #include "train/run_config.h"
@@ -190,6 +191,11 @@ class Writer {
     line("]");
     line("\n[model.action]           # what the user did with an event of the history");
     line("history = \"action_weight\"\nweights = [{}]\ndim = 8", weights);
+    line(
+        "\n[model.numeric]          # counts of what happened before a candidate "
+        "(docs/features.md)");
+    line("columns = [\"{}\"]", fmt::join(data::count_names(schema), "\", \""));
+    line("hidden = 64");
   }
 
   void tables() {
