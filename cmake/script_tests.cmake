@@ -47,6 +47,13 @@ if(TARGET segue AND TARGET segue_report)
   endforeach()
 endif()
 
+# What a user runs after an install, in short.
+if(TARGET segue)
+  add_test(NAME scripts.acceptance COMMAND ${CMAKE_SOURCE_DIR}/scripts/acceptance.sh --short --ranks 2
+    --segue $<TARGET_FILE:segue> --out ${CMAKE_BINARY_DIR}/acceptance)
+  set_tests_properties(scripts.acceptance PROPERTIES TIMEOUT 600 LABELS slow RUN_SERIAL TRUE)
+endif()
+
 # One try of every scenario. Alone, because its deadlines are those of a machine that is not crowded.
 if(TARGET segue)
   add_test(NAME scripts.chaos COMMAND ${CMAKE_SOURCE_DIR}/scripts/chaos.sh --minutes 0 --seed 1

@@ -2,7 +2,6 @@
 #include <charconv>
 #include <filesystem>
 #include <map>
-#include <set>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -30,10 +29,9 @@ int rank_of_name(std::string_view name) {
 }
 
 /// "done 0-2, running 3 (waits for 1)"
-std::string states_of(const FlightFiles& files, const std::string& group,
-                      const std::vector<int>& members, uint64_t sequence) {
+std::string states_of(const FlightFiles& files, const GroupFlight& group, uint64_t sequence) {
   std::map<std::string, std::vector<int>> states;
-  for (const int rank : members) {
+  for (const int rank : group.members) {
     const FlightRecord* record = files.of(rank);
     if (record == nullptr) {
       states["no record"].push_back(rank);
@@ -41,7 +39,7 @@ std::string states_of(const FlightFiles& files, const std::string& group,
     }
     const CallFlight* call = nullptr;
     for (const GroupFlight& g : record->groups) {
-      if (g.name == group && g.members == members) call = g.find(sequence);
+      if (g.id == group.id) call = g.find(sequence);
     }
     if (call == nullptr) {
       states["not made, or forgotten"].push_back(rank);
@@ -60,12 +58,11 @@ std::string states_of(const FlightFiles& files, const std::string& group,
 }
 
 /// A sample of every call of a group, by number.
-std::map<uint64_t, const CallFlight*> calls_of(const FlightFiles& files, const std::string& name,
-                                               const std::vector<int>& members) {
+std::map<uint64_t, const CallFlight*> calls_of(const FlightFiles& files, int id) {
   std::map<uint64_t, const CallFlight*> calls;
   for (const FlightRecord& record : files.records) {
     for (const GroupFlight& group : record.groups) {
-      if (group.name != name || group.members != members) continue;
+      if (group.id != id) continue;
       for (const CallFlight& call : group.calls) {
         if (call.op != Op::kSynchronize) calls.emplace(call.sequence, &call);
       }
@@ -97,6 +94,13 @@ FlightFiles sort_flight(std::vector<FlightRecord> records,
       continue;
     }
     files.records.push_back(std::move(record));
+  }
+  std::map<std::pair<std::string, std::vector<int>>, int> ids;
+  for (FlightRecord& record : files.records) {
+    for (GroupFlight& group : record.groups) {
+      group.id = ids.emplace(std::pair(group.name, group.members), static_cast<int>(ids.size()))
+                     .first->second;
+    }
   }
   std::erase_if(files.useless, [&](const auto& u) { return u.first >= files.ranks; });
   return files;
@@ -135,21 +139,20 @@ FlightFiles read_flight(const std::string& folder) {
 std::string flight_table(const FlightFiles& files, size_t most_calls) {
   std::string text = fmt::format("{:<10} {:>7}  {:<12} {:>7} {:>12}  {}\n", "group", "call", "op",
                                  "step", "bytes", "ranks");
-  std::set<std::pair<std::string, std::vector<int>>> groups;
+  std::map<int, const GroupFlight*> groups;
   for (const FlightRecord& record : files.records) {
-    for (const GroupFlight& group : record.groups) groups.emplace(group.name, group.members);
+    for (const GroupFlight& group : record.groups) groups.emplace(group.id, &group);
   }
-  for (const auto& [name, members] : groups) {
-    const auto calls = calls_of(files, name, members);
+  for (const auto& [id, group] : groups) {
+    const auto calls = calls_of(files, id);
     auto call = calls.begin();
     if (calls.size() > most_calls) {
       std::advance(call, static_cast<std::ptrdiff_t>(calls.size() - most_calls));
     }
     for (; call != calls.end(); ++call) {
       const CallFlight& c = *call->second;
-      text +=
-          fmt::format("{:<10} {:>7}  {:<12} {:>7} {:>12}  {}\n", name, c.sequence, to_string(c.op),
-                      c.step, c.bytes, states_of(files, name, members, c.sequence));
+      text += fmt::format("{:<10} {:>7}  {:<12} {:>7} {:>12}  {}\n", group->name, c.sequence,
+                          to_string(c.op), c.step, c.bytes, states_of(files, *group, c.sequence));
     }
   }
   text += "\n";

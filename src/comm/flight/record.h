@@ -28,6 +28,7 @@ struct GroupFlight {
   std::string name;
   std::vector<int> members;       // ranks of the world
   std::vector<CallFlight> calls;  // oldest first
+  int id = -1;                    // equal for the same group of all ranks; set by sort_flight
 
   /// The newest call that ranks agree on; null: none.
   const CallFlight* last() const;

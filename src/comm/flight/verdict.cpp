@@ -1,6 +1,7 @@
 #include "comm/flight/verdict.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -25,9 +26,7 @@ struct Wait {
 
 const GroupFlight* same_group(const FlightRecord* record, const GroupFlight& group) {
   if (record == nullptr) return nullptr;
-  const auto found = std::ranges::find_if(record->groups, [&](const GroupFlight& g) {
-    return g.name == group.name && g.members == group.members;
-  });
+  const auto found = std::ranges::find(record->groups, group.id, &GroupFlight::id);
   return found == record->groups.end() ? nullptr : &*found;
 }
 
@@ -58,8 +57,11 @@ std::vector<int> waited_for(const FlightFiles& files, int from, const GroupFligh
   return late;
 }
 
-std::vector<Wait> find_waits(const FlightFiles& files) {
-  std::vector<Wait> waits;
+/// By rank that waits.
+using Waits = std::vector<std::vector<Wait>>;
+
+Waits find_waits(const FlightFiles& files) {
+  Waits waits(static_cast<size_t>(files.ranks));
   for (const FlightRecord& record : files.records) {
     for (const GroupFlight& group : record.groups) {
       const CallFlight* call = stuck_call(group);
@@ -73,7 +75,7 @@ std::vector<Wait> find_waits(const FlightFiles& files) {
           continue;
         }
         const bool gone = std::ranges::find(call->gone, on) != call->gone.end();
-        waits.push_back({record.rank, on, &group, call, gone});
+        waits[static_cast<size_t>(record.rank)].push_back({record.rank, on, &group, call, gone});
       }
     }
   }
@@ -82,18 +84,17 @@ std::vector<Wait> find_waits(const FlightFiles& files) {
 
 /// What keeps `on` from coming to the call of `wait`: a wait of its own, on the thread that makes
 /// the calls of that group. Null: nothing that is known.
-const Wait* blocked_by(const FlightFiles& files, const std::vector<Wait>& waits, const Wait& wait) {
+const Wait* blocked_by(const FlightFiles& files, const Waits& waits, const Wait& wait) {
   const GroupFlight* theirs = same_group(files.of(wait.on), *wait.group);
   const CallFlight* last = theirs == nullptr ? nullptr : theirs->last();
-  for (const Wait& other : waits) {
-    if (other.from != wait.on) continue;
+  for (const Wait& other : waits[static_cast<size_t>(wait.on)]) {
     if (last == nullptr || other.call->thread == last->thread) return &other;
   }
   return nullptr;
 }
 
 /// `on` is the end of a chain: it waits for nobody, or nobody knows.
-bool is_root(const FlightFiles& files, const std::vector<Wait>& waits, const Wait& wait) {
+bool is_root(const FlightFiles& files, const Waits& waits, const Wait& wait) {
   const FlightRecord* record = files.of(wait.on);
   if (record == nullptr) return true;
   if (position(record, *wait.group) >= wait.call->sequence) return false;  // it is there, too
@@ -103,9 +104,7 @@ bool is_root(const FlightFiles& files, const std::vector<Wait>& waits, const Wai
 /// Whether call a came before call b: the same group counts; else a rank that made both; else the
 /// clocks of those who wait.
 bool before(const FlightFiles& files, const Wait& a, const Wait& b) {
-  if (a.group->name == b.group->name && a.group->members == b.group->members) {
-    return a.call->sequence < b.call->sequence;
-  }
+  if (a.group->id == b.group->id) return a.call->sequence < b.call->sequence;
   for (const FlightRecord& record : files.records) {
     const GroupFlight *in_a = same_group(&record, *a.group), *in_b = same_group(&record, *b.group);
     if (in_a == nullptr || in_b == nullptr) continue;
@@ -116,8 +115,7 @@ bool before(const FlightFiles& files, const Wait& a, const Wait& b) {
 }
 
 bool same_call(const Wait& a, const Wait& b) {
-  return a.group->name == b.group->name && a.group->members == b.group->members &&
-         a.call->sequence == b.call->sequence;
+  return a.group->id == b.group->id && a.call->sequence == b.call->sequence;
 }
 
 void add_rank(std::vector<int>& ranks, int rank) {
@@ -234,21 +232,26 @@ std::optional<FlightVerdict> difference_in(const GroupFlight& group,
 std::optional<FlightVerdict> find_difference(const FlightFiles& files) {
   std::optional<FlightVerdict> first;
   int64_t first_start = 0;
+  // Every call of every group once, as the first rank that has it in its record tells.
+  std::map<std::pair<int, uint64_t>, const GroupFlight*> calls;
   for (const FlightRecord& record : files.records) {
     for (const GroupFlight& group : record.groups) {
       for (const CallFlight& call : group.calls) {
-        if (call.op == Op::kSynchronize) continue;
-        const auto made = who_made(files, group, call.sequence);
-        if (made.empty() || made.front().rank != record.rank) continue;  // looked at already
-        auto found = difference_in(group, made);
-        if (!found) continue;
-        if (!first || call.start_us < first_start) {
-          first = std::move(found);
-          first_start = call.start_us;
-        }
-        break;  // what follows are consequences
+        if (call.op != Op::kSynchronize) calls.emplace(std::pair(group.id, call.sequence), &group);
       }
     }
+  }
+  int differs = -1;  // a group that does; what follows in it are consequences
+  for (const auto& [key, group] : calls) {
+    if (key.first == differs) continue;
+    const std::vector<Made> made = who_made(files, *group, key.second);
+    auto found = difference_in(*group, made);
+    if (!found) continue;
+    differs = key.first;
+    const int64_t start = made.front().call->start_us;
+    if (first && start >= first_start) continue;
+    first = std::move(found);
+    first_start = start;
   }
   return first;
 }
@@ -299,9 +302,11 @@ std::string kind_words(const FlightFiles& files, const FlightVerdict& v) {
   }
 }
 
-FlightVerdict deadlock(const FlightFiles& files, const std::vector<Wait>& waits) {
+FlightVerdict deadlock(const FlightFiles& files, const Waits& waits) {
   FlightVerdict v;
-  const Wait* at = &waits.front();
+  const auto somebody = std::ranges::find_if(waits, [](const auto& w) { return !w.empty(); });
+  if (somebody == waits.end()) return v;
+  const Wait* at = &somebody->front();
   std::set<int> seen;
   while (at != nullptr && seen.insert(at->from).second) at = blocked_by(files, waits, *at);
   if (at == nullptr) return v;  // records of different moments
@@ -320,12 +325,13 @@ FlightVerdict deadlock(const FlightFiles& files, const std::vector<Wait>& waits)
   return v;
 }
 
-FlightVerdict judge_waits(const FlightFiles& files, const std::vector<Wait>& waits) {
+FlightVerdict judge_waits(const FlightFiles& files, const Waits& waits) {
   std::vector<Wait> roots;
-  for (const Wait& wait : waits) {
-    if (is_root(files, waits, wait)) roots.push_back(wait);
+  for (const std::vector<Wait>& of_rank : waits) {
+    std::ranges::copy_if(of_rank, std::back_inserter(roots),
+                         [&](const Wait& wait) { return is_root(files, waits, wait); });
   }
-  if (roots.empty()) return waits.empty() ? FlightVerdict{} : deadlock(files, waits);
+  if (roots.empty()) return deadlock(files, waits);
   const Wait* first = &roots.front();
   for (const Wait& root : roots) {
     if (before(files, root, *first)) first = &root;
@@ -342,7 +348,7 @@ FlightVerdict judge_waits(const FlightFiles& files, const std::vector<Wait>& wai
 }
 
 /// A rank that said what was wrong with itself.
-std::optional<FlightVerdict> find_error(const FlightFiles& files, const std::vector<Wait>& waits) {
+std::optional<FlightVerdict> find_error(const FlightFiles& files, const Waits& waits) {
   const FlightRecord* first = nullptr;
   for (const FlightRecord& record : files.records) {
     if (record.own_error && (first == nullptr || record.written_us < first->written_us)) {
@@ -355,10 +361,12 @@ std::optional<FlightVerdict> find_error(const FlightFiles& files, const std::vec
   v.ranks = {first->rank};
   v.text = fmt::format("rank {} ended by an error of its own: {}", first->rank, first->why);
   const Wait* earliest = nullptr;
-  for (const Wait& wait : waits) {
-    if (wait.on != first->rank) continue;
-    add_rank(v.waiting, wait.from);
-    if (earliest == nullptr || before(files, wait, *earliest)) earliest = &wait;
+  for (const std::vector<Wait>& of_rank : waits) {
+    for (const Wait& wait : of_rank) {
+      if (wait.on != first->rank) continue;
+      add_rank(v.waiting, wait.from);
+      if (earliest == nullptr || before(files, wait, *earliest)) earliest = &wait;
+    }
   }
   if (earliest == nullptr) return v;
   set_call(v, *earliest->group, *earliest->call);
@@ -410,7 +418,7 @@ std::string to_string(Kind kind) {
 
 FlightVerdict judge(const FlightFiles& files) {
   if (auto difference = find_difference(files)) return *std::move(difference);
-  const std::vector<Wait> waits = find_waits(files);
+  const Waits waits = find_waits(files);
   if (auto error = find_error(files, waits)) return *std::move(error);
   FlightVerdict v = judge_waits(files, waits);
   if (v.kind != Kind::kNothing) return v;
