@@ -59,6 +59,7 @@ void merge(const Arguments& a) {
                     merged.events, merged.error_us));
 }
 
+/// Shares are those of own time in `whole`.
 void add_entries(FactSheet& sheet, const char* title, const std::vector<TraceSummary::Entry>& all,
                  const TraceSummary& sum, double whole, int64_t rows) {
   if (all.empty()) return;
