@@ -59,6 +59,7 @@ void merge(const Arguments& a) {
                     merged.events, merged.error_us));
 }
 
+/// Shares are those of own time in `whole`.
 void add_entries(FactSheet& sheet, const char* title, const std::vector<TraceSummary::Entry>& all,
                  const TraceSummary& sum, double whole, int64_t rows) {
   if (all.empty()) return;
@@ -165,7 +166,7 @@ void add_tables(CLI::App& command, const std::shared_ptr<Arguments>& arguments) 
   command.add_option("--rows", arguments->rows, "rows of each table")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{1} << 20));
-  command.add_flag("--json", arguments->json, "the same as one JSON object per row");
+  command.add_flag("--json", arguments->json, "the same as one JSON object");
 }
 
 }  // namespace

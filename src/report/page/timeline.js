@@ -93,23 +93,23 @@ function draw_track(row, width) {
   context.globalAlpha = 1;
   return drawn;
 }
+/// Values of a counter on top of each other, each until the next time.
 function draw_curve(row, width) {
-  const { at, values, name } = row.curve;
-  const most = values.reduce((m, v) => Math.max(m, v), 0) || 1;
-  context.fillStyle = color_of('--s0');
-  context.beginPath();
-  context.moveTo(Math.max(LEFT, x_of(at[0])), row.y + row.height);
+  const { at, values, keys, name } = row.curve;
+  const most = values.reduce((m, v) => Math.max(m, v.reduce((a, b) => a + b, 0)), 0) || 1;
   at.forEach((t, i) => {
-    const x = Math.min(width, Math.max(LEFT, x_of(t))), x1 = Math.min(width, Math.max(LEFT, x_of(i + 1 < at.length ? at[i + 1] : view.to)));
-    const y = row.y + row.height * (1 - values[i] / most);
-    context.lineTo(x, y);
-    context.lineTo(x1, y);
+    const x0 = Math.max(LEFT, x_of(t)), x1 = Math.min(width, x_of(i + 1 < at.length ? at[i + 1] : end));
+    let y = row.y + row.height;
+    values[i].forEach((v, k) => {
+      const tall = v / most * row.height;
+      y -= tall;
+      context.fillStyle = color_of('--s' + k % 10);
+      if (x1 > x0) context.fillRect(x0, y, x1 - x0, tall);
+    });
   });
-  context.lineTo(width, row.y + row.height);
-  context.closePath();
-  context.fill();
-  label(row, name + ' (to ' + most.toPrecision(4) + ')');
+  label(row, `${name}, to ${amount(most)}`);
 }
+const amount = v => v < 1e4 ? String(v) : v < 1e9 ? (v / 1e6).toPrecision(4) + ' M' : (v / 1e9).toPrecision(4) + ' G';
 function label(row, text) {
   context.fillStyle = color_of('--paper');
   context.fillRect(0, row.y, LEFT - 4, Math.min(row.height, ROW));
@@ -206,8 +206,9 @@ window.addEventListener('resize', draw);
 
 // ---- details ----
 function select(x, y) {
-  const row = rows.find(r => r.track && y >= r.y && y < r.y + r.height);
+  const row = rows.find(r => y >= r.y && y < r.y + r.height);
   if (!row) return show(null);
+  if (row.curve) return show_curve(row.curve, ns_of(x));
   const t = row.track, at = ns_of(x), depth = Math.floor((y - row.y) / ROW), slack = (view.to - view.from) / canvas.clientWidth;
   let best = -1;
   for (let i = 0; i < t.start.length; ++i) {
@@ -215,23 +216,35 @@ function select(x, y) {
   }
   show(best < 0 ? null : { row, i: best });
 }
+function tell(facts) {
+  details.replaceChildren();
+  details.hidden = facts.length === 0;
+  for (const [key, value] of facts) {
+    const term = document.createElement('dt'), text = document.createElement('dd');
+    term.textContent = key;
+    text.textContent = value;
+    details.append(term, text);
+  }
+}
+function show_curve(curve, ns) {
+  let i = 0;
+  while (i + 1 < curve.at.length && curve.at[i + 1] <= ns) ++i;
+  view.selected = null;
+  tell([['what', curve.name], ['at', time_text(curve.at[i] - begin)], ...curve.keys.map((key, k) => [key, amount(curve.values[i][k] ?? 0)])]);
+  draw();
+}
 function show(selected) {
   view.selected = selected;
-  details.replaceChildren();
-  details.hidden = !selected;
-  if (selected) {
-    const t = selected.row.track, i = selected.i;
-    const facts = [['what', NAMES[t.name[i]]], ['where', t.label], ['begins', time_text(t.start[i] - begin)], ['lasts', time_text(t.length[i])]];
-    const told = t.facts[i] ? JSON.parse(t.facts[i]) : {};
-    for (const [key, value] of Object.entries(told)) facts.push([key, Array.isArray(value) ? value.join(' × ') : String(value)]);
-    if (told.flop && t.length[i] > 0) facts.push(['rate', (told.flop / t.length[i] / 1e3).toFixed(1) + ' TFLOP/s']);
-    for (const [key, value] of facts) {
-      const term = document.createElement('dt'), text = document.createElement('dd');
-      term.textContent = key;
-      text.textContent = value;
-      details.append(term, text);
-    }
+  if (!selected) {
+    tell([]);
+    return draw();
   }
+  const t = selected.row.track, i = selected.i;
+  const facts = [['what', NAMES[t.name[i]]], ['where', t.label], ['begins', time_text(t.start[i] - begin)], ['lasts', time_text(t.length[i])]];
+  const told = t.facts[i] ? JSON.parse(t.facts[i]) : {};
+  for (const [key, value] of Object.entries(told)) facts.push([key, Array.isArray(value) ? value.join(' × ') : String(value)]);
+  if (told.flop && t.length[i] > 0) facts.push(['rate', (told.flop / t.length[i] / 1e3).toFixed(1) + ' TFLOP/s']);
+  tell(facts);
   draw();
 }
 draw();

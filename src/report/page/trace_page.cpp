@@ -38,24 +38,31 @@ Json track_json(const TraceContents::Track& track, std::map<std::string, size_t>
           {"facts", std::move(facts)}};
 }
 
-/// One curve for each value of a counter that is ever above zero.
+/// One for each counter: its values lie on top of each other.
 Json curves_json(const TraceContents& trace) {
-  std::map<std::string, std::pair<Json, Json>> curves;
-  std::map<std::string, double> most;
+  struct Curve {
+    Json at = Json::array(), values = Json::array();  // values: of each time, in the order of keys
+    std::vector<std::string> keys;
+  };
+  std::map<std::string, Curve> curves;
   for (const TraceContents::Counter& c : trace.counters) {
+    Curve& curve = curves[fmt::format("{} · {}", c.process_name, c.name)];
+    std::vector<double> values(curve.keys.size());
     for (const auto& [key, value] : c.values) {
-      const std::string label = fmt::format("{} · {}: {}", c.process_name, c.name, key);
-      auto& [at, values] = curves[label];
-      at.push_back(c.at_ns);
-      values.push_back(value);
-      most[label] = std::max(most[label], value);
+      const auto place = std::ranges::find(curve.keys, key) - curve.keys.begin();
+      if (place == std::ssize(curve.keys)) {
+        curve.keys.push_back(key);
+        values.push_back(0);
+      }
+      values[static_cast<size_t>(place)] = value;
     }
+    curve.at.push_back(c.at_ns);
+    curve.values.push_back(values);
   }
   Json list = Json::array();
   for (auto& [label, curve] : curves) {
-    if (most[label] > 0) {
-      list.push_back({{"name", label}, {"at", curve.first}, {"values", curve.second}});
-    }
+    list.push_back(
+        {{"name", label}, {"keys", curve.keys}, {"at", curve.at}, {"values", curve.values}});
   }
   return list;
 }

@@ -99,7 +99,10 @@ std::string to_text(const TrackedStep& t) {
   for (size_t i = 0; i < std::min(kShown, parts.size()); ++i) {
     const TrackedStep::Part& p = parts[i];
     text += fmt::format("{} {} {:.3f} ms", i > 0 ? "," : "", p.name, 1e3 * p.seconds);
-    if (p.flop > 0) text += fmt::format(" ({:.1f} TFLOP/s)", p.tflops());
+    if (p.flop > 0) {
+      const bool small = p.tflops() < 1;
+      text += fmt::format(" ({:.1f} {}FLOP/s)", p.tflops() * (small ? 1e3 : 1), small ? "G" : "T");
+    }
   }
   if (parts.size() > kShown) text += fmt::format(", and {} more", parts.size() - kShown);
   std::vector<HostStage> host = t.host;

@@ -29,6 +29,15 @@ TEST(ClockTest, BarriersBoundTheDifferenceOfClocks) {
   EXPECT_EQ(clock_between(first, first).ahead_ns, 0);
 }
 
+TEST(TraceConfigTest, WhatDoesNothingIsRefused) {
+  TraceConfig both{.steps = {3}, .repeat = 2};
+  const auto error = base::error_of([&] { both.validate(); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(base::contains(error->what(), "trace.steps and trace.repeat"));
+  EXPECT_TRUE(base::error_of([] { TraceConfig{.wait = 2}.validate(); }));
+  EXPECT_FALSE(base::error_of([] { TraceConfig{.wait = 2, .repeat = -1}.validate(); }));
+}
+
 class TracerTest : public LoopTest {
  protected:
   static RunConfig config() {

@@ -215,7 +215,7 @@ void run_windows(const CaseContext& context) {
     const Concatenated windows = read(stream);
     checker.check_ints("windows", "window_offsets", windows.offsets, flat(windows.offsets));
     checker.check_ints("windows", "window_indices", windows.values, flat(windows.values));
-    check_totals(stream, "total_train_samples");
+    check_totals(stream, "total_train_anchors");
     check_holdout(config, "eval_holdout");
   }
   {
@@ -241,7 +241,7 @@ void run_windows(const CaseContext& context) {
                        flat(windows.offsets));
     checker.check_ints("users", "train_window_indices" + ending, windows.values,
                        flat(windows.values));
-    check_totals(stream, "total_train_samples" + ending);
+    check_totals(stream, "total_train_anchors" + ending);
     check_holdout(split, "eval_holdout" + ending);
   }
 }
