@@ -102,6 +102,7 @@ ModelConfig causal_config(TokenKind tokens) {
   ModelConfig c = tiny_config();
   c.tokens = tokens;
   c.labels = LabelKind::kEveryItem;
+  c.input_scale = InputScale::kOne;
   c.tasks.pop_back();
   return c;
 }

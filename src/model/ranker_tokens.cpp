@@ -101,7 +101,8 @@ Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
   t.assemble.row_index = arrays.row;
   t.assemble.action_rows = rows.saved.action_rows;
   t.assemble.action_index = arrays.action;
-  t.assemble.scale = std::sqrt(static_cast<double>(config_.dim));
+  t.assemble.scale =
+      config_.input_scale == InputScale::kOne ? 1 : std::sqrt(static_cast<double>(config_.dim));
   t.assemble.position_table = position_table_->value;
   t.assemble.position_index = arrays.position;
   if (time_table_ != nullptr) {
