@@ -35,7 +35,7 @@ TEST(TraceConfigTest, WhatDoesNothingIsRefused) {
   ASSERT_TRUE(error);
   EXPECT_TRUE(base::contains(error->what(), "trace.steps and trace.repeat"));
   EXPECT_TRUE(base::error_of([] { TraceConfig{.wait = 2}.validate(); }));
-  EXPECT_FALSE(base::error_of([] { TraceConfig{.wait = 2, .repeat = -1}.validate(); }));
+  EXPECT_NO_THROW((TraceConfig{.wait = 2, .repeat = -1}.validate()));
 }
 
 class TracerTest : public LoopTest {
