@@ -1,6 +1,7 @@
 #include "edu/edu.h"
 
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -24,7 +25,7 @@ constexpr int64_t kInferenceBatch = 4096;
 struct Outcome {
   PageSection section;
   TrainResult trained;
-  bool trains = true;
+  double inference = 0;  // samples per second, where it was measured
   SidecarFacts facts;
   std::string sidecar;  // path, where it was written
 };
@@ -131,8 +132,8 @@ SidecarFacts facts_of(Lab& lab, const std::string& name, const Lab::Prepared& p,
                  .huge_pages = lab.memory().huge_pages(),
                  .seed = lab.options().seed,
                  .threads = base::num_threads()};
-  // The peak for rows of this width, where they are not of 64 floats.
-  if (p.workload.hashed() && p.workload.width != 64) {
+  // The peak for rows of this width, measured beside the steps that it is compared with.
+  if (p.workload.hashed()) {
     f.ceilings.gather_bytes =
         measure_gather_peak(lab.exec(), lab.memory(), lab.table_bytes(),
                             {.repeats = 5,
@@ -149,7 +150,6 @@ Outcome run_workload(Lab& lab, const std::string& name, const Lab::Prepared& p,
   Story story([&](const std::string& line) { lab.say(line); },
               fmt::format("{} ({} samples a batch)", p.workload.name, p.workload.batch));
   Outcome out;
-  out.trains = trains;
   MicroDlrm model(p.workload, memory, lab.options().seed);
   if (trains) {
     Workload batches = p.workload;
@@ -158,10 +158,10 @@ Outcome run_workload(Lab& lab, const std::string& name, const Lab::Prepared& p,
     tell_training(story, out.trained);
     if (!p.workload.hashed()) {
       batches.batch = std::min<int64_t>(kInferenceBatch, lab.data().validation.count());
-      const double rate = inference_rate(model, batches, lab.data());
+      out.inference = inference_rate(model, batches, lab.data());
       story.tell(fmt::format(
-          "Inference: {:.0f} samples/s in batches of {} (published for the original: 33,219)", rate,
-          batches.batch));
+          "Inference: {:.0f} samples/s in batches of {} (published for the original: 33,219)",
+          out.inference, batches.batch));
     }
   } else {
     story.tell("Random keys have nothing to learn: no accuracy");
@@ -195,7 +195,12 @@ Outcome run_dram(Lab& lab, const std::string& variant) {
                       variant != "uniform", p.workload.batch);
 }
 
-PageSection run_distributed(Lab& lab) {
+struct Distributed {
+  PageSection section;
+  DistributedResult result;
+};
+
+Distributed run_distributed(Lab& lab) {
   const Options& o = lab.options();
   const int64_t batch = 256, steps = o.quick ? 10 : 100;
   if (o.ranks < 1 || batch % o.ranks != 0) {
@@ -217,7 +222,7 @@ PageSection run_distributed(Lab& lab) {
       "0.0064), the losses are "
       "{:.6f} and {:.6f}. All-reduce of all gradients of a step: {:.3f} ms (published: 0.6 ms)",
       r.steps, r.parameters, r.largest_difference, r.loss_ranks, r.loss_one, r.all_reduce_ms));
-  return story.section();
+  return {story.section(), r};
 }
 
 std::vector<Experiment> experiments_of(Lab& lab) {
@@ -260,6 +265,27 @@ RegistryEntry entry_of(const Lab& lab, const Outcome& o) {
           .sidecar = o.sidecar};
 }
 
+/// What is asked of the workloads themselves.
+void tell_goals(const Sink& sink, const Outcome& micro, const Outcome& dram,
+                const std::optional<DistributedResult>& ranks) {
+  const auto tell = [&](bool reached, const std::string& text) {
+    sink(fmt::format("  {:<61} {}", text, reached ? "reached" : "MISSED"));
+  };
+  if (micro.trained.bayes > 0) {
+    tell(micro.trained.way() >= 0.95 && micro.trained.seconds <= 1,
+         fmt::format("95 % of the way to the truth in 1 s: {:.1f} % in {:.2f} s",
+                     100 * micro.trained.way(), micro.trained.seconds));
+  }
+  tell(micro.inference >= 5e5, fmt::format("500,000 samples/s: {:.0f}", micro.inference));
+  const double share = dram.facts.shape.gathered_bytes() / dram.facts.times.median[kGatherSpan] /
+                       dram.facts.ceilings.gather_bytes;
+  tell(share >= 0.8, fmt::format("gather at 0.8 of the random-gather peak: {:.2f}", share));
+  if (ranks) {
+    tell(ranks->largest_difference < 1e-5,
+         fmt::format("ranks within 1e-5 of micro-batches: {:.2g}", ranks->largest_difference));
+  }
+}
+
 }  // namespace
 
 void run_micro_dlrm(const Options& options, const Sink& sink) {
@@ -283,12 +309,18 @@ void run_compare(const Options& options, const Sink& sink, const std::string& ma
   Lab lab(options, sink);
   const Outcome micro = run_micro(lab), dram = run_dram(lab, options.variant);
   std::vector<PageSection> sections = {micro.section, dram.section};
-  if (lab.device().is_cpu()) sections.push_back(run_distributed(lab));
+  std::optional<DistributedResult> ranks;
+  if (lab.device().is_cpu()) {
+    Distributed distributed = run_distributed(lab);
+    sections.push_back(std::move(distributed.section));
+    ranks = distributed.result;
+  }
   const std::vector<Experiment> experiments = experiments_of(lab);
   sink("\nIn short");
   for (const Experiment& e : experiments) {
     sink(fmt::format("  {} {:<58} {}", e.id, e.title, to_string(e.verdict)));
   }
+  if (!options.quick) tell_goals(sink, micro, dram, ranks);
   if (!options.out.empty()) {
     base::write_file(options.out + "/workloads.json",
                      registry_text({entry_of(lab, micro), entry_of(lab, dram)}));
