@@ -61,6 +61,7 @@ struct MapRows {
   // [head width, direction] -> [length, sequences]
   std::map<std::pair<int64_t, std::string>, std::map<std::pair<int64_t, int64_t>, MapCell>> parts;
   std::string machine;
+  bool has_peak = false;  // shares are those of it, else of a product
 };
 
 MapRows read_map(const std::string& path) {
@@ -80,6 +81,7 @@ MapRows read_map(const std::string& path) {
     all.parts[{cell.head_dim, word(row, "name").substr(kName)}][{cell.length, cell.sequences}] =
         cell;
     all.machine = row.value("gpu", row.value("cpu", ""));
+    all.has_peak |= cell.of_peak > 0;
   });
   return all;
 }
@@ -251,9 +253,11 @@ std::string map_picture(const std::string& rows_file) {
     }
     maps.push_back(std::move(map));
   }
-  return heat_maps(maps, "sequences", "tokens",
-                   fmt::format("of the stated peak, or of a measured product; {}", all.machine),
-                   most);
+  return heat_maps(
+      maps,
+      fmt::format("of {}, {}; across: sequences, down: tokens of each",
+                  all.has_peak ? "the stated peak" : "a measured product", all.machine),
+      most);
 }
 
 std::string map_csv(const std::string& rows_file) {

@@ -60,11 +60,9 @@ std::string picture(double width, double height, const std::string& body) {
 
 constexpr double kCellWidth = 44, kCellHeight = 22, kMargin = 16, kLabels = 52, kHead = 44;
 
-std::string one_map(const HeatMap& map, double left, double top, const std::string& columns,
-                    const std::string& rows, double most) {
+std::string one_map(const HeatMap& map, double left, double top, double most) {
   std::string out =
       text(left + kLabels, top + 14, map.title, "start", kInk, ";font-weight:600;font-size:13px");
-  out += text(left + kLabels - 6, top + kHead - 8, rows + " \\ " + columns, "end", kSoft);
   for (size_t c = 0; c < map.columns.size(); ++c) {
     out += text(left + kLabels + (static_cast<double>(c) + 0.5) * kCellWidth, top + kHead - 8,
                 map.columns[c], "middle", kSoft);
@@ -88,8 +86,7 @@ std::string one_map(const HeatMap& map, double left, double top, const std::stri
 
 }  // namespace
 
-std::string heat_maps(const std::vector<HeatMap>& maps, const std::string& columns,
-                      const std::string& rows, const std::string& scale, double most) {
+std::string heat_maps(const std::vector<HeatMap>& maps, const std::string& scale, double most) {
   size_t widest = 1, tallest = 1;
   for (const HeatMap& map : maps) {
     widest = std::max(widest, map.columns.size());
@@ -100,7 +97,7 @@ std::string heat_maps(const std::vector<HeatMap>& maps, const std::string& colum
   std::string out;
   for (size_t i = 0; i < maps.size(); ++i) {
     out += one_map(maps[i], kMargin + static_cast<double>(i % 2) * wide,
-                   kMargin + static_cast<double>(i / 2) * tall, columns, rows, most);
+                   kMargin + static_cast<double>(i / 2) * tall, most);
   }
   const double below = kMargin + std::ceil(static_cast<double>(maps.size()) / 2) * tall;
   constexpr int kSteps = 8;

@@ -18,9 +18,8 @@ struct HeatMap {
   std::vector<std::string> columns, rows;
   std::vector<std::vector<Cell>> cells;  // [row][column]
 };
-/// Several side by side, two in a row, with one scale of colours below.
-std::string heat_maps(const std::vector<HeatMap>& maps, const std::string& columns,
-                      const std::string& rows, const std::string& scale, double most);
+/// Several side by side, two in a row, with one scale of colours below and what it means.
+std::string heat_maps(const std::vector<HeatMap>& maps, const std::string& scale, double most);
 
 struct Bar {
   std::string label, text;  // in front of the bar; behind it
