@@ -123,7 +123,7 @@ data::SampleList mixed_windows(const data::SampleStream& stream) {
     const std::span<const int64_t> batch = list.batch(i % list.num_batches());
     positions.insert(positions.end(), batch.begin(), batch.end());
   }
-  return {positions, stream.config(), 0, 1};
+  return {positions, {}, stream.config(), 0, 1};
 }
 
 /// One thread, one batch.

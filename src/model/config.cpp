@@ -75,6 +75,9 @@ void describe(ConfigVisitor& v, AttentionConfig& c) {
       "score_scale", c.score_scale, {"max_seq_len", "batch_max"},
       "scores are divided by the configured length, or as the reference does by the longest sample "
       "of the batch");
+  v.choice("key_init", c.key_init, {"own", "queries"},
+           "initial weights of keys: their own, or those of the queries: tokens then look for "
+           "tokens like them from the first step on");
   v.choice("kernel", c.kernel, {"auto", "sm90", "portable", "plain"},
            "of full layers on a GPU; auto: the fastest that can do it");
 }
@@ -116,9 +119,10 @@ void describe(ConfigVisitor& v, ModelConfig& c) {
   v.choice("layer", c.layer, {"concat", "gated"},
            "STU layer: [u | a | u*norm(a)], or u*norm(a) with SiLU on all of uvqk");
   v.choice("output_norm", c.output_norm, {"layer", "group"}, "norm of the attention output");
-  v.choice("tokens", c.tokens, {"merged", "interleaved"},
-           "item and action in one token, or one each");
-  v.choice("labels", c.labels, {"candidates", "every_item"}, "what is predicted");
+  v.choice("tokens", c.tokens, {"merged", "interleaved", "paired"},
+           "of an event: one of item and action, one each, or one of the item and one of both");
+  v.choice("labels", c.labels, {"candidates", "every_item"},
+           "what is predicted: the candidates, or what was done with every item of the history");
   v.choice("embedding_mlp", c.embedding_mlp, {"swish_norm", "relu"}, "form of the embedding MLPs");
   v.choice("postprocessor", c.postprocessor, {"l2", "layernorm", "timestamp_layernorm"},
            "after the stack");
@@ -295,12 +299,6 @@ void ModelConfig::validate() const {
         "but model.attention.window is 0: set a window, or leave the prefix out");
   }
   require_truncation(*this);
-  if (labels == LabelKind::kEveryItem && tokens == TokenKind::kMerged) {
-    fail_config(
-        "model.labels = \"every_item\" needs model.tokens = \"interleaved\": a merged token "
-        "carries the "
-        "action it would be asked to predict");
-  }
 }
 
 void OptimizerConfig::validate() const {

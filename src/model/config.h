@@ -18,12 +18,13 @@ namespace segue::model {
 enum class Family { kHstu, kDlrm };
 enum class LayerKind { kConcat, kGated };
 enum class OutputNorm { kLayer, kGroup };
-enum class TokenKind { kMerged, kInterleaved };
+enum class TokenKind { kMerged, kInterleaved, kPaired };
 enum class LabelKind { kCandidates, kEveryItem };
 enum class EmbeddingMlp { kSwishNorm, kRelu };
 enum class PostprocessorKind { kL2, kLayerNorm, kTimestampLayerNorm };
 enum class HeadKind { kProduct, kDirect };
 enum class ScoreScale { kMaxSeqLen, kBatchMax };
+enum class KeyInit { kOwn, kAsQueries };
 
 /// A feature of every event: its column in the history, its column among the candidates, its table.
 struct SequenceFeature {
@@ -81,6 +82,9 @@ struct AttentionConfig {
   int64_t global_prefix = 0;  // tokens at the start of a sample
   int64_t target_group = 1;
   ScoreScale score_scale = ScoreScale::kMaxSeqLen;
+  /// Initial weights of keys: drawn, or those of the queries, so that tokens look for their like
+  /// from the first step on.
+  KeyInit key_init = KeyInit::kOwn;
   attention::Kernel kernel = attention::Kernel::kAuto;  // of full layers on a GPU
 };
 void describe(base::ConfigVisitor& v, AttentionConfig& c);
@@ -142,7 +146,11 @@ struct ModelConfig {
   ActionConfig action;
   std::string history_timestamp = "action_timestamp";
   std::string candidate_timestamp = "item_query_time";
-  std::string candidate_label = "item_action_weight";  // every_item: labels are the action column
+  std::string candidate_label = "item_action_weight";
+  /// every_item: column of the history with label bits, -1 for events that are not predicted;
+  /// empty: all are, by their action. Whoever makes the samples decides, so it is no key of the
+  /// config.
+  std::string event_label;
   std::vector<TaskConfig> tasks;
 
   AttentionConfig attention;
@@ -158,7 +166,12 @@ struct ModelConfig {
 
   int64_t contextual_tokens() const;
   /// Tokens one history event becomes.
-  int64_t tokens_per_event() const { return tokens == TokenKind::kInterleaved ? 2 : 1; }
+  int64_t tokens_per_event() const { return tokens == TokenKind::kMerged ? 1 : 2; }
+  /// Nothing in a token tells what follows it. Interleaved tokens are as published: their positions
+  /// and ages count from the end of the sample.
+  bool causal_tokens() const {
+    return labels == LabelKind::kEveryItem && tokens != TokenKind::kInterleaved;
+  }
   /// Tokens of a sample; candidates count where they are what is labelled.
   int64_t sample_tokens(int64_t events, int64_t candidates) const {
     return contextual_tokens() + events * tokens_per_event() +

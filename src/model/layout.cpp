@@ -42,6 +42,9 @@ void check_lengths(const ModelConfig& config, const Batch& batch) {
   for (const std::string& column : {config.action.history, config.history_timestamp}) {
     require_lengths_of(config.item.history, column, batch);
   }
+  if (!config.event_label.empty()) {
+    require_lengths_of(config.item.history, config.event_label, batch);
+  }
   if (!candidates) return;
   for (const std::string& column : {config.candidate_label, config.candidate_timestamp}) {
     require_lengths_of(config.item.candidate, column, batch);
@@ -60,9 +63,9 @@ BatchLayout::BatchLayout(const ModelConfig& config, const Batch& batch) {
     return std::vector<int64_t>(offsets.begin(), offsets.end());
   };
   history_offsets = copy_offsets(config.item.history);
-  labels_at_targets = config.labels == LabelKind::kCandidates;
-  candidate_offsets = labels_at_targets ? copy_offsets(config.item.candidate)
-                                        : std::vector<int64_t>(static_cast<size_t>(n) + 1, 0);
+  const bool at_targets = config.labels == LabelKind::kCandidates;
+  candidate_offsets = at_targets ? copy_offsets(config.item.candidate)
+                                 : std::vector<int64_t>(static_cast<size_t>(n) + 1, 0);
   token_offsets.assign(1, 0);
   for (int64_t b = 0; b < n; ++b) {
     const int64_t tokens = contextual + history(b) * per_event + targets(b);
@@ -77,7 +80,16 @@ BatchLayout::BatchLayout(const ModelConfig& config, const Batch& batch) {
     most_before_targets = std::max(most_before_targets, tokens - targets(b));
     most_targets = std::max(most_targets, targets(b));
   }
-  labels = labels_at_targets ? candidates() : events();
+  label_offsets = at_targets ? candidate_offsets : history_offsets;
+  if (at_targets || config.event_label.empty()) return;
+  const std::span<const int64_t> label = batch.column(config.event_label).values.span();
+  for (int64_t b = 0; b < n; ++b) {
+    const auto s = static_cast<size_t>(b);
+    for (int64_t e = history_offsets[s]; e < history_offsets[s + 1]; ++e) {
+      if (label[static_cast<size_t>(e)] >= 0) labelled_events.push_back(e);
+    }
+    label_offsets[s + 1] = std::ssize(labelled_events);
+  }
 }
 
 std::vector<MicroBatch> cut_micro_batches(const BatchLayout& layout, int64_t max_tokens) {

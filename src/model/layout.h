@@ -22,13 +22,16 @@ struct BatchLayout {
   int64_t tokens() const { return token_offsets.back(); }
   int64_t history(int64_t b) const { return difference(history_offsets, b); }
   int64_t targets(int64_t b) const { return difference(candidate_offsets, b); }
-  int64_t labels_of(int64_t b) const { return labels_at_targets ? targets(b) : history(b); }
+  int64_t labels() const { return label_offsets.back(); }
+  int64_t labels_of(int64_t b) const { return difference(label_offsets, b); }
 
-  bool labels_at_targets = true;
   std::vector<int64_t> history_offsets{0};    // events, [samples + 1]
   std::vector<int64_t> candidate_offsets{0};  // all zero when every item is a label
   std::vector<int64_t> token_offsets{0};
-  int64_t labels = 0;  // predicted positions: candidates, or events
+  std::vector<int64_t> label_offsets{0};  // what is predicted: candidates, or events
+  /// Which events are, where not all of them may be; empty: the first label is the first event, or
+  /// the first candidate, and so on.
+  std::vector<int64_t> labelled_events;
   /// Of any one sample; their sum is the reference's N.
   int64_t most_before_targets = 0, most_targets = 0;
 

@@ -35,7 +35,7 @@ Parameter* Parameters::add(std::string name, std::vector<int64_t> shape, ops::In
                            double bound) {
   SEGUE_ASSERT(!values_, "parameters are added before allocate()");
   SEGUE_ASSERT(!shape.empty() && shape.size() <= 3, "parameters have one to three dimensions");
-  all_.push_back({std::move(name), std::move(shape), init, bound, {}, {}, {}});
+  all_.push_back({std::move(name), std::move(shape), init, bound, {}, {}, {}, {}});
   return &all_.back();
 }
 
@@ -60,6 +60,11 @@ void Parameters::allocate(Device device, DType dtype, uint64_t seed) {
     const Tensor matrix =
         p.shape.size() == 3 ? p.value.reshape({p.shape[0] * p.shape[1], p.shape[2]}) : p.value;
     ops::initialize(matrix, p.init, p.bound, seed, p.name);
+    for (int64_t r = 0; p.copied.width > 0 && r < p.shape[0]; ++r) {
+      const Tensor row = matrix.select(r);
+      copy(row.narrow(0, p.copied.to, p.copied.width),
+           row.narrow(0, p.copied.from, p.copied.width));
+    }
   }
   allocate_states(ops::DenseOptimizer::kAdam);
 }

@@ -22,6 +22,10 @@ struct Parameter {
   std::vector<int64_t> shape;
   ops::Init init = ops::Init::kZeros;
   double bound = 0;
+  /// Columns that begin with the values of others.
+  struct Copied {
+    int64_t from = 0, to = 0, width = 0;
+  } copied = {};
   Tensor value, grad;          // set by Parameters::allocate
   std::vector<Tensor> states;  // what Parameters::state_names names
 };

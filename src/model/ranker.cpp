@@ -52,7 +52,8 @@ Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
                 .output_norm = config.output_norm,
                 .dropout = config.dropout,
                 .recompute = config.recompute,
-                .kernel = config.attention.kernel};
+                .kernel = config.attention.kernel,
+                .key_init = config.attention.key_init};
   stu.mask = config.attention_mask();
   layers_.reserve(static_cast<size_t>(config.layers));
   layer_parameters_.push_back(parameters_.all().size());
@@ -140,7 +141,8 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, RankerBatch& batch,
   rows.saved = preprocessor_->forward(
       exec, preprocessor_->split_inputs(inputs, n.rows, n.samples),
       placed.tensor(batch.action_code),
-      config_.numeric.in_tokens() ? as_activation(exec, place_numbers(batch, placed)) : Tensor());
+      config_.numeric.in_tokens() ? as_activation(exec, place_numbers(batch.token_numbers, placed))
+                                  : Tensor());
   if (training) {
     rows.all_gradients = zeros(exec, preprocessor_->row_count(n), config_.dim);
     rows.gradients = preprocessor_->split_rows(rows.all_gradients, rows.saved);

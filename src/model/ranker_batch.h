@@ -43,6 +43,7 @@ struct RankerBatch final : PreparedBatch {
   Part<int64_t> event_offsets, candidate_offsets, sample_number;
   Part<int64_t> event_time, candidate_time, event_action;
   Part<int32_t> item;         // of every event, then of every candidate
+  Part<int32_t> event_label;  // number of an event's label, -1: none; empty: see BatchLayout
   Part<int32_t> row_of_item;  // branch row
   bool action_codes = false;  // action codes are patterns of bits, not events and candidates
   /// Branch rows: one per distinct tuple (or per event and candidate), and which table rows they
@@ -53,11 +54,13 @@ struct RankerBatch final : PreparedBatch {
   Part<int32_t> input_index;
   Part<int32_t> sorted_keys, sorted_items;  // the same sorted, for a GPU: see ops::sort_index
   Part<int32_t> action_code;                // codes the action branch runs on
-  /// Numeric features, row by row: of every event, then of every candidate, where tokens get them;
-  /// of what is labelled where the head alone does.
-  Part<float> numbers;
-  Part<double> numbers_double;     // instead, for models in double
-  int64_t first_label_number = 0;  // row of the first label
+  /// Numeric features, row by row.
+  struct Numbers {
+    Part<float> values;
+    Part<double> values_double;  // instead, for models in double
+  };
+  Numbers label_numbers;  // of every label
+  Numbers token_numbers;  // of every event, then of every candidate, where tokens get them
   std::vector<Tokens> micro_batches;
 };
 

@@ -47,17 +47,22 @@ std::vector<ColumnDemand> Ranker::demands() const {
   std::vector<ColumnDemand> all;
   add_features(c, Of::kEvent, all);
   all.push_back({"model.history_timestamp", c.history_timestamp, Of::kEvent, Role::kTimestamp});
+  const bool by_action = !candidates && c.event_label.empty();
   ColumnDemand action{"model.action.history", c.action.history, Of::kEvent,
-                      candidates ? Role::kAction : Role::kLabel};
+                      by_action ? Role::kLabel : Role::kAction};
   for (const int64_t w : c.action.weights) action.bits = std::max(action.bits, bits_of(w));
   all.push_back(std::move(action));
+  const auto add_label = [&](ColumnDemand label) {
+    for (const TaskConfig& task : c.tasks) label.bits = std::max(label.bits, bits_of(task.bit));
+    all.push_back(std::move(label));
+  };
   if (candidates) {
     add_features(c, Of::kCandidate, all);
     all.push_back(
         {"model.candidate_timestamp", c.candidate_timestamp, Of::kCandidate, Role::kTimestamp});
-    ColumnDemand label{"model.candidate_label", c.candidate_label, Of::kCandidate, Role::kLabel};
-    for (const TaskConfig& task : c.tasks) label.bits = std::max(label.bits, bits_of(task.bit));
-    all.push_back(std::move(label));
+    add_label({"model.candidate_label", c.candidate_label, Of::kCandidate, Role::kLabel});
+  } else if (!by_action) {
+    add_label({"model.labels", c.event_label, Of::kEvent, Role::kLabel});
   }
   for (const std::string& column : c.numeric.columns) {
     const auto add = [&](const std::string& name, Of of) {

@@ -25,7 +25,7 @@ Outcome run(Device device, const ModelConfig& config, Precision precision,
             const std::vector<int64_t>& samples) {
   const Batch batch = tiny_batch();
   const int ranks = static_cast<int>(samples.size());
-  const auto denominator = static_cast<double>(BatchLayout(config, batch).labels);
+  const auto denominator = static_cast<double>(BatchLayout(config, batch).labels());
   std::vector<std::vector<double>> logits(samples.size());
   Outcome out;
   std::mutex mutex;

@@ -69,7 +69,7 @@ struct Outcome {
 };
 
 int64_t labels_of(const ModelConfig& config, const Batch& batch) {
-  return BatchLayout(config, batch).labels;
+  return BatchLayout(config, batch).labels();
 }
 
 Outcome run_alone(const ModelConfig& config, DType dtype, const Batch& batch, bool training) {

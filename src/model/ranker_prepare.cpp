@@ -65,7 +65,7 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
   out.block.clear();
   if (parameters_.values().device.is_cuda()) out.block.set_memory(HostMemory::kPinned);
   out.token_offsets = out.layout.token_offsets;
-  out.num_labels = out.layout.labels;
+  out.num_labels = out.layout.labels();
   out.labels.resize(config_.tasks.size() * static_cast<size_t>(out.num_labels));
   out.sample_labels.resize(static_cast<size_t>(out.samples()));
   for (int64_t b = 0; b < out.samples(); ++b) {
@@ -138,6 +138,15 @@ void Ranker::prepare_columns(const Batch& batch, RankerBatch& out) {
   out.candidate_time = block.add<int64_t>(layout.candidates());
   out.event_action = block.add<int64_t>(layout.events());
   out.item = block.add<int32_t>(layout.events() + layout.candidates());
+  out.event_label = {};
+  if (!candidates && !config_.event_label.empty()) {
+    out.event_label = block.add<int32_t>(layout.events());
+    const std::span<int32_t> label = block.span(out.event_label);
+    std::ranges::fill(label, -1);
+    for (size_t k = 0; k < layout.labelled_events.size(); ++k) {
+      label[static_cast<size_t>(layout.labelled_events[k])] = static_cast<int32_t>(k);
+    }
+  }
   start_items(batch, out);
   std::vector<ColumnCopy> copies = {
       {batch.column(config_.history_timestamp).values.span(), block.span(out.event_time)},
@@ -368,12 +377,10 @@ void Ranker::prepare_actions(const Batch& batch, RankerBatch& out) const {
 
 RankerBatch::Tokens Ranker::prepare_tokens(const Batch& batch, const MicroBatch& micro,
                                            RankerBatch& out) const {
-  const bool candidates = config_.labels == LabelKind::kCandidates;
   const BatchLayout& layout = out.layout;
   const int64_t last = micro.first + micro.count;
   const int64_t begin = at(layout.token_offsets, micro.first);
-  const std::vector<int64_t>& label_offsets =
-      candidates ? layout.candidate_offsets : layout.history_offsets;
+  const std::vector<int64_t>& label_offsets = layout.label_offsets;
 
   RankerBatch::Tokens t;
   t.first_sample = micro.first;
@@ -450,18 +457,23 @@ void Ranker::fill_labels(const Batch& batch, const RankerBatch::Tokens& t, Ranke
   const size_t features = index.size();
   UploadBlock& block = out.block;
   const auto first = static_cast<size_t>(t.first_label);
-  const std::span<const int32_t> item = block.span(out.item).subspan(
-      first + static_cast<size_t>(candidates ? out.layout.events() : 0));
+  const std::span<const int32_t> item =
+      block.span(out.item).subspan(static_cast<size_t>(candidates ? out.layout.events() : 0));
+  const std::string& event_label =
+      config_.event_label.empty() ? config_.action.history : config_.event_label;
   const std::span<const int64_t> bits =
-      batch.column(candidates ? config_.candidate_label : config_.action.history)
-          .values.span()
-          .subspan(first);
+      batch.column(candidates ? config_.candidate_label : event_label).values.span();
+  // The candidate or event of a label.
+  const std::vector<int64_t>& events = out.layout.labelled_events;
+  const auto place = [&](size_t i) {
+    return events.empty() ? first + i : static_cast<size_t>(events[first + i]);
+  };
   const std::span<int32_t> label_features = block.span(t.label_features);
   base::parallel_for(t.labels, kLabelsPerTask, [&](int64_t begin, int64_t end) {
     for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
       for (size_t f = 0; f < features; ++f) {
         label_features[i * features + f] =
-            table_row(index[f][static_cast<size_t>(item[i])],
+            table_row(index[f][static_cast<size_t>(item[place(i)])],
                       out.first_row[static_cast<size_t>(sequence_tables_[f])]);
       }
     }
@@ -470,8 +482,8 @@ void Ranker::fill_labels(const Batch& batch, const RankerBatch::Tokens& t, Ranke
       float* const labels = out.labels.data() + k * static_cast<size_t>(out.num_labels) + first;
       for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
         const bool binary = task.kind == ops::TaskKind::kBinary;
-        const auto value =
-            binary ? static_cast<double>((bits[i] & task.bit) > 0) : static_cast<double>(bits[i]);
+        const int64_t of = bits[place(i)];
+        const auto value = static_cast<double>(binary ? int64_t{(of & task.bit) > 0} : of);
         labels[i] = static_cast<float>(value);
         if (t.label_values.empty()) {
           block.span(t.label_values_double[k])[i] = value;
@@ -481,13 +493,6 @@ void Ranker::fill_labels(const Batch& batch, const RankerBatch::Tokens& t, Ranke
       }
     }
   });
-}
-
-void Ranker::reserve_prepare(int64_t bytes) {
-  const Device device = parameters_.values().device;
-  if (!device.is_cuda() || bytes == 0) return;
-  if (!places_->on_device) places_->on_device = std::make_unique<Places::OnDevice>(device);
-  places_->on_device->dedup.reserve(device, bytes);
 }
 
 }  // namespace segue::model

@@ -97,6 +97,92 @@ TEST(RankerTest, IdentitiesAndMicroBatchesChangeNothing) {
   expect_equal_results(on, c, kOneSampleEach);
 }
 
+/// Events are predicted by tokens of both kinds that nothing later reaches.
+ModelConfig causal_config(TokenKind tokens) {
+  ModelConfig c = tiny_config();
+  c.tokens = tokens;
+  c.labels = LabelKind::kEveryItem;
+  c.tasks.pop_back();
+  return c;
+}
+
+TEST(RankerTest, GradientsOfCausalTokens) {
+  for (const TokenKind tokens : {TokenKind::kMerged, TokenKind::kPaired}) {
+    check_gradients(causal_config(tokens), tiny_batch());
+  }
+}
+
+/// What an event's prediction may not depend on: what was done with it, and all that comes later.
+TEST(RankerTest, NothingAtOrBehindAnEventReachesItsPrediction) {
+  const Batch batch = tiny_batch({6, 9}, {1, 1});
+  for (const TokenKind tokens : {TokenKind::kMerged, TokenKind::kPaired}) {
+    for (const bool codes : {true, false}) {
+      ModelConfig config = causal_config(tokens);
+      config.identities.action_codes = codes;
+      TinyRanker f(config);
+      const std::vector<double> before = f.run(batch, {.training = false}).logits;
+      for (int64_t e = 0; e < 15; ++e) {
+        SCOPED_TRACE(e);
+        const auto expect_same_up_to = [&](int64_t end, const Batch& changed) {
+          const std::vector<double> after = f.run(changed, {.training = false}).logits;
+          for (size_t i = 0; i < before.size(); ++i) {
+            const bool fixed = static_cast<int64_t>(i % 15) < end;  // 15 events for each task
+            EXPECT_TRUE(!fixed || after[i] == before[i]) << i;
+          }
+          const bool last = e == 5 || e == 14;  // of its sample
+          EXPECT_TRUE(last || after != before);
+        };
+        Batch changed = batch.slice(0, 2);
+        changed.column("action").values[e] ^= 3;
+        expect_same_up_to(e + 1, changed);
+        changed = batch.slice(0, 2);
+        for (int64_t later = e; later < (e < 6 ? 6 : 15); ++later) {
+          changed.column("item").values[later] = 19;
+          changed.column("time").values[later] += 100'000;
+        }
+        expect_same_up_to(e, changed);
+      }
+    }
+  }
+}
+
+/// Labels of some events alone: the loss is theirs, and so are the predictions.
+TEST(RankerTest, EventsWithoutALabelAreNotPredicted) {
+  const Batch batch = tiny_batch();
+  ModelConfig config = causal_config(TokenKind::kPaired);
+  const Pass every = TinyRanker(config).run(batch, {.training = false});
+  std::vector<double> wanted;
+  for (size_t i = 0; i < every.logits.size(); ++i) {
+    if (i % 11 % 3 == 1) wanted.push_back(every.logits[i]);  // 11 events for each task
+  }
+  config.event_label = "event_label";
+  TinyRanker some(config);
+  for (const int64_t tokens : {1000, 12}) {
+    const Pass pass = some.run(batch, {.training = false, .micro_batch_tokens = tokens});
+    EXPECT_EQ(pass.num_labels, 4);
+    ASSERT_EQ(pass.logits.size(), wanted.size());
+    for (size_t i = 0; i < wanted.size(); ++i) EXPECT_NEAR(pass.logits[i], wanted[i], 1e-12);
+  }
+  check_gradients(config, batch);
+}
+
+TEST(RankerTest, KeysMayBeginAsQueries) {
+  ModelConfig config = tiny_config();
+  config.attention.key_init = KeyInit::kAsQueries;
+  sparse::Tables tables(tiny_tables(), Device::cpu(), DType::kF32, 3);
+  Ranker tied(config, tables, Device::cpu(), DType::kF32, 5);
+  Ranker plain(tiny_config(), tables, Device::cpu(), DType::kF32, 5);
+  const std::string name = "_hstu_transducer._stu_module._stu_layers.1._uvqk_weight";
+  const Tensor a = tied.parameters().get(name).value, b = plain.parameters().get(name).value;
+  const int64_t qk = config.heads * config.qk_dim, q = a.size(1) - 2 * qk;
+  for (int64_t r = 0; r < a.size(0); ++r) {
+    for (int64_t c = 0; c < a.size(1); ++c) {
+      const int64_t from = c < q + qk ? c : c - qk;
+      EXPECT_EQ(a.ptr<float>()[r * a.size(1) + c], b.ptr<float>()[r * a.size(1) + from]);
+    }
+  }
+}
+
 TEST(RankerTest, EmptyBatchesAndSamplesAreLegal) {
   TinyRanker f(tiny_config());
   const Pass none = f.run(tiny_batch({}, {}));
@@ -217,9 +303,6 @@ TEST(FlopsTest, GatedLayersCountAsPublished) {
 
 TEST(ConfigTest, ImpossibleCombinationsAreRefused) {
   ModelConfig c = tiny_config();
-  c.labels = LabelKind::kEveryItem;
-  EXPECT_THROW(c.validate(), Error);
-  c = tiny_config();
   c.tasks.clear();
   EXPECT_THROW(c.validate(), Error);
   c = tiny_semilocal_config();

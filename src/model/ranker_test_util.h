@@ -51,7 +51,8 @@ inline sparse::TablesConfig tiny_tables() {
   return t;
 }
 
-/// A batch with an empty history, repeated ids, tags of lengths 0 to 2 and 0 to 3 candidates.
+/// A batch with an empty history, repeated ids, tags of lengths 0 to 2 and 0 to 3 candidates; of
+/// every three events one has a label.
 inline Batch tiny_batch(const std::vector<int64_t>& histories = {4, 0, 1, 6},
                         const std::vector<int64_t>& candidates = {1, 2, 3, 1}) {
   Batch b;
@@ -63,6 +64,7 @@ inline Batch tiny_batch(const std::vector<int64_t>& histories = {4, 0, 1, 6},
                                                             {"artist", history},
                                                             {"action", history},
                                                             {"time", history},
+                                                            {"event_label", history},
                                                             {"candidate", candidate},
                                                             {"candidate_artist", candidate},
                                                             {"candidate_time", candidate},
@@ -85,10 +87,12 @@ inline Batch tiny_batch(const std::vector<int64_t>& histories = {4, 0, 1, 6},
     b.sample_index.push_back(k);
     int64_t now = 1000 * (k + 1);
     for (int64_t e = 0; e < histories[s]; ++e) {
-      const int64_t item = draw(1, 10 * k + e, 7);
+      const int64_t item = draw(1, 10 * k + e, 7), action = draw(2, 10 * k + e, 4);
+      const bool labelled = b.column("item").values.size() % 3 == 1;
+      b.column("event_label").values.push_back(labelled ? action : -1);
       b.column("item").values.push_back(item);
       b.column("artist").values.push_back(item % 4);
-      b.column("action").values.push_back(draw(2, 10 * k + e, 4));
+      b.column("action").values.push_back(action);
       b.column("time").values.push_back(now += draw(3, 10 * k + e, 500));
     }
     for (int64_t c = 0; c < candidates[s]; ++c) {

@@ -30,10 +30,16 @@ Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
   columns.candidate_time = placed.tensor(batch.candidate_time);
   columns.event_action = placed.tensor(batch.event_action);
   columns.item = placed.tensor(batch.item);
+  if (batch.event_label.count > 0) {
+    columns.event_label = placed.tensor(batch.event_label);
+    columns.first_label = micro.first_label;
+  }
   columns.row_of_item = placed.tensor(batch.row_of_item);
   columns.contextual = config_.contextual_tokens();
   columns.first_context_row = batch.branch_rows + first * config_.contextual_tokens();
-  columns.interleaved = config_.tokens == TokenKind::kInterleaved;
+  columns.interleaved = config_.tokens != TokenKind::kMerged;
+  columns.item_with_action = config_.tokens == TokenKind::kPaired;
+  columns.causal = config_.causal_tokens();
   columns.action_codes = batch.action_codes;
   columns.action_weights = config_.action.weights;
   columns.events_are_labels = !candidates;
@@ -84,8 +90,8 @@ Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
   t.label_timestamps = arrays.label_time;
   t.label_features = placed.tensor(micro.label_features);
   if (numeric_mlp_) {
-    t.label_numbers = place_numbers(batch, placed)
-                          .rows(batch.first_label_number + micro.first_label, micro.labels);
+    t.label_numbers =
+        place_numbers(batch.label_numbers, placed).rows(micro.first_label, micro.labels);
   }
   for (const auto& part : micro.label_values) t.label_values.push_back(placed.tensor(part));
   for (const auto& part : micro.label_values_double) t.label_values.push_back(placed.tensor(part));

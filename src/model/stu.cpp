@@ -20,6 +20,10 @@ StuLayer::StuLayer(Parameters& parameters, const std::string& prefix, const StuC
   const int64_t norm = config.output_norm == OutputNorm::kGroup ? config.heads : w;
   uvqk_weight_ = parameters.add(prefix + "_uvqk_weight", {dim, uvqk}, ops::Init::kUniform,
                                 xavier_uniform_bound(dim, uvqk));
+  if (config.key_init == KeyInit::kAsQueries) {
+    uvqk_weight_->copied = {
+        .from = q_block().begin, .to = k_block().begin, .width = k_block().width};
+  }
   uvqk_bias_ = parameters.add(prefix + "_uvqk_beta", {uvqk}, ops::Init::kZeros);
   input_norm_weight_ = parameters.add(prefix + "_input_norm_weight", {dim}, ops::Init::kOnes);
   input_norm_bias_ = parameters.add(prefix + "_input_norm_bias", {dim}, ops::Init::kZeros);

@@ -28,6 +28,7 @@ struct StuConfig {
   double alpha = 0;  // 0: 1 / sqrt(qk_dim)
   RecomputeConfig recompute;
   attention::Kernel kernel = attention::Kernel::kAuto;
+  KeyInit key_init = KeyInit::kOwn;
 
   int64_t value_width() const { return heads * v_dim; }
   int64_t uvqk_width() const { return heads * (2 * v_dim + 2 * qk_dim); }

@@ -22,16 +22,22 @@ struct TokenColumns {
   Tensor event_action;                // i64: bits
   Tensor item;                        // i32 [events + candidates]
   Tensor row_of_item;                 // i32 [items]
+  Tensor event_label;                 // i32: number of its label, -1: none; absent: all are labels
 
   int64_t contextual = 0;         // tokens
   int64_t first_context_row = 0;  // row of the first of them; the others follow
   bool interleaved = false;       // an event has two tokens
+  bool item_with_action = false;  // the second of them is of its item too
   /// Action of an event: bit k for weight k among its bits; of a candidate: 1 << weights. Without
   /// codes: its number among all events, then all candidates.
   bool action_codes = true;
   std::span<const int64_t> action_weights;
-  bool events_are_labels = false;  // what is predicted: the items of all events, or the candidates
+  bool events_are_labels = false;  // what is predicted: the items of events, or the candidates
+  int64_t first_label = 0;         // of event_label, the first one that is meant
 
+  /// Positions count from the front, and times are those since the event before: nothing in a token
+  /// tells what follows it.
+  bool causal = false;
   int64_t position_buckets = 0;
   int64_t time_buckets = 0;  // rows of the time table; 0: there is none
   double time_bucket_seconds = 60;
@@ -50,8 +56,8 @@ struct TokenArrays {
 
 /// In exec's arena.
 TokenArrays take_token_arrays(const Exec& exec, int64_t tokens, int64_t labels, bool with_time);
-/// Positions and times as position_indices and time_indices of assemble.h give them; contextual
-/// tokens have time 0.
+/// Positions and times as position_indices and time_indices of assemble.h give them, unless
+/// `causal`; contextual tokens have time 0.
 void fill_token_arrays(const Exec& exec, const TokenColumns& columns, const TokenArrays& out);
 
 }  // namespace segue::ops

@@ -36,6 +36,8 @@ TokenFill fill_of(const TokenColumns& c, const TokenArrays& out) {
   f.event_action = data_of<int64_t>(c.event_action);
   f.item = data_of<int32_t>(c.item);
   f.row_of_item = data_of<int32_t>(c.row_of_item);
+  f.event_label = data_of<int32_t>(c.event_label);
+  f.first_label = c.first_label;
   f.events = c.event_time.size(0);
   SEGUE_ASSERT(
       c.event_action.size(0) == f.events && c.item.size(0) == f.events + c.candidate_time.size(0),
@@ -50,6 +52,8 @@ TokenFill fill_of(const TokenColumns& c, const TokenArrays& out) {
     f.num_weights = static_cast<int>(c.action_weights.size());
   }
   f.events_are_labels = c.events_are_labels;
+  f.item_with_action = c.item_with_action;
+  f.causal = c.causal;
   f.position_buckets = c.position_buckets;
   f.time_bucket_seconds = static_cast<float>(c.time_bucket_seconds);
   f.last_time_bucket = static_cast<float>(c.time_buckets - 1);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 #include <string>
 #include <vector>
@@ -34,6 +35,8 @@ Longs offsets_of(const Longs& lengths) {
 struct Variant {
   std::string name;
   bool interleaved = false, events_are_labels = false, action_codes = true;
+  bool paired = false, causal = false;
+  bool some_labels = false;  // events of even number alone
   int64_t contextual = 2;
   int64_t time_buckets = 7;
   int64_t first = 0, count = -1;  // samples of a micro-batch; -1: all
@@ -91,6 +94,8 @@ class Case {
     c.contextual = v_.contextual;
     c.first_context_row = 50 + v_.first * v_.contextual;
     c.interleaved = v_.interleaved;
+    c.item_with_action = v_.paired;
+    c.causal = v_.causal;
     c.action_codes = v_.action_codes;
     c.action_weights = kWeights;
     c.events_are_labels = v_.events_are_labels;
@@ -99,8 +104,17 @@ class Case {
     const Longs& labels = v_.events_are_labels ? events_ : candidates_;
     const auto first = static_cast<size_t>(v_.first),
                end = static_cast<size_t>(v_.first + v_.count);
-    const TokenArrays a = take_token_arrays(bed.exec, tokens_.back(), labels[end] - labels[first],
-                                            v_.time_buckets > 0);
+    int64_t count = labels[end] - labels[first];
+    if (v_.some_labels) {
+      Ints number;
+      for (int64_t e = 0; e < events_.back(); ++e) {
+        number.push_back(e % 2 == 0 ? static_cast<int32_t>(e / 2) : -1);
+      }
+      c.event_label = bed.ints(number);
+      c.first_label = (events_[first] + 1) / 2;
+      count = (events_[end] + 1) / 2 - c.first_label;
+    }
+    const TokenArrays a = take_token_arrays(bed.exec, tokens_.back(), count, v_.time_buckets > 0);
     fill_token_arrays(bed.exec, c, a);
     Results r;
     for (const Tensor& t : {a.row, a.action, a.position, a.sample, a.token, a.time}) {
@@ -117,7 +131,7 @@ class Case {
   Results expected() const {
     Ints row, action, sample, token;
     Ints label_row, label_sample, label_token;
-    Longs time, targets;
+    Longs time, targets, gap;
     Results r;
     const int64_t all_events = events_.back();
     for (int64_t b = v_.first; b < v_.first + v_.count; ++b) {
@@ -137,16 +151,24 @@ class Case {
         label_token.push_back(at);
         r.label_time.push_back(when);
       };
-      for (int64_t k = 0; k < v_.contextual; ++k) put(50 + b * v_.contextual + k, -1, 0);
+      for (int64_t k = 0; k < v_.contextual; ++k) {
+        put(50 + b * v_.contextual + k, -1, 0);
+        gap.push_back(0);
+      }
       for (int64_t e = events_[s]; e < events_[s + 1]; ++e) {
-        const int64_t bits = action_[static_cast<size_t>(e)];
-        const int64_t code =
-            v_.action_codes ? ((bits & 8) > 0 ? 1 : 0) + ((bits & 3) > 0 ? 2 : 0) : e;
+        // A merged token that is asked for its action has that of the event before.
+        const int64_t done = v_.events_are_labels && !v_.interleaved ? e - 1 : e;
+        const int64_t bits = done < 0 ? 0 : action_[static_cast<size_t>(done)];
+        int64_t code = v_.action_codes ? ((bits & 8) > 0 ? 1 : 0) + ((bits & 3) > 0 ? 2 : 0) : done;
+        if (done < events_[s]) code = -1;
         const int64_t from = row_[static_cast<size_t>(item_[static_cast<size_t>(e)])];
         const int64_t when = time_[static_cast<size_t>(e)];
-        if (v_.events_are_labels) label(when);
+        if (v_.events_are_labels && (!v_.some_labels || e % 2 == 0)) label(when);
+        const int64_t before = e > events_[s] ? time_[static_cast<size_t>(e - 1)] : when;
         put(from, v_.interleaved ? -1 : code, when);
-        if (v_.interleaved) put(-1, code, when);
+        gap.push_back(when - before);
+        if (v_.interleaved) put(v_.paired ? from : -1, code, when);
+        if (v_.interleaved) gap.push_back(when - before);
       }
       for (int64_t c = candidates_[s]; c < candidates_[s + 1]; ++c) {
         const int64_t code = v_.action_codes ? 4 : all_events + c;
@@ -165,11 +187,14 @@ class Case {
     if (v_.events_are_labels) p.num_targets = {};
     Ints position(row.size()), bucket(row.size());
     position_indices(p, position);
-    r.tokens = {row, action, position, sample, token};
-    if (v_.time_buckets > 0) {
-      time_indices(p, time, bucket);
-      r.tokens.push_back(bucket);
+    if (v_.time_buckets > 0) time_indices(p, time, bucket);
+    for (size_t i = 0; i < row.size() && v_.causal; ++i) {
+      position[i] = std::min(token[i], 5);
+      const auto root = static_cast<int32_t>(std::sqrt(static_cast<double>(gap[i]) / 60));
+      bucket[i] = std::min(root, static_cast<int32_t>(v_.time_buckets - 1));
     }
+    r.tokens = {row, action, position, sample, token};
+    if (v_.time_buckets > 0) r.tokens.push_back(bucket);
     r.labels = {label_row, label_sample, label_token};
     return r;
   }
@@ -207,6 +232,20 @@ std::vector<Variant> variants() {
       {.name = "every item", .events_are_labels = true, .time_buckets = 0},
       {.name = "every item, interleaved", .interleaved = true, .events_are_labels = true},
       {.name = "an action per event", .action_codes = false},
+      {.name = "paired", .interleaved = true, .paired = true},
+      {.name = "causal", .events_are_labels = true, .causal = true},
+      {.name = "an action before each event",
+       .events_are_labels = true,
+       .action_codes = false,
+       .causal = true},
+      {.name = "some events of pairs",
+       .interleaved = true,
+       .events_are_labels = true,
+       .paired = true,
+       .causal = true,
+       .some_labels = true,
+       .first = 2,
+       .count = 3},
       {.name = "no contextual tokens", .contextual = 0},
       {.name = "first samples", .first = 0, .count = 2},
       {.name = "last samples", .interleaved = true, .first = 2, .count = 4},

@@ -18,6 +18,11 @@ SEGUE_HOST_DEVICE inline int32_t position_of(int64_t t, int64_t high, int64_t co
   return static_cast<int32_t>(position < buckets ? position : buckets - 1);
 }
 
+/// Counted from the front: the same whatever follows.
+SEGUE_HOST_DEVICE inline int32_t front_position_of(int64_t t, int64_t buckets) {
+  return static_cast<int32_t>(t < buckets ? t : buckets - 1);
+}
+
 /// See time_indices.
 SEGUE_HOST_DEVICE inline int32_t time_bucket_of(int64_t age, float bucket_seconds, float last) {
   const auto seconds = static_cast<float>(age);
@@ -30,12 +35,12 @@ SEGUE_HOST_DEVICE inline int32_t time_bucket_of(int64_t age, float bucket_second
 struct TokenFill {
   const int64_t *token_offsets, *event_offsets, *candidate_offsets, *sample;
   const int64_t *event_time, *candidate_time, *event_action;
-  const int32_t *item, *row_of_item;
-  int64_t samples, events;
+  const int32_t *item, *row_of_item, *event_label;
+  int64_t samples, events, first_label;
   int64_t contextual, first_context_row, tokens_per_event;
   int64_t weights[kMostActionWeights];
   int num_weights;
-  bool action_codes, events_are_labels;
+  bool action_codes, events_are_labels, item_with_action, causal;
   int64_t position_buckets;
   float time_bucket_seconds, last_time_bucket;
   int32_t *row, *action, *position, *time, *token_sample, *token;
@@ -75,6 +80,12 @@ struct TokenFill {
     return code;
   }
 
+  /// Seconds between the event of token `t`, which is at `when`, and the one before it.
+  SEGUE_HOST_DEVICE int64_t since_last_event(const Sample& s, int64_t t, int64_t when) const {
+    const int64_t before = t - tokens_per_event;
+    return before < contextual ? 0 : when - time_of(s, before);
+  }
+
   /// Token `t` of its sample.
   SEGUE_HOST_DEVICE void fill(const Sample& s, int64_t t) const {
     const int64_t to = s.first + t;
@@ -87,11 +98,17 @@ struct TokenFill {
     } else if (t < s.targets_at) {
       const int64_t e = s.first_event + (t - contextual) / tokens_per_event;
       const bool is_item = (t - contextual) % tokens_per_event == 0;
-      if (is_item) row_index = row_of_item[item[e]];
-      if (tokens_per_event == 1 || !is_item) {
-        action_index = action_codes ? code_of(event_action[e]) : static_cast<int32_t>(e);
+      if (is_item || item_with_action) row_index = row_of_item[item[e]];
+      // A token that is asked for an action must not carry it: it has the one before.
+      const int64_t done = tokens_per_event == 1 && events_are_labels ? e - 1 : e;
+      if ((tokens_per_event == 1 || !is_item) && done >= s.first_event) {
+        action_index = action_codes ? code_of(event_action[done]) : static_cast<int32_t>(done);
       }
-      if (events_are_labels && is_item) label = e - event_offsets[0];
+      if (events_are_labels && is_item) {
+        label = event_label == nullptr ? e - event_offsets[0]
+                : event_label[e] < 0   ? -1
+                                       : event_label[e] - first_label;
+      }
     } else {
       const int64_t c = s.first_candidate + t - s.targets_at;
       row_index = row_of_item[item[events + c]];
@@ -102,9 +119,11 @@ struct TokenFill {
     }
     row[to] = row_index;
     action[to] = action_index;
-    position[to] = position_of(t, s.targets_at, contextual, position_buckets);
+    position[to] = causal ? front_position_of(t, position_buckets)
+                          : position_of(t, s.targets_at, contextual, position_buckets);
     if (time != nullptr) {
-      time[to] = time_bucket_of(s.query - when, time_bucket_seconds, last_time_bucket);
+      const int64_t age = causal ? since_last_event(s, t, when) : s.query - when;
+      time[to] = time_bucket_of(age, time_bucket_seconds, last_time_bucket);
     }
     token_sample[to] = number;
     token[to] = static_cast<int32_t>(t);

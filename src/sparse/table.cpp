@@ -35,7 +35,7 @@ void describe(base::ConfigVisitor& v, TableConfig& c) {
           "dynamic: rows not used for longer, by event time, go; 0: none");
   v.choice("init", c.init, {"uniform", "normal", "truncated_normal", "constant"},
            "initial values: in +-init_bound, of that standard deviation, or that number");
-  v.field("init_bound", c.init_bound, "scale of initial values; 0: 1 / sqrt(rows)");
+  v.field("init_bound", c.init_bound, "scale of initial values; 0: by sparse.init_scale");
   v.choice("sharding", c.sharding, {"auto", "table", "row", "column", "table_row", "replicated"},
            "how ranks share it: as planned, whole on one, rows or columns split over all, rows "
            "within one machine, a copy each");
@@ -147,17 +147,15 @@ void TableConfig::validate(int64_t default_dim) const {
   }
   if (!(init_bound >= 0) || !std::isfinite(init_bound)) {
     fail_config(
-        fmt::format("table `{}`: `init_bound` must be 0 (for 1 / sqrt(rows)) or more, not {}", name,
-                    init_bound));
+        fmt::format("table `{}`: `init_bound` must be 0 (by sparse.init_scale) or more, not {}",
+                    name, init_bound));
   }
 }
 
 ops::RowInit TableSpec::init() const {
   constexpr ops::Init kKinds[] = {ops::Init::kUniform, ops::Init::kNormal,
                                   ops::Init::kTruncatedNormal, ops::Init::kConstant};
-  const double bound =
-      config.init_bound > 0 ? config.init_bound : 1 / std::sqrt(static_cast<double>(rows));
-  return {kKinds[static_cast<size_t>(config.init)], bound, seed, base::xxh64(config.name)};
+  return {kKinds[static_cast<size_t>(config.init)], init_bound, seed, base::xxh64(config.name)};
 }
 
 Table::Table(TableSpec spec) : spec_(std::move(spec)) {}

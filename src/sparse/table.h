@@ -47,7 +47,7 @@ inline constexpr int64_t kIndexBytesPerRow = 72;
 struct TableConfig {
   std::string name;
   int64_t rows = 0;
-  double init_bound = 0;  // 0: 1 / sqrt(rows)
+  double init_bound = 0;  // 0: by TablesConfig::init_scale
   Sharding sharding = Sharding::kAuto;
   TierChoice placement = TierChoice::kAuto;
   double cache_share = 0;  // of its rows; 0: as planned
@@ -95,6 +95,7 @@ struct TableSpec {
   int64_t dim = 0;   // width of a whole row, and how it is updated: the config's, or the default
   int64_t rows = 0;  // of a static table; of a dynamic one at most
   ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;
+  double init_bound = 0;         // scale of initial values
   bool per_block_state = false;  // see TablesConfig
   OutOfRange out_of_range = OutOfRange::kError;
   TablePlacement placement;

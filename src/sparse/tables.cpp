@@ -54,6 +54,7 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
                             .dim = config_.dim_of(table),
                             .rows = config_.rows_of(table),
                             .optimizer = config_.optimizer_of(table),
+                            .init_bound = config_.init_bound_of(table),
                             .per_block_state = config_.per_block_state,
                             .out_of_range = config_.out_of_range,
                             .placement = plan_.tables[t],

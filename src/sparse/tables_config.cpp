@@ -22,6 +22,12 @@ ops::RowOptimizer TablesConfig::optimizer_of(const TableConfig& table) const {
   return static_cast<ops::RowOptimizer>(static_cast<int>(table.optimizer) - 1);
 }
 
+double TablesConfig::init_bound_of(const TableConfig& table) const {
+  if (table.init_bound > 0) return table.init_bound;
+  const int64_t n = init_scale == InitScale::kRows ? rows_of(table) : dim_of(table);
+  return 1 / std::sqrt(static_cast<double>(n));
+}
+
 int64_t TablesConfig::rows_of(const TableConfig& table) const {
   if (!table.dynamic()) return table.rows;
   if (table.max_rows > 0) return table.max_rows;
@@ -54,6 +60,9 @@ void describe(base::ConfigVisitor& v, TablesConfig& c) {
            "ids outside their table: stop, take the nearest row, or read zeros");
   v.choice("optimizer", c.optimizer, {"rowwise_adagrad", "adagrad", "sgd", "adam"},
            "how rows are updated, where a table has not its own");
+  v.choice("init_scale", c.init_scale, {"rows", "width"},
+           "scale of initial values where a table has no init_bound: 1 / sqrt(its rows), as the "
+           "reference, or 1 / sqrt(the width of a row)");
   v.field("eps", c.eps, "added to the root in Adagrad and Adam");
   v.field("beta1", c.beta1, "Adam: decay of the first moment");
   v.field("beta2", c.beta2, "Adam: decay of the second moment");

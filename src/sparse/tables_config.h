@@ -20,6 +20,9 @@ struct TablesConfig {
   OutOfRange out_of_range = OutOfRange::kError;
   ops::RowOptimizer optimizer = ops::RowOptimizer::kRowwiseAdagrad;  // likewise
   double eps = 1e-8, beta1 = 0.9, beta2 = 0.999;
+  /// Scale of initial values where a table does not say: 1 / sqrt(rows), as the reference has it,
+  /// or 1 / sqrt(width of a row), which makes rows that can be told apart, however many there are.
+  enum class InitScale { kRows, kWidth } init_scale = InitScale::kRows;
   /// Rows (and row gradients) are rounded as if they had travelled in this type; the reference
   /// rounds to f16 even on one rank.
   Wire forward_wire = Wire::kF32;
@@ -31,6 +34,7 @@ struct TablesConfig {
 
   int64_t dim_of(const TableConfig& table) const { return table.dim > 0 ? table.dim : dim; }
   ops::RowOptimizer optimizer_of(const TableConfig& table) const;
+  double init_bound_of(const TableConfig& table) const;
   /// Rows of a table; of a dynamic one at most.
   int64_t rows_of(const TableConfig& table) const;
   ops::RowUpdateParams update_params(ops::RowOptimizer optimizer, double lr, int64_t step) const;

@@ -105,6 +105,22 @@ TEST(TablesTest, InitIsAFunctionOfSeedNameRowAndColumn) {
             bytes_of(a.table(a.id("artist")).resident().weights));
 }
 
+TEST(TablesTest, InitMayGoByTheWidthOfARow) {
+  TablesConfig config = two_tables();
+  config.init_scale = TablesConfig::InitScale::kWidth;
+  config.tables[1].init_bound = 0.01;
+  const Tables tables(config, Device::cpu(), DType::kF32, 1);
+  const double bounds[] = {1 / std::sqrt(static_cast<double>(config.dim)), 0.01};
+  for (size_t t = 0; t < 2; ++t) {
+    double largest = 0;
+    for (const double w : values_of(tables.table(static_cast<TableId>(t)).resident().weights)) {
+      largest = std::max(largest, std::abs(w));
+    }
+    EXPECT_LE(largest, bounds[t]);
+    EXPECT_GT(largest, 0.9 * bounds[t]);
+  }
+}
+
 TEST(TablesTest, InitIsUniformWithinOneOverRootRows) {
   TablesConfig config;
   config.tables = {{"item", 400, 0}};

@@ -40,6 +40,34 @@ void check_random(const RunConfig& c, const model::Model& model) {
       model.sample_tokens(events, candidates)));
 }
 
+/// Nothing that is predicted may depend on what came later.
+void check_labelled_events(const RunConfig& c) {
+  if (c.model.attention.contextual_mask && !c.model.contextual.empty()) {
+    fail_config(
+        "model.labels = \"every_item\" from a store predicts events that contextual tokens would "
+        "have seen, and tell of: set model.attention.contextual_mask = false");
+  }
+  if (c.data.stream.sort_by_time) {
+    fail_config(
+        "data.stream.sort_by_time takes a user's events apart, which model.labels = \"every_item\" "
+        "predicts together: leave it off");
+  }
+}
+
+void check_epochs(const RunConfig& c) {
+  if (c.train.epochs == 1) return;
+  if (c.data.store.empty()) {
+    fail_config(fmt::format(
+        "train.epochs = {} goes through a data.store so many times, and there is none{}",
+        c.train.epochs, c.data.has_interactions() ? "; use data.interactions.passes" : ""));
+  }
+  if (c.data.stream.eval != data::EvalMode::kFixed) {
+    fail_config(
+        "train.epochs above 1 trains all windows before the first of them comes again: hold the "
+        "last ones out with data.stream.eval = \"fixed\"");
+  }
+}
+
 }  // namespace
 
 void describe(base::ConfigVisitor& v, RunConfig& c) {
@@ -90,22 +118,24 @@ void RunConfig::validate() const {
   } else if (!data.store.empty()) {
     history_budget(*this);
   }
+  if (has_labelled_events(*this)) check_labelled_events(*this);
+  check_epochs(*this);
+}
+
+bool has_labelled_events(const RunConfig& config) {
+  return config.model.family == model::Family::kHstu && !config.data.store.empty() &&
+         config.model.labels == model::LabelKind::kEveryItem;
 }
 
 std::unique_ptr<model::Model> make_model(const RunConfig& config) {
-  return model::make_model(config.model, config.sparse);
+  if (!has_labelled_events(config)) return model::make_model(config.model, config.sparse);
+  model::ModelConfig model = config.model;
+  model.event_label = "event_label";
+  return model::make_model(model, config.sparse);
 }
 
 int64_t history_budget(const RunConfig& config) {
-  using Demand = model::ColumnDemand;
   const auto model = make_model(config);
-  const std::vector<Demand> demands = model->demands();
-  if (std::ranges::none_of(demands, [](const Demand& d) {
-        return d.role == Demand::Role::kLabel && d.of == Demand::Of::kCandidate;
-      })) {
-    fail_config(
-        "samples of a store have one labelled candidate: set model.labels = \"candidates\"");
-  }
   const int64_t events = model->most_events(kStoreCandidates);
   if (events < 1) {
     fail_config(

@@ -45,6 +45,9 @@ std::unique_ptr<model::Model> make_model(const RunConfig& config);
 
 /// Most events of a history from a store that fit the model; Error(kConfig) when none does.
 int64_t history_budget(const RunConfig& config);
+/// Whether samples of a store have the anchors of a user's window as events that are predicted, not
+/// one candidate.
+bool has_labelled_events(const RunConfig& config);
 inline constexpr int64_t kStoreCandidates = 1;
 
 /// Reads and validates. A preset gives the starting values, whatever else the sources say is laid

@@ -42,6 +42,9 @@ void describe(base::ConfigVisitor& v, DataConfig& c) {
 
 void describe(base::ConfigVisitor& v, TrainConfig& c) {
   v.field("steps", c.steps, "optimizer steps at most; 0: to the end of the store");
+  v.field("epochs", c.epochs, "how often the training windows of a store are gone through");
+  v.field("init_from", c.init_from,
+          "a run or checkpoint whose weights and tables a new run begins with; empty: none");
   v.field("seed", c.seed, "of initial values, dropout and random data");
   v.field(
       "threads", c.threads,
@@ -164,6 +167,7 @@ void TrainConfig::validate() const {
     fail_config(fmt::format("train.distinct_share must be in (0, 1], not {}", distinct_share));
   }
   require_at_least("train.steps", steps, 0);
+  require_size("train.epochs", epochs, kMostCount);
   require_at_least("train.seed", seed, 0);
   constexpr double kMostThreads = 1024;
   require_between("train.threads", static_cast<double>(threads), 0, kMostThreads);

@@ -43,6 +43,8 @@ enum class NonFinite { kStop, kSkip };
 /// How a run goes; what is trained stands in the other sections.
 struct TrainConfig {
   int64_t steps = 0;
+  int64_t epochs = 1;
+  std::string init_from;
   int64_t seed = 1;
   int64_t threads = 0;
   std::string device = "auto";

@@ -64,7 +64,7 @@ void expect_same_samples(const Opened& a, const Opened& b) {
   EXPECT_EQ(a.stream.windows().num_anchors(), b.stream.windows().num_anchors());
   EXPECT_EQ(a.stream.windows().t_min(), b.stream.windows().t_min());
   EXPECT_EQ(a.stream.windows().t_max(), b.stream.windows().t_max());
-  EXPECT_EQ(a.stream.total_train_anchors(), b.stream.total_train_anchors());
+  EXPECT_EQ(a.stream.total_train_samples(), b.stream.total_train_samples());
   int64_t samples = 0;
   for (int64_t w = 0; w < a.stream.windows().num_windows(); ++w) {
     EXPECT_EQ(a.stream.windows().size(w), b.stream.windows().size(w)) << w;

@@ -24,8 +24,10 @@ enum CrossValue : size_t { kUser, kItem, kHour, kOrganic, kFirstAttribute };
 static_assert(std::size(kCrossKeys) == kFirstAttribute);
 constexpr size_t kMaxCrossValues = kFirstAttribute + kMaxAttributes;
 
-// A merge key: the position counted from the user's first event, then a bit per pool.
-constexpr int kMaskBits = static_cast<int>(kMaxPools);
+// A merge key: the position counted from the user's first event, then a bit per pool and one for
+// what is predicted.
+constexpr size_t kMaxLists = kMaxPools + 1;
+constexpr int kMaskBits = static_cast<int>(kMaxLists);
 constexpr int64_t kMask = (int64_t{1} << kMaskBits) - 1;
 
 int64_t hour_of_day(int64_t timestamp) {
@@ -56,7 +58,7 @@ int64_t unite(const int64_t* keys, int64_t num_keys, const uint32_t* positions,
 /// Unites what was taken into keys; both arrays have room for all of it. Returns their number.
 int64_t merge(std::span<const std::span<const uint32_t>> taken, int64_t* result, int64_t* scratch) {
   // Short lists first: long ones are then walked once.
-  std::array<size_t, kMaxPools> order{};
+  std::array<size_t, kMaxLists> order{};
   for (size_t p = 0; p < taken.size(); ++p) {
     size_t at = p;
     for (; at > 0 && taken[order[at - 1]].size() > taken[p].size(); --at) order[at] = order[at - 1];
@@ -141,42 +143,40 @@ void Gatherer::plan_crosses() {
     crosses_.push_back(cross);
   }
   context_ = 0;
-  history_items_ = context_ + static_cast<int>(crosses_.size()) + 2;
+  const bool of_events = config_.labelled_events;
+  history_items_ = context_ + (of_events ? 0 : static_cast<int>(crosses_.size())) + 2;
   history_actions_ = history_items_ + 1;
   history_times_ = history_actions_ + 1;
-  candidates_ = history_times_ + 1;
-}
-
-void Gatherer::plan_numbers() {
-  const SampleSchema& schema = store_.schema();
-  if (schema.history_numbers.empty() && schema.candidate_numbers.empty()) return;
-  const std::vector<std::string> names = count_names(schema);
-  const auto places = [&](const std::vector<std::string>& wanted) {
-    std::vector<size_t> found;
-    for (const std::string& name : wanted) {
-      const auto at = std::ranges::find(names, name);
-      SEGUE_ASSERT(at != names.end(), "a number that samples do not have");
-      found.push_back(static_cast<size_t>(at - names.begin()));
+  history_columns_ = {history_items_, history_actions_, history_times_};
+  if (of_events) {
+    history_columns_.push_back(history_labels_ = history_times_ + 1);
+    history_crosses_ = history_labels_ + 1;
+    for (size_t c = 0; c < crosses_.size(); ++c) {
+      history_columns_.push_back(history_crosses_ + static_cast<int>(c));
     }
-    return found;
-  };
-  history_numbers_ = places(schema.history_numbers);
-  candidate_numbers_ = places(schema.candidate_numbers);
-  numbers_.emplace(log_);
+  }
+  candidates_ = history_columns_.back() + 1;
 }
 
-Batch sample_columns(const SampleSchema& schema) {
+Batch sample_columns(const SampleSchema& schema, bool labelled_events) {
   Batch batch;
   batch.add_group("context");
   batch.add_group("history");
   batch.add_group("candidates");
   batch.add_column("uid", kContextGroup);
-  for (const CrossConfig& cross : schema.crosses) batch.add_column(cross.name, kContextGroup);
+  const auto add_crosses = [&](int group) {
+    for (const CrossConfig& cross : schema.crosses) batch.add_column(cross.name, group);
+  };
+  if (!labelled_events) add_crosses(kContextGroup);
   batch.add_column("dummy_query_time", kContextGroup);
   const int item = batch.add_column("item_id", kHistoryGroup);
   for (const AttributeConfig& a : schema.attributes) batch.add_attribute(a.name, item, {});
   batch.add_column("action_weight", kHistoryGroup);
   batch.add_column("action_timestamp", kHistoryGroup);
+  if (labelled_events) {
+    batch.add_column("event_label", kHistoryGroup);
+    add_crosses(kHistoryGroup);
+  }
   batch.add_column("item_candidate_id", kCandidateGroup);
   for (const AttributeConfig& a : schema.attributes) {
     batch.add_column(candidate_column(a.name), kCandidateGroup);
@@ -268,23 +268,22 @@ int64_t Gatherer::append_history(const Anchor& anchor, int64_t used, Batch& batc
   const int64_t end = append_pieces(anchor, budget_, used, batch);
   const int64_t excess = end - used - std::min(end - used, kept_);
   if (excess == 0) return end;
-  for (const int number : {history_items_, history_actions_, history_times_}) {
+  for (const int number : history_columns_) {
     int64_t* const values = batch.columns[static_cast<size_t>(number)].values.data();
     std::copy(values + used + excess, values + end, values + used);
   }
-  for (size_t f = 0; f < history_numbers_.size(); ++f) {
-    float* const values = batch.float_columns[f].values.data();
-    std::copy(values + used + excess, values + end, values + used);
-  }
+  move_history_numbers(used + excess, end, used, batch);
   return end - excess;
 }
 
 /// The same, but each piece of the log gives the newest `kept_` events.
 int64_t Gatherer::append_pieces(const Anchor& anchor, const Budget& budget, int64_t used,
                                 Batch& batch) const {
-  std::array<std::span<const uint32_t>, kMaxPools> taken;
+  std::array<std::span<const uint32_t>, kMaxLists> taken;
+  const size_t lists = num_pools_ + (anchor.labelled.empty() ? 0 : 1);
+  if (lists > num_pools_) taken[num_pools_] = anchor.labelled;
   Budget rest = budget;
-  int64_t most = 0;
+  auto most = std::ssize(anchor.labelled);
   for (size_t p = 0; p < num_pools_; ++p) {
     taken[p] = take(p, anchor, budget);
     most += static_cast<int64_t>(taken[p].size());
@@ -305,61 +304,84 @@ int64_t Gatherer::append_pieces(const Anchor& anchor, const Budget& budget, int6
   int64_t* const items = column(history_items_);
   int64_t* const actions = column(history_actions_);
   int64_t* const times = column(history_times_);
+  int64_t* const labels = config_.labelled_events ? column(history_labels_) : nullptr;
+  for (size_t c = 0; labels != nullptr && c < crosses_.size(); ++c) {
+    column(history_crosses_ + static_cast<int>(c));
+  }
 
   // The keys are merged where actions and times will be: no other memory is needed.
-  const int64_t merged = merge({taken.data(), num_pools_}, actions, times);
+  const int64_t merged = merge({taken.data(), lists}, actions, times);
   const int64_t count = std::min(merged, kept_);
   int64_t* const keys = actions + (merged - count);  // never behind what is written
-  if (pools_[anchor.piece].num_shared() > 0)
+  if (pools_[anchor.piece].num_shared() > 0 || lists > num_pools_)
     complete_masks(anchor, {keys, static_cast<size_t>(count)});
-  put_history_numbers(anchor, {keys, static_cast<size_t>(count)}, used, batch);
+  resize_history_numbers(used + count, batch);
   const EventStore& piece = log_.piece(anchor.piece);
   const int64_t* const user_items = piece.items().data() + anchor.user_start;
   const int64_t* const user_times = piece.timestamps().data() + anchor.user_start;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t key = keys[i];
     const int64_t position = key >> kMaskBits;
+    put_history_numbers(anchor, position, used + i, batch);
     items[i] = user_items[position];
     times[i] = user_times[position];
-    actions[i] = action_of_mask_[static_cast<size_t>(key & kMask)];
+    const auto mask = static_cast<size_t>(key & kMask) & (action_of_mask_.size() - 1);
+    actions[i] = action_of_mask_[mask];
+    if (labels == nullptr) continue;
+    const bool labelled = (key >> num_pools_ & 1) != 0;
+    labels[i] = labelled ? action_of_mask_[mask & label_pools_] : -1;
+    // NOLINTNEXTLINE(bugprone-signed-char-misuse): a number
+    const int64_t organic = piece.organic()[static_cast<size_t>(anchor.user_start + position)];
+    std::array<int64_t, kMaxCrossValues> values{};
+    cross_values(anchor.user, {.item = items[i], .time = times[i], .organic = organic}, values);
+    for (size_t c = 0; c < crosses_.size(); ++c) {
+      batch.columns[static_cast<size_t>(history_crosses_) + c].values[used + i] =
+          cross_id(crosses_[c], values);
+    }
   }
   return used + count;
 }
 
-/// Numbers of the events that `keys` mean, behind the first `used`.
-void Gatherer::put_history_numbers(const Anchor& anchor, std::span<const int64_t> keys,
-                                   int64_t used, Batch& batch) const {
-  for (size_t f = 0; f < history_numbers_.size(); ++f) {
-    batch.float_columns[f].values.resize(used + std::ssize(keys));
+/// A candidate that is no event becomes one, behind all others; the oldest may have to make room.
+int64_t Gatherer::append_question(int64_t user, const Candidate& candidate, int64_t begin,
+                                  int64_t used, Batch& batch) const {
+  const int64_t excess = used - begin == kept_ ? 1 : 0;
+  std::vector<int64_t> event{candidate.item, 0, candidate.time, candidate.label};
+  std::array<int64_t, kMaxCrossValues> values{};
+  cross_values(user, candidate, values);
+  for (const Cross& cross : crosses_) event.push_back(cross_id(cross, values));
+  const int64_t* value = event.data();
+  for (const int number : history_columns_) {
+    HostArray<int64_t>& column = batch.columns[static_cast<size_t>(number)].values;
+    column.resize(used + 1);
+    int64_t* const first = column.data() + begin;
+    std::copy(first + excess, column.data() + used, first);
+    column[used - excess] = *value++;
   }
-  for (size_t i = 0; i < keys.size() && !history_numbers_.empty(); ++i) {
-    const std::span<const float> row =
-        numbers_->of_event(anchor.piece, anchor.user_start + (keys[i] >> kMaskBits));
-    for (size_t f = 0; f < history_numbers_.size(); ++f) {
-      batch.float_columns[f].values[used + static_cast<int64_t>(i)] = row[history_numbers_[f]];
-    }
+  resize_history_numbers(used + 1, batch);
+  move_history_numbers(begin + excess, used, begin, batch);
+  put_history_numbers(user, candidate, used - excess, batch);
+  return used + 1 - excess;
+}
+
+void Gatherer::cross_values(int64_t user, const Candidate& of, std::span<int64_t> values) const {
+  values[kUser] = user;
+  values[kItem] = of.item;
+  values[kHour] = hour_of_day(of.time);
+  values[kOrganic] = of.organic;
+  const bool known = of.item >= 0 && of.item < store_.num_items();
+  for (size_t a = 0; a < store_.schema().attributes.size(); ++a) {
+    values[kFirstAttribute + a] = known ? store_.attribute_map(a)[static_cast<size_t>(of.item)] : 0;
   }
 }
 
-void Gatherer::put_candidate_numbers(const Anchor& anchor, const Candidate& candidate,
-                                     int64_t sample, Batch& batch) const {
-  if (candidate_numbers_.empty()) return;
-  std::vector<float> made;
-  std::span<const float> row;
-  if (candidate.stored) {
-    row = numbers_->of_event(anchor.piece, anchor.position);
-  } else {
-    made.resize(numbers_->width());
-    CountedEvent event;
-    event.item = candidate.item;
-    event.time = candidate.time;
-    event.organic = candidate.organic;
-    numbers_->of_candidate(anchor.user, event, made);
-    row = made;
+int64_t Gatherer::cross_id(const Cross& cross, std::span<const int64_t> values) {
+  std::array<int64_t, kMaxCrossKeys> words{};
+  for (int k = 0; k < cross.num_keys; ++k) {
+    words[static_cast<size_t>(k)] = values[cross.keys[static_cast<size_t>(k)]];
   }
-  for (size_t f = 0; f < candidate_numbers_.size(); ++f) {
-    batch.float_columns[history_numbers_.size() + f].values[sample] = row[candidate_numbers_[f]];
-  }
+  const uint64_t hash = base::xxh64_words(words.data(), cross.num_keys, cross.salt);
+  return static_cast<int64_t>(cross.rows == 0 ? hash : hash % cross.rows);
 }
 
 /// Everything of a sample that is not its history.
@@ -367,29 +389,16 @@ void Gatherer::put_sample(const Anchor& anchor, const Candidate& candidate, int6
                           int64_t sample, Batch& batch) const {
   const size_t num_attributes = store_.schema().attributes.size();
   std::array<int64_t, kMaxCrossValues> value{};
-  value[kUser] = anchor.user;
-  value[kItem] = candidate.item;
-  value[kHour] = hour_of_day(candidate.time);
-  value[kOrganic] = candidate.organic;
-  const bool known = value[kItem] >= 0 && value[kItem] < store_.num_items();
-  for (size_t a = 0; a < num_attributes; ++a) {
-    value[kFirstAttribute + a] =
-        known ? store_.attribute_map(a)[static_cast<size_t>(value[kItem])] : 0;
-  }
-
+  cross_values(anchor.user, candidate, value);
   auto put = [&batch, sample, column = static_cast<size_t>(context_)](int64_t v) mutable {
     batch.columns[column++].values[sample] = v;
   };
   put(anchor.user);
-  for (const Cross& cross : crosses_) {
-    std::array<int64_t, kMaxCrossKeys> words{};
-    for (int k = 0; k < cross.num_keys; ++k) {
-      words[static_cast<size_t>(k)] = value[cross.keys[static_cast<size_t>(k)]];
-    }
-    const uint64_t hash = base::xxh64_words(words.data(), cross.num_keys, cross.salt);
-    put(static_cast<int64_t>(cross.rows == 0 ? hash : hash % cross.rows));
+  if (!config_.labelled_events) {
+    for (const Cross& cross : crosses_) put(cross_id(cross, value));
   }
   put(query_time);
+  if (config_.labelled_events) return;
 
   auto put_candidate = [&batch, sample, column = static_cast<size_t>(candidates_)](
                            int64_t v) mutable { batch.columns[column++].values[sample] = v; };
@@ -401,11 +410,28 @@ void Gatherer::put_sample(const Anchor& anchor, const Candidate& candidate, int6
 }
 
 void Gatherer::fill(std::span<const int64_t> anchor_positions,
-                    std::span<const int64_t> sample_index, Batch& batch) const {
-  SEGUE_ASSERT(anchor_positions.size() == sample_index.size(), "one number per sample");
+                    std::span<const int64_t> sample_index, Batch& batch,
+                    std::span<const int64_t> starts) const {
+  const size_t samples = starts.empty() ? anchor_positions.size() : starts.size() - 1;
+  SEGUE_ASSERT(samples == sample_index.size(), "one number per sample");
+  SEGUE_ASSERT(starts.empty() || config_.labelled_events, "a sample has one candidate");
+  std::vector<uint32_t> labelled;
   fill_samples(sample_index, batch, [&](int64_t i) {
-    const Anchor anchor = locate(anchor_positions[static_cast<size_t>(i)]);
-    return std::pair(anchor, candidate_at(anchor));
+    const auto s = static_cast<size_t>(i);
+    const auto begin = starts.empty() ? s : static_cast<size_t>(starts[s] - starts[0]);
+    const auto end = starts.empty() ? s + 1 : static_cast<size_t>(starts[s + 1] - starts[0]);
+    Anchor anchor = locate(anchor_positions[end - 1]);
+    const Candidate candidate = candidate_at(anchor);
+    if (!config_.labelled_events) return std::pair(anchor, candidate);
+    labelled.clear();
+    for (const int64_t position : anchor_positions.subspan(begin, end - begin)) {
+      const int64_t offset = position - anchor_positions[end - 1] + anchor.offset();
+      SEGUE_ASSERT(offset >= 0 && offset <= anchor.offset(), "anchors of one user, by time");
+      labelled.push_back(static_cast<uint32_t>(offset));
+    }
+    ++anchor.position;
+    anchor.labelled = labelled;
+    return std::pair(anchor, candidate);
   });
 }
 
@@ -424,7 +450,7 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
                             Sample sample) const {
   if (batch.groups.empty()) {
     const int64_t global_samples = batch.global_samples;
-    batch = sample_columns(store_.schema());
+    batch = sample_columns(store_.schema(), config_.labelled_events);
     batch.global_samples = global_samples;
   } else {
     check_schema(batch);
@@ -436,15 +462,17 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
   const auto samples = static_cast<int64_t>(sample_index.size());
   batch.sample_index.assign(sample_index);
   for (Batch::Group& group : batch.groups) group.offsets.resize(samples + 1);
+  const int64_t candidates = config_.labelled_events ? 0 : 1;
   for (Batch::Column& column : batch.columns) {
-    if (column.group != kHistoryGroup) column.values.resize(samples);
+    if (column.group == kContextGroup) column.values.resize(samples);
+    if (column.group == kCandidateGroup) column.values.resize(samples * candidates);
   }
   for (Batch::FloatColumn& column : batch.float_columns) {
-    if (column.group != kHistoryGroup) column.values.resize(samples);
+    if (column.group == kCandidateGroup) column.values.resize(samples * candidates);
   }
   for (int64_t i = 0; i <= samples; ++i) {
     batch.groups[kContextGroup].offsets[i] = i;
-    batch.groups[kCandidateGroup].offsets[i] = i;
+    batch.groups[kCandidateGroup].offsets[i] = i * candidates;
   }
 
   HostArray<int64_t>& offsets = batch.groups[kHistoryGroup].offsets;
@@ -455,6 +483,9 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
     const auto [anchor, candidate] = sample(i);
     const int64_t begin = used;
     used = append_history(anchor, used, batch);
+    if (config_.labelled_events && anchor.labelled.empty()) {
+      used = append_question(anchor.user, candidate, begin, used, batch);
+    }
     offsets[i + 1] = used;
     const int64_t query_time = used > begin ? times[used - 1] : candidate.time;
     put_sample(anchor, candidate, query_time, i, batch);
@@ -462,9 +493,7 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
   for (Batch::Column& column : batch.columns) {
     if (column.group == kHistoryGroup) column.values.resize(used);
   }
-  for (Batch::FloatColumn& column : batch.float_columns) {
-    if (column.group == kHistoryGroup) column.values.resize(used);
-  }
+  resize_history_numbers(used, batch);
 }
 
 }  // namespace segue::data

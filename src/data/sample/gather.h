@@ -21,6 +21,9 @@ struct GatherConfig {
   int64_t scan_window = 20000;
   HistoryStrategy strategy = HistoryStrategy::kInterleaved;
   int64_t max_history = 0;  // newest events kept (the model's budget); 0: no limit
+  /// Anchors are the newest events of their sample's history, marked there as what is predicted;
+  /// samples have no candidates.
+  bool labelled_events = false;
 
   void validate() const;  // Error(kConfig)
 };
@@ -35,7 +38,7 @@ struct CandidateQuery {
 
 /// An empty batch with the columns of gathered samples; see Gatherer. Attributes have no values
 /// yet.
-Batch sample_columns(const SampleSchema& schema);
+Batch sample_columns(const SampleSchema& schema, bool labelled_events = false);
 
 /// Turns anchors into samples. History of the anchor at event a of a user starting at s: scan range
 /// [max(s, a - scan_window), a), strictly earlier in store order.
@@ -54,6 +57,10 @@ Batch sample_columns(const SampleSchema& schema);
 /// are Batch::attributes, whose values are the store's. Numbers (SampleSchema::history_numbers,
 /// candidate_numbers) are float columns: <name> of the history, item_candidate_<name> of
 /// candidates.
+///
+/// With labelled events the history of a sample ends with its last anchor, whatever pools that is
+/// in, and a column event_label has the label of every anchor among the events, -1 elsewhere.
+/// Crosses are then columns of the history, each event has its own.
 class Gatherer {
  public:
   /// Opens the pool indexes, which are made the first time. The store must live longer.
@@ -63,8 +70,10 @@ class Gatherer {
   /// Allocates only while the batch has not seen as many events before. May be called from many
   /// threads with different batches. Error(kCorrupt) names the file when an anchor or an index does
   /// not fit the events. Does not touch global_samples.
+  /// Sample i has the anchors from starts[i] up to starts[i + 1], counted from the first of
+  /// `starts`, all of one user and of one piece of the log; no starts: one each.
   void fill(std::span<const int64_t> anchor_positions, std::span<const int64_t> sample_index,
-            Batch& batch) const;
+            Batch& batch, std::span<const int64_t> starts = {}) const;
 
   /// The same for candidates that are not in the log; what the user did before that time is the
   /// history, the label is 0. Error(kOutOfRange) for a user without events.
@@ -87,6 +96,7 @@ class Gatherer {
   struct Anchor {
     size_t piece = 0;
     int64_t position = 0, user = 0, user_start = 0;
+    std::span<const uint32_t> labelled;  // events before it there that are predicted, by offset
     int64_t offset() const { return position - user_start; }  // events of the user before it there
   };
   /// What may still be taken, from the anchor backwards.
@@ -101,6 +111,9 @@ class Gatherer {
 
   void plan_crosses();
   void plan_numbers();
+  /// What crosses of an event or candidate are made of.
+  void cross_values(int64_t user, const Candidate& of, std::span<int64_t> values) const;
+  static int64_t cross_id(const Cross& cross, std::span<const int64_t> values);
   void check_schema(const Batch& batch) const;
   Anchor locate(int64_t position) const;
   Anchor locate(const CandidateQuery& question) const;
@@ -109,13 +122,19 @@ class Gatherer {
   void fill_samples(std::span<const int64_t> sample_index, Batch& batch, Sample sample) const;
   std::span<const uint32_t> take(size_t pool, const Anchor& anchor, const Budget& budget) const;
   void complete_masks(const Anchor& anchor, std::span<int64_t> keys) const;
-  void put_history_numbers(const Anchor& anchor, std::span<const int64_t> keys, int64_t used,
-                           Batch& batch) const;
+  void resize_history_numbers(int64_t events, Batch& batch) const;
+  void move_history_numbers(int64_t begin, int64_t end, int64_t to, Batch& batch) const;
+  /// Of an event of the anchor's piece, or of a question, as event `to` of the batch.
+  void put_history_numbers(const Anchor& anchor, int64_t offset, int64_t to, Batch& batch) const;
+  void put_history_numbers(int64_t user, const Candidate& question, int64_t to, Batch& batch) const;
+  std::vector<float> numbers_of(int64_t user, const Candidate& question) const;
   void put_candidate_numbers(const Anchor& anchor, const Candidate& candidate, int64_t sample,
                              Batch& batch) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
   int64_t append_pieces(const Anchor& anchor, const Budget& budget, int64_t used,
                         Batch& batch) const;
+  int64_t append_question(int64_t user, const Candidate& candidate, int64_t begin, int64_t used,
+                          Batch& batch) const;
   void put_sample(const Anchor& anchor, const Candidate& candidate, int64_t query_time,
                   int64_t sample, Batch& batch) const;
 
@@ -125,6 +144,7 @@ class Gatherer {
   std::vector<PoolIndex> pools_;
   size_t num_pools_ = 0;
   std::vector<int64_t> action_of_mask_;  // [2^pools]: OR of the bits of the pools in the mask
+  std::vector<int> history_columns_;
   std::vector<Cross> crosses_;
   std::optional<EventNumbers> numbers_;
   // Of the float columns of history and candidates: places in a row of numbers.
@@ -134,6 +154,7 @@ class Gatherer {
   uint64_t label_pools_ = 0;
   // Numbers of columns.
   int history_items_ = 0, history_actions_ = 0, history_times_ = 0;
+  int history_labels_ = 0, history_crosses_ = 0;  // with labelled events
   int context_ = 0, candidates_ = 0;
 };
 

@@ -234,6 +234,98 @@ TEST(Gather, AnEmptyBatchIsLegal) {
 }
 
 // A question about what an event asks gives the event's sample, but for the label it cannot know.
+/// Histories that end with what is predicted.
+TEST(Gather, LabelledEventsAreTheAnchors) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    StoreShape shape;
+    shape.disjoint_pools = seed % 2 == 0;
+    const TestStore s = make_store(base::temp_path(std::to_string(seed)), seed, shape);
+    const EventStore store(s.folder, s.schema);
+    GatherConfig config;
+    config.history_length = seed % 3 == 0 ? 7 : 1000;
+    config.max_history = 20;
+    config.labelled_events = true;
+    const Gatherer gatherer(store, config);
+    const int64_t most = std::min<int64_t>(config.history_length, 20) / 2;
+    Values anchors, starts;  // runs of up to `most` events of one user
+    for (const int64_t a : s.anchors(0)) {
+      const auto p = static_cast<size_t>(a);
+      const bool goes_on = !starts.empty() &&
+                           a - anchors[static_cast<size_t>(starts.back())] < most &&
+                           s.users[p] == s.users[static_cast<size_t>(anchors.back())];
+      if (!goes_on) starts.push_back(std::ssize(anchors));
+      anchors.push_back(a);
+    }
+    starts.push_back(std::ssize(anchors));
+    Batch batch;
+    gatherer.fill(anchors, numbers(starts.size() - 1), batch, starts);
+    batch.validate();
+    EXPECT_EQ(batch.column("item_candidate_id").values.size(), 0);
+    for (size_t i = 0; i + 1 < starts.size(); ++i) {
+      const auto sample = static_cast<int64_t>(i);
+      const Values of(anchors.begin() + starts[i], anchors.begin() + starts[i + 1]);
+      // The history of an anchor that stood behind the last one, and the anchors themselves.
+      GatherConfig plain = config;
+      plain.max_history = 1000;
+      const ExpectedHistory before = expected_history(s, plain, of.back() + 1, of.back());
+      std::set<int64_t> events(before.positions.begin(), before.positions.end());
+      events.insert(of.begin(), of.end());
+      Values positions(events.begin(), events.end());
+      if (positions.size() > 20) positions.erase(positions.begin(), positions.end() - 20);
+      ASSERT_EQ(sample_values(batch, "item_id", sample), at(s.items, positions));
+      ASSERT_EQ(sample_values(batch, "action_timestamp", sample), at(s.timestamps, positions));
+      Values actions, labels;
+      for (const int64_t p : positions) {
+        int64_t action = 0, label = 0;
+        for (size_t pool = 0; pool < s.pools.size(); ++pool) {
+          const PoolConfig& c = s.schema.pools[pool];
+          if (s.pools[pool][static_cast<size_t>(p)] == 0) continue;
+          action |= c.bit;
+          if (s.schema.label_pool.empty() || s.schema.label_pool == c.name) label |= c.bit;
+        }
+        actions.push_back(action);
+        labels.push_back(std::ranges::find(of, p) != of.end() ? label : -1);
+      }
+      EXPECT_EQ(sample_values(batch, "action_weight", sample), actions);
+      EXPECT_EQ(sample_values(batch, "event_label", sample), labels);
+      Values crosses;  // of user and item: the same for every sample that has the event
+      for (const int64_t p : positions) {
+        GatherConfig single;
+        Batch alone;
+        Gatherer(store, single).fill(Values{p}, Values{0}, alone);
+        crosses.push_back(sample_values(alone, "user_x_artist", 0)[0]);
+        if (i > 3) break;  // enough
+      }
+      Values found = sample_values(batch, "user_x_artist", sample);
+      found.resize(crosses.size());
+      EXPECT_EQ(found, crosses);
+    }
+  }
+}
+
+/// A candidate that is no event is the last one of its history.
+TEST(Gather, QuestionsAreLabelledEvents) {
+  const TestStore s = make_store(base::temp_path("q"), 3);
+  const EventStore store(s.folder, s.schema);
+  GatherConfig config;
+  config.max_history = 5;
+  config.labelled_events = true;
+  const Gatherer gatherer(store, config);
+  const int64_t user = s.users.back(), late = 2'000'000'000;
+  const CandidateQuery questions[] = {{user, 3, late, 1}, {user, 4, 0, 1}};
+  Batch batch;
+  gatherer.fill(questions, batch);
+  batch.validate();
+  const Values items = sample_values(batch, "item_id", 0);
+  ASSERT_EQ(items.size(), 5U);
+  EXPECT_EQ(items.back(), 3);
+  EXPECT_EQ(sample_values(batch, "event_label", 0), (Values{-1, -1, -1, -1, 0}));
+  EXPECT_EQ(sample_values(batch, "action_weight", 0).back(), 0);
+  EXPECT_EQ(sample_values(batch, "action_timestamp", 0).back(), late);
+  EXPECT_EQ(sample_values(batch, "item_id", 1), Values{4}) << "nothing is before time 0";
+}
+
 TEST(Gather, QuestionsAreSamplesWithoutAnEvent) {
   const TestStore s = make_store(base::temp_path("store"), 4);
   const EventStore store(s.folder, s.schema);

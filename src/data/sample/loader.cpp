@@ -28,14 +28,21 @@ int64_t LoaderConfig::workers() const {
   return threads > 0 ? threads : std::clamp<int64_t>(base::num_threads() / 4, 2, 8);
 }
 
-LoaderSource training(const SampleStream& stream, StreamPosition from) {
-  if (from.window < stream.first_window() || from.window > stream.end_window() || from.batch < 0) {
+int64_t end_of_training(const SampleStream& stream, int64_t epochs) {
+  return stream.first_window() + epochs * (stream.end_window() - stream.first_window());
+}
+
+LoaderSource training(const SampleStream& stream, StreamPosition from, int64_t epochs) {
+  const int64_t first = stream.first_window(), end = end_of_training(stream, epochs);
+  if (from.window < first || from.window > end || from.batch < 0) {
     fail(ErrorCode::kInvalidArgument,
          fmt::format("training windows are {} to {}; batch {} of window {} is none of theirs",
-                     stream.first_window(), stream.end_window() - 1, from.batch, from.window));
+                     first, end - 1, from.batch, from.window));
   }
-  return {from.window, stream.end_window(), from.batch,
-          [&stream](int64_t window) { return stream.train_window(window); }};
+  return {from.window, end, from.batch,
+          [&stream, first, each = stream.end_window() - first](int64_t number) {
+            return stream.train_window(first + (number - first) % each, (number - first) / each);
+          }};
 }
 
 LoaderSource evaluation(const SampleStream& stream, int64_t after) {
@@ -164,11 +171,12 @@ void Loader::fill(const Task& task, std::vector<int64_t>& sample_index, Slot& sl
   const base::Stage stage("gather batch");
   const SampleList& list = *task.from.list;
   const std::span<const int64_t> positions = list.batch(task.batch);
-  sample_index.resize(positions.size());
+  const std::span<const int64_t> starts = list.starts(task.batch);
+  sample_index.resize(starts.empty() ? positions.size() : starts.size() - 1);
   for (size_t i = 0; i < sample_index.size(); ++i) {
     sample_index[i] = list.sample_index(static_cast<int64_t>(i));
   }
-  gatherer_.fill(positions, sample_index, slot.batch);
+  gatherer_.fill(positions, sample_index, slot.batch, starts);
   slot.batch.global_samples = list.global_samples(task.batch);
   slot.delivery = {{task.from.number, task.batch}, list.num_batches()};
 }

@@ -31,8 +31,11 @@ struct LoaderSource {
   int64_t first = 0, end = 0, first_batch = 0;
   std::function<SampleList(int64_t)> list;
 };
-/// All training windows from `from` on. The stream must live as long as the loader uses it.
-LoaderSource training(const SampleStream& stream, StreamPosition from);
+/// All training windows from `from` on. They come `epochs` times and are counted on: the first
+/// window of the second epoch is end_window(). The stream must live as long as the loader uses it.
+LoaderSource training(const SampleStream& stream, StreamPosition from, int64_t epochs = 1);
+/// Behind the last of them.
+int64_t end_of_training(const SampleStream& stream, int64_t epochs);
 /// One evaluation; its batches count from 0 in window `after`.
 LoaderSource evaluation(const SampleStream& stream, int64_t after = -1);
 

@@ -86,6 +86,33 @@ TEST_F(LoaderTest, DeliversWhatTheStreamSays) {
   }
 }
 
+TEST_F(LoaderTest, EpochsComeInOtherOrders) {
+  config.shuffle_fraction = 1;
+  const SampleStream stream(*store, config);
+  const int64_t windows = stream.end_window() - stream.first_window();
+  const LoaderSource twice = training(stream, stream.start(), 2);
+  EXPECT_EQ(twice.end, end_of_training(stream, 2));
+  EXPECT_EQ(twice.end - twice.first, 2 * windows);
+  bool differ = false;
+  for (int64_t w = stream.first_window(); w < stream.end_window(); ++w) {
+    const auto anchors = [&](int64_t number) {
+      const SampleList list = twice.list(number);
+      std::vector<int64_t> all;
+      for (int64_t b = 0; b < list.num_batches(); ++b) {
+        all.insert(all.end(), list.batch(b).begin(), list.batch(b).end());
+      }
+      return all;
+    };
+    std::vector<int64_t> first = anchors(w), second = anchors(w + windows);
+    EXPECT_EQ(first, stream.train_positions(w)) << "as without epochs";
+    differ = differ || first != second;
+    std::ranges::sort(first);
+    std::ranges::sort(second);
+    EXPECT_EQ(first, second);
+  }
+  EXPECT_TRUE(differ);
+}
+
 TEST_F(LoaderTest, TheOrderDoesNotDependOnThreads) {
   const SampleStream stream(*store, config);
   const Record one = run(stream, 1, 1, stream.start());
@@ -135,7 +162,7 @@ TEST_F(LoaderTest, EmptyWindowsAreSkipped) {
   }
   EXPECT_GT(empty, 10);
   for (const Batch& batch : record.batches) samples += batch.num_samples();
-  EXPECT_EQ(samples, stream.total_train_anchors());
+  EXPECT_EQ(samples, stream.total_train_samples());
 }
 
 TEST_F(LoaderTest, EvaluatesAgainAndAgainInTheSameMemory) {

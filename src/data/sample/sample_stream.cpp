@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -50,31 +51,54 @@ void StreamConfig::validate() const {
   require_at_least("eval_windows", eval_windows, 0);
   if (!(train_share > 0 && train_share <= 1)) fail_config("train_share must be in (0, 1]");
   require_at_least("batch_size", batch_size, 1);
+  require_at_least("sample_events", sample_events, 0);
   if (!(shuffle_fraction >= 0)) fail_config("shuffle_fraction must not be negative");
 }
 
-SampleList::SampleList(std::span<const int64_t> positions, const StreamConfig& config, int rank,
-                       int world)
+SampleList::SampleList(std::span<const int64_t> positions, std::span<const int64_t> starts,
+                       const StreamConfig& config, int rank, int world)
     : batch_size_(config.batch_size), rank_(rank), world_(world) {
-  num_samples_ = static_cast<int64_t>(positions.size());
+  const bool one_each = starts.empty();
+  num_samples_ = std::ssize(one_each ? positions : starts) - (one_each ? 0 : 1);
   if (config.incomplete == IncompleteBatches::kDrop) num_samples_ -= num_samples_ % batch_size_;
   num_batches_ = num_samples_ / batch_size_ + (num_samples_ % batch_size_ != 0);
   positions_.reserve(static_cast<size_t>(num_samples_ / world_ + num_batches_));
+  if (!one_each) starts_.push_back(0);
   for (int64_t step = 0; step < num_samples_; step += batch_size_) {
     const int64_t end = std::min(step + batch_size_, num_samples_);
     for (int64_t i = step + rank_; i < end; i += world_) {
-      positions_.push_back(positions[static_cast<size_t>(i)]);
+      const auto sample = static_cast<size_t>(i);
+      if (one_each) {
+        positions_.push_back(positions[sample]);
+        continue;
+      }
+      for (int64_t k = starts[sample]; k < starts[sample + 1]; ++k) {
+        positions_.push_back(positions[static_cast<size_t>(k)]);
+      }
+      starts_.push_back(std::ssize(positions_));
     }
   }
 }
 
-std::span<const int64_t> SampleList::batch(int64_t b) const {
+std::pair<size_t, size_t> SampleList::own_samples(int64_t b) const {
   SEGUE_ASSERT(b >= 0 && b < num_batches_, "no such batch");
-  const auto own = static_cast<int64_t>(positions_.size());
+  const int64_t own = starts_.empty() ? std::ssize(positions_) : std::ssize(starts_) - 1;
   const int64_t share = (batch_size_ - rank_ + world_ - 1) / world_;  // of a whole step
   const int64_t begin = std::min(b * share, own);
-  return std::span(positions_)
-      .subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(share, own - begin)));
+  return {static_cast<size_t>(begin), static_cast<size_t>(std::min(share, own - begin))};
+}
+
+std::span<const int64_t> SampleList::batch(int64_t b) const {
+  const auto [first, count] = own_samples(b);
+  if (starts_.empty()) return std::span(positions_).subspan(first, count);
+  const auto begin = static_cast<size_t>(starts_[first]);
+  return std::span(positions_).subspan(begin, static_cast<size_t>(starts_[first + count]) - begin);
+}
+
+std::span<const int64_t> SampleList::starts(int64_t b) const {
+  if (starts_.empty()) return {};
+  const auto [first, count] = own_samples(b);
+  return std::span(starts_).subspan(first, count + 1);
 }
 
 int64_t SampleList::global_samples(int64_t b) const {
@@ -173,16 +197,53 @@ void SampleStream::sort_by_time(std::span<int64_t> positions) const {
   for (size_t i = 0; i < positions.size(); ++i) positions[i] = timed[i].second;
 }
 
-std::vector<int64_t> SampleStream::train_positions(int64_t window) const {
+std::vector<int64_t> SampleStream::starts(std::span<const int64_t> positions) const {
+  if (config_.sample_events == 0) return {};
+  std::vector<int64_t> starts;
+  UserEvents owner;
+  EventLog::Place first;
+  for (size_t i = 0; i < positions.size(); ++i) {
+    const EventLog::Place at = log_.place(positions[i]);
+    const bool goes_on = i > 0 && at.piece == first.piece && positions[i] > positions[i - 1] &&
+                         at.position < owner.end &&
+                         at.position - first.position < config_.sample_events;
+    if (goes_on) continue;
+    starts.push_back(static_cast<int64_t>(i));
+    first = at;
+    owner = log_.piece(at.piece).owner_of(at.position);
+  }
+  starts.push_back(std::ssize(positions));
+  return starts;
+}
+
+/// Whole samples change places.
+void SampleStream::shuffle_samples(std::vector<int64_t>& positions, int64_t number) const {
+  const std::vector<int64_t> from = starts(positions);
+  if (from.empty()) {
+    return shuffle_window(positions, config_.shuffle_fraction, config_.shuffle_seed, number);
+  }
+  std::vector<int64_t> order(from.size() - 1), moved;
+  std::iota(order.begin(), order.end(), 0);
+  shuffle_window(order, config_.shuffle_fraction, config_.shuffle_seed, number);
+  moved.reserve(positions.size());
+  for (const int64_t sample : order) {
+    const auto s = static_cast<size_t>(sample);
+    moved.insert(moved.end(), positions.begin() + from[s], positions.begin() + from[s + 1]);
+  }
+  positions.swap(moved);
+}
+
+std::vector<int64_t> SampleStream::train_positions(int64_t window, int64_t epoch) const {
   SEGUE_ASSERT(window >= 0 && window < windows_.num_windows(), "no such window");
   std::vector<int64_t> positions = read(window, /*eval=*/false);
   sort_by_time(positions);
-  shuffle_window(positions, config_.shuffle_fraction, config_.shuffle_seed, window);
+  shuffle_samples(positions, window + epoch * windows_.num_windows());
   return positions;
 }
 
-SampleList SampleStream::train_window(int64_t window) const {
-  return {train_positions(window), config_, rank_, world_};
+SampleList SampleStream::train_window(int64_t window, int64_t epoch) const {
+  const std::vector<int64_t> positions = train_positions(window, epoch);
+  return {positions, starts(positions), config_, rank_, world_};
 }
 
 std::vector<int64_t> SampleStream::eval_positions(int64_t after) const {
@@ -199,18 +260,22 @@ std::vector<int64_t> SampleStream::eval_positions(int64_t after) const {
 }
 
 SampleList SampleStream::evaluation(int64_t after) const {
-  return {eval_positions(after), config_, rank_, world_};
+  const std::vector<int64_t> positions = eval_positions(after);
+  return {positions, starts(positions), config_, rank_, world_};
 }
 
-int64_t SampleStream::total_train_anchors(int64_t start, int64_t count) const {
+int64_t SampleStream::total_train_samples(int64_t start, int64_t count) const {
   const int64_t first = std::clamp<int64_t>(start, 0, windows_.num_windows());
   const int64_t end = std::clamp<int64_t>(start + count, first, windows_.num_windows());
-  if (!split_.active()) return windows_.size(first, end);
+  if (!split_.active() && config_.sample_events == 0) return windows_.size(first, end);
   const std::lock_guard lock(sizes_mutex_);
   int64_t total = 0;
   for (int64_t window = first; window < end; ++window) {
     int64_t& size = train_sizes_[static_cast<size_t>(window)];
-    if (size < 0) size = static_cast<int64_t>(read(window, /*eval=*/false).size());
+    if (size < 0) {
+      const std::vector<int64_t> positions = read(window, /*eval=*/false);
+      size = config_.sample_events == 0 ? std::ssize(positions) : std::ssize(starts(positions)) - 1;
+    }
     total += size;
   }
   return total;

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <mutex>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/config.h"
@@ -32,6 +33,9 @@ struct StreamConfig {
   bool sort_by_time = false;
   IncompleteBatches incomplete = IncompleteBatches::kTrain;
   bool growing = false;  // the log has not ended: windows that may still grow are not there
+  /// Above 0: a sample has all anchors of a user in a window, or as many of them in a row as lie
+  /// among so many events. 0: a sample has one anchor.
+  int64_t sample_events = 0;
 
   void validate() const;  // Error(kConfig)
 };
@@ -52,20 +56,29 @@ struct StreamPosition {
 class SampleList {
  public:
   SampleList() = default;
-  /// `positions` are the events of all ranks in order.
-  SampleList(std::span<const int64_t> positions, const StreamConfig& config, int rank, int world);
+  /// `positions` are the events of all ranks in order. Sample i has those from starts[i] up to
+  /// starts[i + 1]; no starts: one each.
+  SampleList(std::span<const int64_t> positions, std::span<const int64_t> starts,
+             const StreamConfig& config, int rank, int world);
 
   int64_t num_samples() const { return num_samples_; }  // of all ranks, dropped ones not counted
   int64_t num_batches() const { return num_batches_; }
   /// This rank's anchors of a batch, by event position.
   std::span<const int64_t> batch(int64_t b) const;
+  /// Where its samples begin among them, counted from the first of `starts`, and their end; empty:
+  /// one anchor each.
+  std::span<const int64_t> starts(int64_t b) const;
   /// Samples of a batch over all ranks.
   int64_t global_samples(int64_t b) const;
   /// Number in the global batch of this rank's i-th sample.
   int64_t sample_index(int64_t i) const { return rank_ + i * world_; }
 
  private:
+  /// This rank's samples of batch b: the first, and how many.
+  std::pair<size_t, size_t> own_samples(int64_t b) const;
+
   std::vector<int64_t> positions_;  // of this rank
+  std::vector<int64_t> starts_;     // likewise; empty: one anchor each
   int64_t num_samples_ = 0, num_batches_ = 0;
   int64_t batch_size_ = 1, rank_ = 0, world_ = 1;
 };
@@ -84,20 +97,24 @@ class SampleStream {
   int64_t first_window() const { return first_; }
   int64_t end_window() const { return end_; }
   StreamPosition start() const { return {first_, 0}; }
-  SampleList train_window(int64_t window) const;
+  /// Windows come again in later epochs, shuffled anew.
+  SampleList train_window(int64_t window, int64_t epoch = 0) const;
 
   /// What is evaluated after (or while) training window `after`. With fixed windows `after` does
   /// not matter; otherwise it is the windows behind it. Several windows make one list.
   SampleList evaluation(int64_t after = -1) const;
 
-  /// Anchors that training windows [start, start + count) hold, without held-out users. The whole
-  /// range by default: the length of an epoch, wherever a run was resumed.
-  int64_t total_train_anchors(int64_t start, int64_t count) const;
-  int64_t total_train_anchors() const { return total_train_anchors(first_, end_ - first_); }
+  /// Samples of training windows [start, start + count), without held-out users. The whole range by
+  /// default: the length of an epoch, wherever a run was resumed.
+  int64_t total_train_samples(int64_t start, int64_t count) const;
+  int64_t total_train_samples() const { return total_train_samples(first_, end_ - first_); }
 
   /// Global lists, by event position.
-  std::vector<int64_t> train_positions(int64_t window) const;
+  std::vector<int64_t> train_positions(int64_t window, int64_t epoch = 0) const;
   std::vector<int64_t> eval_positions(int64_t after = -1) const;
+  /// Where samples begin among anchors, and their end: each has the next ones of a user in a row
+  /// (StreamConfig::sample_events). Empty: one each.
+  std::vector<int64_t> starts(std::span<const int64_t> positions) const;
 
   const StreamConfig& config() const { return config_; }
   const LogWindows& windows() const { return windows_; }
@@ -109,6 +126,7 @@ class SampleStream {
   std::vector<int64_t> read(int64_t window, bool eval) const;
   void keep_users(const EventStore& piece, bool eval, std::vector<int64_t>& positions) const;
   void sort_by_time(std::span<int64_t> positions) const;
+  void shuffle_samples(std::vector<int64_t>& positions, int64_t number) const;
 
   const EventStore& store_;
   StreamConfig config_;

@@ -57,7 +57,7 @@ TEST_F(StreamTest, EveryAnchorOfTheTrainingWindowsComesOnceOverAllRanks) {
         if (time(a) < stream.windows().start_time(stream.end_window())) expected.push_back(a);
       }
       EXPECT_EQ(stream.end_window(), stream.windows().num_windows() - 1);
-      EXPECT_EQ(stream.total_train_anchors(), static_cast<int64_t>(expected.size()));
+      EXPECT_EQ(stream.total_train_samples(), static_cast<int64_t>(expected.size()));
       std::ranges::sort(seen);
       EXPECT_EQ(seen, expected);
     }
@@ -100,7 +100,7 @@ TEST_F(StreamTest, RanksDifferByAtMostOneSample) {
     for (const int world : {1, 2, 3, 4}) {
       std::vector<SampleList> lists;
       lists.reserve(static_cast<size_t>(world));
-      for (int r = 0; r < world; ++r) lists.emplace_back(all, config, r, world);
+      for (int r = 0; r < world; ++r) lists.emplace_back(all, Values{}, config, r, world);
       for (int64_t b = 0; b < lists[0].num_batches(); ++b) {
         int64_t total = 0;
         for (const SampleList& list : lists) {
@@ -124,7 +124,7 @@ TEST_F(StreamTest, TheReferencesModeDropsIncompleteBatches) {
     for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(i);
     for (const int world : {1, 2, 3, 4}) {
       for (int rank = 0; rank < world; ++rank) {
-        const SampleList list(all, config, rank, world);
+        const SampleList list(all, {}, config, rank, world);
         EXPECT_EQ(list.num_batches(), n / config.batch_size);
         for (int64_t b = 0; b < list.num_batches(); ++b) {
           ASSERT_EQ(static_cast<int64_t>(list.batch(b).size()), (5 - rank + world - 1) / world);
@@ -212,12 +212,12 @@ TEST_F(StreamTest, HeldOutUsersAreNeverTrainedOn) {
       trained += static_cast<int64_t>(positions.size());
       evaluated += static_cast<int64_t>(stream.eval_positions(w).size());
       all += stream.windows().size(w);
-      EXPECT_EQ(stream.total_train_anchors(w, 1), static_cast<int64_t>(positions.size()));
+      EXPECT_EQ(stream.total_train_samples(w, 1), static_cast<int64_t>(positions.size()));
     }
     EXPECT_GT(trained, 0);
     EXPECT_LT(trained, all);
     EXPECT_GT(evaluated, 0);
-    EXPECT_EQ(stream.total_train_anchors(), trained);
+    EXPECT_EQ(stream.total_train_samples(), trained);
   }
 }
 
@@ -249,6 +249,49 @@ TEST_F(StreamTest, WindowsThatDoNotExistAreErrors) {
   const SampleStream stream(*store, config);
   EXPECT_EQ(stream.end_window(), 19);
   EXPECT_EQ(static_cast<int64_t>(stream.eval_positions().size()), stream.windows().size(19));
+}
+
+/// Samples of several anchors: each user's of a window in a row, whole wherever a shuffle puts
+/// them.
+TEST_F(StreamTest, SamplesOfAUserHaveItsAnchorsInARow) {
+  for (const int64_t most : {1, 3, 1000}) {
+    use(5);
+    StreamConfig config = small_config();
+    config.sample_events = most;
+    config.shuffle_fraction = 1;
+    Values anchors;
+    int64_t samples = 0;
+    for (const int rank : {0, 1, 2}) {
+      const SampleStream stream(*store, config, rank, 3);
+      for (int64_t w = stream.first_window(); w < stream.end_window(); ++w) {
+        const SampleList list = stream.train_window(w);
+        for (int64_t b = 0; b < list.num_batches(); ++b) {
+          const std::span<const int64_t> positions = list.batch(b), starts = list.starts(b);
+          ASSERT_FALSE(starts.empty());
+          samples += std::ssize(starts) - 1;
+          ASSERT_EQ(starts.back() - starts.front(), std::ssize(positions));
+          for (size_t i = 0; i + 1 < starts.size(); ++i) {
+            const auto begin = static_cast<size_t>(starts[i] - starts[0]);
+            const auto count = static_cast<size_t>(starts[i + 1] - starts[i]);
+            ASSERT_GT(count, 0U);
+            const auto of = positions.subspan(begin, count);
+            EXPECT_TRUE(std::ranges::is_sorted(of));
+            EXPECT_EQ(user(of.front()), user(of.back()));
+            EXPECT_LT(of.back() - of.front(), most);
+          }
+          anchors.insert(anchors.end(), positions.begin(), positions.end());
+        }
+      }
+    }
+    const SampleStream stream(*store, config);
+    EXPECT_EQ(stream.total_train_samples(), samples);
+    config.sample_events = 0;
+    const SampleStream one_each(*store, config);
+    EXPECT_EQ(one_each.total_train_samples(), std::ssize(anchors));
+    EXPECT_EQ(samples == std::ssize(anchors), most == 1);
+    std::ranges::sort(anchors);
+    EXPECT_TRUE(std::ranges::adjacent_find(anchors) == anchors.end());
+  }
 }
 
 TEST_F(StreamTest, SortingByTimeIsStable) {

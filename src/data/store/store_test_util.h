@@ -149,8 +149,9 @@ struct ExpectedHistory {
 };
 
 inline ExpectedHistory expected_history(const TestStore& s, const GatherConfig& config,
-                                        int64_t anchor) {
-  const int64_t start = s.user_start[static_cast<size_t>(s.users[static_cast<size_t>(anchor)])];
+                                        int64_t anchor, int64_t of_user_of = -1) {
+  const auto owner = static_cast<size_t>(of_user_of < 0 ? anchor : of_user_of);
+  const int64_t start = s.user_start[static_cast<size_t>(s.users[owner])];
   const int64_t scan = std::max(start, anchor - config.scan_window);
   const auto num_pools = static_cast<int64_t>(s.pools.size());
   const bool interleaved = config.strategy == HistoryStrategy::kInterleaved;

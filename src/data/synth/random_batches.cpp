@@ -65,8 +65,9 @@ const RandomDataConfig& validated(const RandomDataConfig& config) {
 }
 
 /// Values of one sample in a column.
-std::span<int64_t> values_of(Batch& batch, int column, int64_t sample) {
-  Batch::Column& c = batch.columns[static_cast<size_t>(column)];
+template <class SomeBatch>
+auto values_of(SomeBatch& batch, int column, int64_t sample) {
+  auto& c = batch.columns[static_cast<size_t>(column)];
   const std::span<const int64_t> offsets = batch.offsets(c);
   const int64_t begin = offsets[static_cast<size_t>(sample)];
   const int64_t end = offsets[static_cast<size_t>(sample) + 1];
@@ -87,6 +88,13 @@ void RandomDataConfig::validate() const {
   if (!(signal >= 0) || !std::isfinite(signal)) {
     fail(ErrorCode::kConfig, fmt::format("`signal` must be 0 or more, not {}", signal));
   }
+  if (!(match >= 0) || !std::isfinite(match)) {
+    fail(ErrorCode::kConfig, fmt::format("`match` must be 0 or more, not {}", match));
+  }
+  if (match > 0 && match_by.empty()) {
+    fail(ErrorCode::kConfig,
+         "`match` needs `match_by`: the table of the feature that events have in common");
+  }
   lengths.validate("lengths");
   if (lengths.kind == DistributionKind::kZipf && lengths.high == 0) {
     fail(ErrorCode::kConfig,
@@ -102,6 +110,9 @@ void describe(base::ConfigVisitor& v, RandomDataConfig& c) {
   v.section("ids", c.ids, "ids of every column; high = 0 stands for the column's vocabulary");
   v.field("candidates", c.candidates, "of a sample, where the model ranks candidates");
   v.field("signal", c.signal, "how strongly labels depend on ids; 0: coin flips");
+  v.field("match", c.match,
+          "how strongly labels depend on what was done with earlier events of the same match_by");
+  v.field("match_by", c.match_by, "table of a feature in model.additional");
 }
 
 RandomBatches::RandomBatches(RandomSchema schema, const RandomDataConfig& config, uint64_t seed)
@@ -111,6 +122,27 @@ RandomBatches::RandomBatches(RandomSchema schema, const RandomDataConfig& config
       lengths_(config_.lengths) {
   plan_groups();
   plan_columns();
+  if (config_.match > 0) plan_matches();
+}
+
+void RandomBatches::plan_matches() {
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    const RandomColumn& column = schema_.columns[c];
+    const auto g = static_cast<size_t>(columns_[c].group);
+    if (column.role == Role::kId && column.function_name == config_.match_by) {
+      groups_[g].matched = static_cast<int>(c);
+    }
+    const bool history = schema_.groups[g].fixed_length < 0;
+    const bool bits = column.role == Role::kAction || column.role == Role::kLabel;
+    if (history && bits && done_ < 0) done_ = static_cast<int>(c);
+  }
+  const bool found =
+      done_ >= 0 &&
+      groups_[static_cast<size_t>(columns_[static_cast<size_t>(done_)].group)].matched >= 0;
+  if (found) return;
+  fail(ErrorCode::kConfig,
+       fmt::format("`match_by` = \"{}\" is the table of no feature in model.additional",
+                   config_.match_by));
 }
 
 void RandomBatches::plan_groups() {
@@ -318,9 +350,33 @@ void RandomBatches::fill_timestamps(uint64_t key, int64_t sample, Batch& batch) 
   }
 }
 
-double RandomBatches::event_probability(int64_t item, double user, int64_t bit) const {
+double RandomBatches::event_probability(int64_t item, double user, int64_t bit,
+                                        double matches) const {
   const double item_preference = item < 0 ? 0 : preference(kItemSalt, item, bit);
-  return 1 / (1 + std::exp(-config_.signal * (item_preference + 0.5 * user)));
+  return 1 /
+         (1 + std::exp(-config_.signal * (item_preference + 0.5 * user) - config_.match * matches));
+}
+
+/// Earlier events of the history that have in common with the event at `position` of the column's
+/// group what match_by says: those with the bit, less those without.
+double RandomBatches::matches(const Batch& batch, int64_t sample, int column, int64_t position,
+                              int64_t bit) const {
+  if (done_ < 0) return 0;
+  const int group = columns_[static_cast<size_t>(column)].group;
+  const int history = columns_[static_cast<size_t>(done_)].group;
+  const int own = groups_[static_cast<size_t>(group)].matched;
+  const int theirs = groups_[static_cast<size_t>(history)].matched;
+  const bool labels = schema_.columns[static_cast<size_t>(column)].role == Role::kLabel;
+  if (own < 0 || !labels) return 0;
+  const int64_t key = values_of(batch, own, sample)[static_cast<size_t>(position)];
+  const std::span<const int64_t> keys = values_of(batch, theirs, sample);
+  const std::span<const int64_t> bits = values_of(batch, done_, sample);
+  const size_t end = group == history ? static_cast<size_t>(position) : keys.size();
+  double count = 0;
+  for (size_t p = 0; p < end; ++p) {
+    if (keys[p] == key) count += (bits[p] >> bit & 1) != 0 ? 1 : -1;
+  }
+  return count;
 }
 
 double RandomBatches::user_preference(const Batch& batch, int64_t sample, int64_t bit) const {
@@ -330,9 +386,19 @@ double RandomBatches::user_preference(const Batch& batch, int64_t sample, int64_
 }
 
 void RandomBatches::fill_events(uint64_t key, int64_t sample, Batch& batch) const {
-  for (size_t c = 0; c < columns_.size(); ++c) {
+  std::vector<size_t> order;  // the history first: what is matched must be there
+  for (const bool history : {true, false}) {
+    for (size_t c = 0; c < columns_.size(); ++c) {
+      const RandomColumn& column = schema_.columns[c];
+      if (column.role != Role::kAction && column.role != Role::kLabel) continue;
+      const int group = columns_[c].group;
+      if ((schema_.groups[static_cast<size_t>(group)].fixed_length < 0) == history) {
+        order.push_back(c);
+      }
+    }
+  }
+  for (const size_t c : order) {
     const RandomColumn& column = schema_.columns[c];
-    if (column.role != Role::kAction && column.role != Role::kLabel) continue;
     const GroupPlan& group = groups_[static_cast<size_t>(columns_[c].group)];
     // The numbers belong to the event, not to the column: labels of an event equal its actions.
     const uint64_t stream = mix(key, group.stream);
@@ -350,7 +416,9 @@ void RandomBatches::fill_events(uint64_t key, int64_t sample, Batch& batch) cons
       for (int64_t bit = 0; bit < column.bits; ++bit) {
         if (bit % 4 == 0) d = draw(DrawPurpose::kEvent, stream, p, static_cast<uint32_t>(bit / 4));
         const double u = (static_cast<double>(d.word(bit % 4)) + 0.5) * 0x1p-32;
-        if (u < event_probability(item, user[static_cast<size_t>(bit)], bit)) {
+        const double matched =
+            matches(batch, sample, static_cast<int>(c), static_cast<int64_t>(p), bit);
+        if (u < event_probability(item, user[static_cast<size_t>(bit)], bit, matched)) {
           bits |= int64_t{1} << bit;
         }
       }
@@ -370,7 +438,8 @@ double RandomBatches::probability(const Batch& batch, int64_t sample, int64_t po
     const Batch::Column& items = batch.columns[static_cast<size_t>(item_column)];
     item = items.values[batch.offsets(items)[static_cast<size_t>(sample)] + position];
   }
-  return event_probability(item, user_preference(batch, sample, bit), bit);
+  return event_probability(item, user_preference(batch, sample, bit), bit,
+                           matches(batch, sample, static_cast<int>(c), position, bit));
 }
 
 }  // namespace segue::data

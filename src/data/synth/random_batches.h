@@ -46,6 +46,8 @@ struct RandomDataConfig {
   Distribution ids{DistributionKind::kZipf, 0, 0, 0, 0, 1.2};
   int64_t candidates = 1;  // of a sample: the items that a ranking request asks about
   double signal = 2.0;     // strength of the dependence of labels on ids; 0: coin flips
+  double match = 0;        // likewise on what was done before with events of the same `match_by`
+  std::string match_by;    // a function_name
   void validate() const;
 };
 void describe(base::ConfigVisitor& v, RandomDataConfig& c);
@@ -59,6 +61,11 @@ void describe(base::ConfigVisitor& v, RandomDataConfig& c);
 ///     sigmoid(signal * (preference of the item + preference of the user / 2))
 /// and shows in every action and label column of the group. So histories tell about users and
 /// items, a model that works makes the loss fall, and the achievable AUC is below 1.
+///
+/// With `match`, labels also depend on the history, the group of drawn length with actions or
+/// labels: `match` times (earlier events of the same `match_by`, say artist, with the bit less
+/// those without it) is added before the sigmoid. Without a signal nothing else tells anything
+/// about a label.
 ///
 /// Timestamps rise within a sample; groups with labels come after all others.
 class RandomBatches {
@@ -77,6 +84,7 @@ class RandomBatches {
   struct GroupPlan {
     uint64_t stream = 0;  // sets its random numbers apart from those of other groups
     int item = -1;        // column whose preference decides, -1: none
+    int matched = -1;     // column of match_by, -1: none
   };
   struct ColumnPlan {
     int group = 0;
@@ -85,6 +93,7 @@ class RandomBatches {
   };
   void plan_groups();
   void plan_columns();
+  void plan_matches();
   void set_schema(Batch& batch) const;
   uint64_t sample_key(int64_t step, int64_t sample) const;
   void fill_ids(uint64_t key, int64_t sample, Batch& batch) const;
@@ -92,7 +101,10 @@ class RandomBatches {
   void fill_events(uint64_t key, int64_t sample, Batch& batch) const;
   void fill_numbers(uint64_t key, int64_t sample, Batch& batch) const;
   double user_preference(const Batch& batch, int64_t sample, int64_t bit) const;
-  double event_probability(int64_t item, double user, int64_t bit) const;  // item -1: none
+  double event_probability(int64_t item, double user, int64_t bit,
+                           double matches) const;  // item -1: none
+  double matches(const Batch& batch, int64_t sample, int column, int64_t position,
+                 int64_t bit) const;
 
   RandomSchema schema_;
   RandomDataConfig config_;
@@ -104,6 +116,7 @@ class RandomBatches {
   std::vector<int> id_order_;  // id columns, sources before what is computed from them
   std::vector<int> clock_;     // groups with timestamps in the order of time
   int user_ = -1;              // column, -1: none
+  int done_ = -1;              // column of what matches are counted by, -1: none
 };
 
 }  // namespace segue::data

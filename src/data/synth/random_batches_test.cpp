@@ -229,6 +229,42 @@ TEST(RandomBatchesTest, WithoutSignalLabelsAreCoinFlips) {
 
 /// What a model can learn from: the share of set action bits in a user's histories goes with the
 /// probability of that user's labels.
+/// Without a signal, labels know nothing but what was done with the artist before.
+TEST(RandomBatchesTest, LabelsFollowWhatMatchesInTheHistory) {
+  RandomDataConfig config;
+  config.signal = 0;
+  config.match = 0.7;
+  config.match_by = "artist";
+  config.lengths = {DistributionKind::kUniform, 20, 60};
+  const RandomBatches data(candidates_schema(), config, 1);
+  Batch batch;
+  data.fill(3, batch);
+  int64_t matched = 0;
+  for (int64_t s = 0; s < batch.num_samples(); ++s) {
+    const std::vector<int64_t> artists = values(batch, "artist_id", s);
+    const std::vector<int64_t> actions = values(batch, "action", s);
+    const std::vector<int64_t> asked = values(batch, "candidate_artist", s);
+    for (size_t p = 0; p < asked.size(); ++p) {
+      for (const int64_t bit : {0, 2}) {
+        int64_t count = 0;
+        for (size_t e = 0; e < artists.size(); ++e) {
+          if (artists[e] == asked[p]) count += (actions[e] >> bit & 1) != 0 ? 1 : -1;
+        }
+        matched += count != 0 ? 1 : 0;
+        EXPECT_NEAR(data.probability(batch, s, static_cast<int64_t>(p), bit),
+                    1 / (1 + std::exp(-0.7 * static_cast<double>(count))), 1e-12);
+      }
+    }
+  }
+  EXPECT_GT(matched, 100);
+  double sum = 0, square = 0;
+  for (const Prediction& p : oracle(data, 40, 0, 10)) {
+    sum += (p.positive ? 1 : 0) - p.probability;
+    square += p.probability * (1 - p.probability);
+  }
+  EXPECT_LT(std::abs(sum), 4 * std::sqrt(square)) << "labels have the probabilities that are told";
+}
+
 TEST(RandomBatchesTest, HistoryTellsAboutTheUser) {
   RandomDataConfig config;
   config.ids = {DistributionKind::kUniform, 0, 0};
@@ -340,6 +376,20 @@ TEST(RandomBatchesTest, BadSchemasAndConfigsAreExplained) {
   more.add_float_column("price", 0);
   EXPECT_TRUE(contains(message_of(ErrorCode::kInvalidArgument, [&] { data.fill(0, more); }),
                        "other groups or columns"));
+}
+
+TEST(RandomBatchesTest, MatchesNeedAFeatureInCommon) {
+  RandomDataConfig config;
+  config.match = 1;
+  const auto message = [&] {
+    return message_of(ErrorCode::kConfig,
+                      [&] { const RandomBatches data(candidates_schema(), config, 1); });
+  };
+  EXPECT_TRUE(contains(message(), "`match_by`")) << message();
+  config.match_by = "album";
+  EXPECT_TRUE(contains(message(), "\"album\" is the table of no feature")) << message();
+  config.match = -1;
+  EXPECT_TRUE(contains(message(), "`match`")) << message();
 }
 
 TEST(RandomBatchesTest, ReadsFromConfig) {

@@ -325,8 +325,8 @@ int64_t Checkpoint::Array::bytes() const {
   return std::accumulate(shape.begin(), shape.end(), element_bytes, std::multiplies<>());
 }
 
-std::vector<const Checkpoint::Array*> Checkpoint::match(
-    std::span<const CheckpointArray> arrays) const {
+std::vector<const Checkpoint::Array*> Checkpoint::match(std::span<const CheckpointArray> arrays,
+                                                        const MayLeave& may_leave) const {
   std::map<std::pair<std::string, std::string>, const Array*> unclaimed;
   for (const Array& array : arrays_) unclaimed[{array.file, array.name}] = &array;
   std::vector<std::string> differences;
@@ -368,15 +368,17 @@ std::vector<const Checkpoint::Array*> Checkpoint::match(
     unclaimed.erase(place);
   }
   for (const auto& [name, array] : unclaimed) {
+    if (may_leave && may_leave(*array)) continue;
     differences.push_back(fmt::format("{} `{}` has no place here", name.first, name.second));
   }
   if (!differences.empty()) fail_to_match(path_, differences);
   return matched;
 }
 
-void Checkpoint::read(std::span<const CheckpointArray> into, const Stream* stream) const {
+void Checkpoint::read(std::span<const CheckpointArray> into, const Stream* stream,
+                      const MayLeave& may_leave) const {
   const base::Stage stage("checkpoint read");
-  const std::vector<const Array*> matched = match(into);
+  const std::vector<const Array*> matched = match(into, may_leave);
   bool on_gpu = false;
   for (size_t i = 0; i < into.size(); ++i) {
     if (matched[i] == nullptr) continue;

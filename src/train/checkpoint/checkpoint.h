@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -66,13 +67,17 @@ class Checkpoint {
   const std::vector<Array>& arrays() const { return arrays_; }
 
   /// Copies into the live arrays, of each the part that it is. Names, types and whole shapes must
-  /// be those of the checkpoint, no more and no less: otherwise Error(kConfig) lists the
-  /// differences and nothing has been written. Complete on return.
-  void read(std::span<const CheckpointArray> into, const Stream* stream = nullptr) const;
+  /// be those of the checkpoint, no more and no less (but for what `may_leave` says need not be
+  /// wanted): otherwise Error(kConfig) lists the differences and nothing has been written. Complete
+  /// on return.
+  using MayLeave = std::function<bool(const Array&)>;
+  void read(std::span<const CheckpointArray> into, const Stream* stream = nullptr,
+            const MayLeave& may_leave = {}) const;
 
  private:
   void index_arrays();
-  std::vector<const Array*> match(std::span<const CheckpointArray> arrays) const;
+  std::vector<const Array*> match(std::span<const CheckpointArray> arrays,
+                                  const MayLeave& may_leave) const;
 
   std::string path_;
   CheckpointManifest manifest_;

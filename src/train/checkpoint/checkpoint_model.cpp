@@ -21,6 +21,7 @@ namespace {
 constexpr int64_t kExportChunk = 16 << 20;
 constexpr std::string_view kDense = "dense", kTables = "tables";
 constexpr std::string_view kParameter = "param/", kWeight = "weight/", kRow = "row/";
+constexpr const char* kState = "state";  // of a table
 
 /// The reference's name of what is a weight; empty for all other arrays.
 std::string exported_name(const Checkpoint::Array& array, bool tables) {
@@ -158,6 +159,46 @@ std::vector<CheckpointArray> model_arrays(const model::Parameters& parameters,
         std::back_inserter(arrays));
   }
   return arrays;
+}
+
+namespace {
+
+/// A table whose optimizer has seen nothing yet.
+class WithoutState final : public sparse::SavedArrays {
+ public:
+  explicit WithoutState(std::unique_ptr<sparse::SavedArrays> saved) : saved_(std::move(saved)) {}
+
+  std::optional<std::vector<int64_t>> shape(const std::string& name) const override {
+    return saved_->shape(name);
+  }
+  void read(const std::string& name, DType dtype, int64_t first, int64_t count,
+            void* to) const override {
+    if (name != kState) return saved_->read(name, dtype, first, count, to);
+    const std::vector<int64_t> whole = *saved_->shape(name);
+    int64_t bytes = count * size_of(dtype);
+    for (size_t d = 1; d < whole.size(); ++d) bytes *= whole[d];
+    std::fill_n(static_cast<char*>(to), bytes, '\0');
+  }
+
+ private:
+  std::unique_ptr<sparse::SavedArrays> saved_;
+};
+
+}  // namespace
+
+void load_weights(const Checkpoint& checkpoint, const model::Parameters& parameters,
+                  sparse::Tables& tables, const Stream& stream) {
+  const auto is_weight = [](const auto& array) {
+    if (array.file == kDense) return array.name.starts_with(kParameter);
+    return array.file == kTables && !array.name.starts_with(fmt::format("{}/", kState));
+  };
+  std::vector<CheckpointArray> arrays = model_arrays(parameters, tables);
+  std::erase_if(arrays, [&](const CheckpointArray& array) { return !is_weight(array); });
+  checkpoint.read(arrays, &stream,
+                  [&](const Checkpoint::Array& array) { return !is_weight(array); });
+  tables.load([&](const std::string& table) {
+    return std::make_unique<WithoutState>(table_arrays(checkpoint, table));
+  });
 }
 
 CheckpointContents model_contents(const model::Parameters& parameters, sparse::Tables& tables,

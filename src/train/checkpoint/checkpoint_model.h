@@ -30,6 +30,11 @@ std::vector<int64_t> changed_rows(const Checkpoint& increment, const std::string
 /// Reads what the tables read themselves, and makes the arrays that were read before theirs.
 void load_tables(const Checkpoint& checkpoint, sparse::Tables& tables);
 
+/// The weights alone, dense ones and tables, by name; what the optimizer keeps stays as it is in a
+/// new model. Error(kConfig) lists what the checkpoint has not, or in another shape.
+void load_weights(const Checkpoint& checkpoint, const model::Parameters& parameters,
+                  sparse::Tables& tables, const Stream& stream);
+
 /// Writes the weights alone, under the names that the reference gives them, as one plain
 /// safetensors file: dense parameters, and the embedding tables if `tables`. Appears by rename
 /// when complete; a file that is there is replaced.

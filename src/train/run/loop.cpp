@@ -126,6 +126,7 @@ class Loop {
                             state_.step, state_.next.window, state_.samples));
     } else {
       state_.next = source_->first();
+      if (!config_.train.init_from.empty()) begin_with_weights();
     }
     wall_before_ = state_.wall_seconds;
     if (!config_.mlperf.log) open_folder();
@@ -136,6 +137,17 @@ class Loop {
     if (mlperf_) {
       mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples,
                     ranks_.size());
+    }
+  }
+
+  void begin_with_weights() {
+    try {
+      const Checkpoint from = open_checkpoint(config_.train.init_from);
+      trainer_->begin_with(from);
+      log_first(fmt::format("begins with the weights of {} (step {})", from.path(), from.step()));
+    } catch (const Error& error) {
+      fail(error.code(),
+           fmt::format("train.init_from = \"{}\": {}", config_.train.init_from, error.what()));
     }
   }
 

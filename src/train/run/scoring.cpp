@@ -49,24 +49,10 @@ void require_size(const Checkpoint& checkpoint, const RunConfig& config) {
                    checkpoint.path(), checkpoint.manifest().bytes(), bytes));
 }
 
-/// The arrays that predictions depend on; what else a checkpoint holds is read into nothing.
+/// The arrays that predictions depend on.
 void read_model(const Checkpoint& checkpoint, Trainer& trainer) {
-  std::vector<CheckpointArray> wanted = trainer.arrays();
-  std::vector<std::vector<std::byte>> unused;
-  for (const Checkpoint::Array& saved : checkpoint.arrays()) {
-    const bool known = std::ranges::any_of(wanted, [&](const CheckpointArray& a) {
-      return a.file == saved.file && a.name == saved.name;
-    });
-    if (known) continue;
-    if (saved.file != "metrics") continue;  // read() will say what does not fit
-    const int64_t elements =
-        std::accumulate(saved.shape.begin(), saved.shape.end(), int64_t{1}, std::multiplies<>());
-    unused.emplace_back(static_cast<size_t>(saved.bytes()));
-    const DType dtype = saved.dtype == "F64" ? DType::kF64 : DType::kF32;
-    wanted.push_back(
-        {saved.file, saved.name, Tensor(unused.back().data(), dtype, Device::cpu(), {elements})});
-  }
-  checkpoint.read(wanted, trainer.stream());
+  checkpoint.read(trainer.arrays(), trainer.stream(),
+                  [](const Checkpoint::Array& saved) { return saved.file == "metrics"; });
   load_tables(checkpoint, trainer.tables());
 }
 
@@ -136,10 +122,16 @@ void StoreScorer::score(Trainer& trainer, std::span<const int64_t> positions,
                         const Each& each) const {
   std::vector<int64_t> numbers(static_cast<size_t>(batch_size_));
   std::iota(numbers.begin(), numbers.end(), 0);
+  const std::vector<int64_t> all = data_.stream.starts(positions);
   const auto fill = [&](size_t first, size_t count, Batch& batch) {
-    data_.gatherer.fill(positions.subspan(first, count), std::span(numbers).first(count), batch);
+    const std::span<const int64_t> of_batch = std::span(numbers).first(count);
+    if (all.empty()) return data_.gatherer.fill(positions.subspan(first, count), of_batch, batch);
+    const std::span<const int64_t> starts = std::span(all).subspan(first, count + 1);
+    const auto begin = static_cast<size_t>(starts.front());
+    data_.gatherer.fill(positions.subspan(begin, static_cast<size_t>(starts.back()) - begin),
+                        of_batch, batch, starts);
   };
-  score(trainer, positions.size(), fill, each);
+  score(trainer, all.empty() ? positions.size() : all.size() - 1, fill, each);
 }
 
 void StoreScorer::score(Trainer& trainer, std::span<const data::CandidateQuery> questions,

@@ -106,8 +106,12 @@ class StoreSource final : public Source {
   }
 
   StreamPosition first() const override { return stream().start(); }
-  void start(StreamPosition from) override { open_->loader.start(data::training(stream(), from)); }
-  StreamPosition end() const override { return {stream().end_window(), 0}; }
+  void start(StreamPosition from) override {
+    open_->loader.start(data::training(stream(), from, config_.train.epochs));
+  }
+  StreamPosition end() const override {
+    return {data::end_of_training(stream(), config_.train.epochs), 0};
+  }
   std::optional<BatchInfo> next(Batch& batch) override { return open_->loader.next(batch); }
 
   void prefetch_evaluation(int64_t after) override {
@@ -130,7 +134,9 @@ class StoreSource final : public Source {
                                [&](const auto& verifier) { return verifier->finished(seconds); });
   }
 
-  int64_t train_samples() const override { return stream().total_train_anchors(); }
+  int64_t train_samples() const override {
+    return config_.train.epochs * stream().total_train_samples();
+  }
   int64_t eval_samples() const override {
     return stream().config().eval == data::EvalMode::kFixed
                ? static_cast<int64_t>(stream().eval_positions().size())
@@ -203,13 +209,37 @@ data::GatherConfig gather_config(const RunConfig& config, const data::EventStore
   data::GatherConfig gather = config.data.gather;
   if (gather.history_length == 0) gather.history_length = store.history_length();
   gather.max_history = history_budget(config);
+  gather.labelled_events = has_labelled_events(config);
   return gather;
+}
+
+/// A sample that has several events to predict has as many more before them, if the user has.
+data::StreamConfig stream_config(const RunConfig& config, const data::GatherConfig& gather) {
+  data::StreamConfig stream = config.data.stream_config();
+  if (gather.labelled_events) {
+    const int64_t events = std::min(gather.history_length, gather.max_history);
+    stream.sample_events = std::max<int64_t>(1, events / 2);
+  }
+  return stream;
+}
+
+/// A contextual token stands for all events of its sample.
+void require_of_sample(const data::SampleSchema& schema, const model::ColumnDemand& d) {
+  const auto cross = std::ranges::find(schema.crosses, d.column, &data::CrossConfig::name);
+  if (d.of != model::ColumnDemand::Of::kSample || cross == schema.crosses.end()) return;
+  fail(ErrorCode::kConfig,
+       fmt::format(
+           "{} reads `{}`, a cross of {}: it differs from event to event, and model.labels = "
+           "\"every_item\" predicts many of them behind one contextual token; make it one "
+           "of model.additional",
+           d.key, d.column, fmt::join(cross->keys, ", ")));
 }
 
 /// What the model asks of a store, checked by name before the first step. Returns the store's
 /// sample schema with the numbers it wants, and crosses cut to the tables' rows.
 data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema) {
-  const Batch samples = data::sample_columns(schema);
+  const bool labelled_events = has_labelled_events(config);
+  const Batch samples = data::sample_columns(schema, labelled_events);
   std::vector<std::string> columns, numbers, of_candidates;
   for (const Batch::Column& column : samples.columns) columns.push_back(column.name);
   for (const Batch::Attribute& attribute : samples.attributes) columns.push_back(attribute.name);
@@ -228,6 +258,7 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
       continue;
     }
     require_column(columns, d.key, d.column);
+    if (labelled_events) require_of_sample(schema, d);
     // A hash may be cut to any size; the table that is looked up decides.
     for (data::CrossConfig& cross : schema.crosses) {
       if (cross.name != d.column || d.table.empty()) continue;
@@ -246,7 +277,7 @@ RunStore::RunStore(const RunConfig& config, int rank, int ranks, bool verifies, 
     : events(config.data.store, samples_for(config, data::schema_for(config.data.store).samples()),
              config.data.index, config.data.verify, segments),
       gatherer(events, gather_config(config, events)),
-      stream(events, config.data.stream_config(), rank, ranks) {
+      stream(events, stream_config(config, gatherer.config()), rank, ranks) {
   if (!verifies) return;
   const data::EventLog log(events);
   for (size_t p = 0; p < log.num_pieces(); ++p) {

@@ -309,6 +309,10 @@ void Trainer::add_metrics(std::vector<CheckpointArray>& arrays) {
   }
 }
 
+void Trainer::begin_with(const Checkpoint& checkpoint) {
+  load_weights(checkpoint, model_->parameters(), tables_, stream_);
+}
+
 void Trainer::restore(const Checkpoint& checkpoint, int64_t steps_done,
                       int64_t window_labels_seen) {
   load_tables(checkpoint, tables_);

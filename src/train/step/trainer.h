@@ -87,6 +87,8 @@ class Trainer {
   /// seen: to be read into before restore(); or to be saved, of tables as much as asked for.
   std::vector<CheckpointArray> arrays();
   CheckpointContents contents(sparse::Extent extent);
+  /// A new run's weights, dense ones and tables, are those of the checkpoint.
+  void begin_with(const Checkpoint& checkpoint);
   void restore(const Checkpoint& checkpoint, int64_t steps_done, int64_t window_labels_seen);
 
  private:
