@@ -19,7 +19,7 @@ format=parquet
 
 # {"evaluation": {..., "auc": 0.7}, ..., "baselines": {"item": {"auc": 0.58}, ..., "oracle": {"auc": 0.83}}}
 auc=$(grep -o '"auc": [0-9.]*' "$folder/eval.json" | head -n 1 | grep -o '[0-9.]*$')
-grep -o '"[a-z-]*": {"auc": [0-9.]*' "$folder/eval.json" | tr -d '":{' | awk -v auc="$auc" '
+grep -o '"[a-z_]*": {"auc": [0-9.]*' "$folder/eval.json" | tr -d '":{' | tr _ - | awk -v auc="$auc" '
   $1 == "oracle" { oracle = $3; next }
   $3 > best { best = $3; name = $1 }
   END {

@@ -141,7 +141,8 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, RankerBatch& batch,
   rows.saved = preprocessor_->forward(
       exec, preprocessor_->split_inputs(inputs, n.rows, n.samples),
       placed.tensor(batch.action_code),
-      config_.numeric.in_tokens() ? as_activation(exec, place_numbers(batch, placed)) : Tensor());
+      config_.numeric.in_tokens() ? as_activation(exec, place_numbers(batch.token_numbers, placed))
+                                  : Tensor());
   if (training) {
     rows.all_gradients = zeros(exec, preprocessor_->row_count(n), config_.dim);
     rows.gradients = preprocessor_->split_rows(rows.all_gradients, rows.saved);

@@ -54,11 +54,13 @@ struct RankerBatch final : PreparedBatch {
   Part<int32_t> input_index;
   Part<int32_t> sorted_keys, sorted_items;  // the same sorted, for a GPU: see ops::sort_index
   Part<int32_t> action_code;                // codes the action branch runs on
-  /// Numeric features, row by row: of every event, then of every candidate, where tokens get them;
-  /// of what is labelled where the head alone does.
-  Part<float> numbers;
-  Part<double> numbers_double;     // instead, for models in double
-  int64_t first_label_number = 0;  // row of the first label
+  /// Numeric features, row by row.
+  struct Numbers {
+    Part<float> values;
+    Part<double> values_double;  // instead, for models in double
+  };
+  Numbers label_numbers;  // of every label
+  Numbers token_numbers;  // of every event, then of every candidate, where tokens get them
   std::vector<Tokens> micro_batches;
 };
 

@@ -214,13 +214,21 @@ int64_t Ranker::batch_memory(const StepBounds& bounds) const {
   constexpr int64_t kSmall = int64_t{1} << 20;  // offsets, action codes, alignment
   // Which tokens are left, and where labels are among them.
   const int64_t tokens = bounds.samples * config_.sample_tokens(bounds.events, bounds.candidates);
-  const int64_t numbers = (config_.numeric.tokens ? places : labels) * config_.numeric.width();
+  const int64_t numbers =
+      (labels + (config_.numeric.tokens ? places : 0)) * config_.numeric.width();
   const int64_t truncated = truncates() ? tokens * (8 + 4) + labels * 4 : 0;
   const int64_t labelled = config_.event_label.empty() ? 0 : events * 4;
   // Times, actions, items and their rows; table rows, once more sorted, and their slots.
   return places * (2 * 8 + 2 * 4) + places * features * (8 + 3 * 4) + places * 4 +
          bounds.samples * config_.contextual_tokens() * (8 + 3 * 4) +
          labels * (features * 4 + tasks * 8) + numbers * 4 + truncated + labelled + kSmall;
+}
+
+void Ranker::reserve_prepare(int64_t bytes) {
+  const Device device = parameters_.values().device;
+  if (!device.is_cuda() || bytes == 0) return;
+  if (!places_->on_device) places_->on_device = std::make_unique<Places::OnDevice>(device);
+  places_->on_device->dedup.reserve(device, bytes);
 }
 
 int64_t Ranker::prepare_memory(const StepBounds& bounds) const {

@@ -10,15 +10,17 @@ namespace {
 
 constexpr int64_t kRowsPerTask = 1 << 12;
 
-/// Columns side by side, from row `first` on.
-template <class T>
-void put_rows(const std::vector<std::span<const float>>& columns, int64_t first,
-              std::span<T> rows) {
+using Columns = std::vector<std::span<const float>>;
+
+/// Columns side by side: row i is their element place(i).
+template <class T, class Place>
+void put_rows(const Columns& columns, std::span<T> rows, const Place& place) {
   const size_t width = columns.size();
-  base::parallel_for(std::ssize(columns.front()), kRowsPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      T* const row = rows.data() + static_cast<size_t>(first + i) * width;
-      for (size_t f = 0; f < width; ++f) row[f] = columns[f][static_cast<size_t>(i)];
+  const auto count = static_cast<int64_t>(rows.size() / width);
+  base::parallel_for(count, kRowsPerTask, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const size_t from = place(i);
+      for (size_t f = 0; f < width; ++f) rows[i * width + f] = columns[f][from];
     }
   });
 }
@@ -27,31 +29,49 @@ void put_rows(const std::vector<std::span<const float>>& columns, int64_t first,
 
 void Ranker::prepare_numbers(const Batch& batch, RankerBatch& out) const {
   const bool candidates = config_.labels == LabelKind::kCandidates;
-  const bool events = config_.numeric.in_tokens() || !candidates;
-  const int64_t num_events = events ? out.layout.events() : 0;
-  const int64_t rows = num_events + (candidates ? out.layout.candidates() : 0);
-  out.first_label_number = candidates ? num_events : 0;
-  const bool in_double = parameters_.values().dtype == DType::kF64;
-  const int64_t total = rows * config_.numeric.width();
-  if (in_double) out.numbers_double = out.block.add<double>(total);
-  if (!in_double) out.numbers = out.block.add<float>(total);
-  const auto put = [&](bool of_candidates, int64_t first) {
-    std::vector<std::span<const float>> columns;
+  const auto columns_of = [&](bool of_candidates) {
+    Columns columns;
     for (const std::string& name : config_.numeric.columns) {
-      columns.push_back(batch.float_column(of_candidates ? NumericConfig::of_candidate(name) : name)
-                            .values.span());
+      const std::string column = of_candidates ? NumericConfig::of_candidate(name) : name;
+      columns.push_back(batch.float_column(column).values.span());
     }
-    if (in_double) put_rows(columns, first, out.block.span(out.numbers_double));
-    if (!in_double) put_rows(columns, first, out.block.span(out.numbers));
+    return columns;
   };
-  if (events) put(false, 0);
-  if (candidates) put(true, num_events);
+  const int64_t width = config_.numeric.width();
+  const bool in_double = parameters_.values().dtype == DType::kF64;
+  const auto add = [&](int64_t rows) {
+    RankerBatch::Numbers numbers;
+    if (in_double) numbers.values_double = out.block.add<double>(rows * width);
+    if (!in_double) numbers.values = out.block.add<float>(rows * width);
+    return numbers;
+  };
+  /// Rows [first, first + count) of what was added.
+  const auto put = [&](const RankerBatch::Numbers& to, int64_t first, int64_t count,
+                       const Columns& columns, const auto& place) {
+    const auto begin = static_cast<size_t>(first * width), n = static_cast<size_t>(count * width);
+    if (in_double) put_rows(columns, out.block.span(to.values_double).subspan(begin, n), place);
+    if (!in_double) put_rows(columns, out.block.span(to.values).subspan(begin, n), place);
+  };
+  const auto itself = [](size_t i) { return i; };
+  const BatchLayout& layout = out.layout;
+  const std::vector<int64_t>& labelled = layout.labelled_events;
+  out.label_numbers = add(layout.labels());
+  put(out.label_numbers, 0, layout.labels(), columns_of(candidates),
+      [&](size_t i) { return labelled.empty() ? i : static_cast<size_t>(labelled[i]); });
+  if (!config_.numeric.in_tokens()) return;
+  out.token_numbers = add(layout.events() + layout.candidates());
+  put(out.token_numbers, 0, layout.events(), columns_of(false), itself);
+  if (candidates) {
+    put(out.token_numbers, layout.events(), layout.candidates(), columns_of(true), itself);
+  }
 }
 
 /// [rows, numeric features]
-Tensor Ranker::place_numbers(const RankerBatch& batch, const UploadBlock::Placed& placed) const {
+Tensor Ranker::place_numbers(const RankerBatch::Numbers& numbers,
+                             const UploadBlock::Placed& placed) const {
   const bool in_double = parameters_.values().dtype == DType::kF64;
-  const Tensor all = in_double ? placed.tensor(batch.numbers_double) : placed.tensor(batch.numbers);
+  const Tensor all =
+      in_double ? placed.tensor(numbers.values_double) : placed.tensor(numbers.values);
   return all.reshape({all.size(0) / config_.numeric.width(), config_.numeric.width()});
 }
 

@@ -22,6 +22,25 @@ TEST(RankerNumbers, GradientsMatchFiniteDifferences) {
   }
 }
 
+/// Labels of some events alone, at tokens that nothing later reaches.
+TEST(RankerNumbers, GradientsWhereSomeEventsArePredicted) {
+  for (const TokenKind tokens : {TokenKind::kMerged, TokenKind::kPaired}) {
+    ModelConfig config = with_numbers(tiny_config(), true);
+    config.tokens = tokens;
+    config.labels = LabelKind::kEveryItem;
+    config.event_label = "event_label";
+    config.tasks.pop_back();
+    const Batch batch = numbered_batch(tiny_batch());
+    TinyRanker f(config);
+    expect_gradients(f.ranker, f.bed.exec, batch);
+    const std::vector<double> whole = f.run(batch, {.training = false}).logits;
+    const std::vector<double> cut =
+        f.run(batch, {.training = false, .micro_batch_tokens = 12}).logits;
+    ASSERT_EQ(cut.size(), whole.size());
+    for (size_t i = 0; i < cut.size(); ++i) EXPECT_NEAR(cut[i], whole[i], 1e-12);
+  }
+}
+
 std::vector<double> results_of(const ModelConfig& config, const Batch& batch, int64_t cut) {
   TinyRanker f(config);
   const Pass pass = f.run(batch, {.micro_batch_tokens = cut});

@@ -501,11 +501,4 @@ void Ranker::fill_labels(const Batch& batch, const RankerBatch::Tokens& t, Ranke
   });
 }
 
-void Ranker::reserve_prepare(int64_t bytes) {
-  const Device device = parameters_.values().device;
-  if (!device.is_cuda() || bytes == 0) return;
-  if (!places_->on_device) places_->on_device = std::make_unique<Places::OnDevice>(device);
-  places_->on_device->dedup.reserve(device, bytes);
-}
-
 }  // namespace segue::model

@@ -225,6 +225,36 @@ TEST(EventNumbers, SamplesCarryThoseThatAreAskedFor) {
   }
 }
 
+/// Where events themselves are predicted the last one has its own, and so has a question.
+TEST(EventNumbers, LabelledEventsCarryTheirOwn) {
+  TestStore s = fresh_store(32);
+  s.schema.history_numbers = {"user_item_rate", "gap"};
+  const EventStore store(s.folder, s.schema);
+  const Gatherer gatherer(
+      store, {.history_length = 24, .scan_window = 50, .max_history = 7, .labelled_events = true});
+  const EventNumbers& numbers = *gatherer.numbers();
+  const std::vector<int64_t> anchors = s.anchors(0);
+  std::vector<int64_t> index(anchors.size());
+  std::vector<CandidateQuery> questions(anchors.size());
+  for (size_t i = 0; i < index.size(); ++i) {
+    index[i] = static_cast<int64_t>(i);
+    const auto e = static_cast<size_t>(anchors[i]);
+    questions[i] = {s.users[e], s.items[e], s.timestamps[e], s.organic[e]};
+  }
+  Batch events, asked;
+  gatherer.fill(anchors, index, events);
+  gatherer.fill(questions, asked);
+  for (const Batch* const batch : {&events, &asked}) {
+    batch->validate();
+    const std::span<const int64_t> offsets = batch->group("history").offsets.span();
+    for (size_t i = 0; i < anchors.size(); ++i) {
+      const std::span<const float> row = numbers.of_event(0, anchors[i]);
+      EXPECT_EQ(batch->float_column("user_item_rate").values[offsets[i + 1] - 1], row[2]) << i;
+      EXPECT_EQ(batch->float_column("gap").values[offsets[i + 1] - 1], row[13]) << i;
+    }
+  }
+}
+
 TEST(EventNumbers, StaleAndDamagedFilesAreMadeAgain) {
   TestStore s = fresh_store(41);
   const std::vector<float> first = [&] {

@@ -158,24 +158,6 @@ void Gatherer::plan_crosses() {
   candidates_ = history_columns_.back() + 1;
 }
 
-void Gatherer::plan_numbers() {
-  const SampleSchema& schema = store_.schema();
-  if (schema.history_numbers.empty() && schema.candidate_numbers.empty()) return;
-  const std::vector<std::string> names = count_names(schema);
-  const auto places = [&](const std::vector<std::string>& wanted) {
-    std::vector<size_t> found;
-    for (const std::string& name : wanted) {
-      const auto at = std::ranges::find(names, name);
-      SEGUE_ASSERT(at != names.end(), "a number that samples do not have");
-      found.push_back(static_cast<size_t>(at - names.begin()));
-    }
-    return found;
-  };
-  history_numbers_ = places(schema.history_numbers);
-  candidate_numbers_ = places(schema.candidate_numbers);
-  numbers_.emplace(log_);
-}
-
 Batch sample_columns(const SampleSchema& schema, bool labelled_events) {
   Batch batch;
   batch.add_group("context");
@@ -290,10 +272,7 @@ int64_t Gatherer::append_history(const Anchor& anchor, int64_t used, Batch& batc
     int64_t* const values = batch.columns[static_cast<size_t>(number)].values.data();
     std::copy(values + used + excess, values + end, values + used);
   }
-  for (size_t f = 0; f < history_numbers_.size(); ++f) {
-    float* const values = batch.float_columns[f].values.data();
-    std::copy(values + used + excess, values + end, values + used);
-  }
+  move_history_numbers(used + excess, end, used, batch);
   return end - excess;
 }
 
@@ -336,13 +315,14 @@ int64_t Gatherer::append_pieces(const Anchor& anchor, const Budget& budget, int6
   int64_t* const keys = actions + (merged - count);  // never behind what is written
   if (pools_[anchor.piece].num_shared() > 0 || lists > num_pools_)
     complete_masks(anchor, {keys, static_cast<size_t>(count)});
-  put_history_numbers(anchor, {keys, static_cast<size_t>(count)}, used, batch);
+  resize_history_numbers(used + count, batch);
   const EventStore& piece = log_.piece(anchor.piece);
   const int64_t* const user_items = piece.items().data() + anchor.user_start;
   const int64_t* const user_times = piece.timestamps().data() + anchor.user_start;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t key = keys[i];
     const int64_t position = key >> kMaskBits;
+    put_history_numbers(anchor, position, used + i, batch);
     items[i] = user_items[position];
     times[i] = user_times[position];
     const auto mask = static_cast<size_t>(key & kMask) & (action_of_mask_.size() - 1);
@@ -378,16 +358,9 @@ int64_t Gatherer::append_question(int64_t user, const Candidate& candidate, int6
     std::copy(first + excess, column.data() + used, first);
     column[used - excess] = *value++;
   }
-  if (!history_numbers_.empty()) {
-    const std::vector<float> row = numbers_of(user, candidate);
-    for (size_t f = 0; f < history_numbers_.size(); ++f) {
-      HostArray<float>& column = batch.float_columns[f].values;
-      column.resize(used + 1);
-      float* const first = column.data() + begin;
-      std::copy(first + excess, column.data() + used, first);
-      column[used - excess] = row[history_numbers_[f]];
-    }
-  }
+  resize_history_numbers(used + 1, batch);
+  move_history_numbers(begin + excess, used, begin, batch);
+  put_history_numbers(user, candidate, used - excess, batch);
   return used + 1 - excess;
 }
 
@@ -409,48 +382,6 @@ int64_t Gatherer::cross_id(const Cross& cross, std::span<const int64_t> values) 
   }
   const uint64_t hash = base::xxh64_words(words.data(), cross.num_keys, cross.salt);
   return static_cast<int64_t>(cross.rows == 0 ? hash : hash % cross.rows);
-}
-
-/// Numbers of the events that `keys` mean, behind the first `used`.
-void Gatherer::put_history_numbers(const Anchor& anchor, std::span<const int64_t> keys,
-                                   int64_t used, Batch& batch) const {
-  for (size_t f = 0; f < history_numbers_.size(); ++f) {
-    batch.float_columns[f].values.resize(used + std::ssize(keys));
-  }
-  for (size_t i = 0; i < keys.size() && !history_numbers_.empty(); ++i) {
-    const std::span<const float> row =
-        numbers_->of_event(anchor.piece, anchor.user_start + (keys[i] >> kMaskBits));
-    for (size_t f = 0; f < history_numbers_.size(); ++f) {
-      batch.float_columns[f].values[used + static_cast<int64_t>(i)] = row[history_numbers_[f]];
-    }
-  }
-}
-
-/// Of a candidate that is no event.
-std::vector<float> Gatherer::numbers_of(int64_t user, const Candidate& candidate) const {
-  std::vector<float> row(numbers_->width());
-  CountedEvent event;
-  event.item = candidate.item;
-  event.time = candidate.time;
-  event.organic = candidate.organic;
-  numbers_->of_candidate(user, event, row);
-  return row;
-}
-
-void Gatherer::put_candidate_numbers(const Anchor& anchor, const Candidate& candidate,
-                                     int64_t sample, Batch& batch) const {
-  if (candidate_numbers_.empty()) return;
-  std::vector<float> made;
-  std::span<const float> row;
-  if (candidate.stored) {
-    row = numbers_->of_event(anchor.piece, anchor.position);
-  } else {
-    made = numbers_of(anchor.user, candidate);
-    row = made;
-  }
-  for (size_t f = 0; f < candidate_numbers_.size(); ++f) {
-    batch.float_columns[history_numbers_.size() + f].values[sample] = row[candidate_numbers_[f]];
-  }
 }
 
 /// Everything of a sample that is not its history.
@@ -537,7 +468,7 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
     if (column.group == kCandidateGroup) column.values.resize(samples * candidates);
   }
   for (Batch::FloatColumn& column : batch.float_columns) {
-    if (column.group != kHistoryGroup) column.values.resize(samples);
+    if (column.group == kCandidateGroup) column.values.resize(samples * candidates);
   }
   for (int64_t i = 0; i <= samples; ++i) {
     batch.groups[kContextGroup].offsets[i] = i;
@@ -562,9 +493,7 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
   for (Batch::Column& column : batch.columns) {
     if (column.group == kHistoryGroup) column.values.resize(used);
   }
-  for (Batch::FloatColumn& column : batch.float_columns) {
-    if (column.group == kHistoryGroup) column.values.resize(used);
-  }
+  resize_history_numbers(used, batch);
 }
 
 }  // namespace segue::data

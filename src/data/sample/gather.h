@@ -110,11 +110,10 @@ class Gatherer {
   };
 
   void plan_crosses();
+  void plan_numbers();
   /// What crosses of an event or candidate are made of.
   void cross_values(int64_t user, const Candidate& of, std::span<int64_t> values) const;
   static int64_t cross_id(const Cross& cross, std::span<const int64_t> values);
-  void plan_numbers();
-  std::vector<float> numbers_of(int64_t user, const Candidate& candidate) const;
   void check_schema(const Batch& batch) const;
   Anchor locate(int64_t position) const;
   Anchor locate(const CandidateQuery& question) const;
@@ -123,8 +122,12 @@ class Gatherer {
   void fill_samples(std::span<const int64_t> sample_index, Batch& batch, Sample sample) const;
   std::span<const uint32_t> take(size_t pool, const Anchor& anchor, const Budget& budget) const;
   void complete_masks(const Anchor& anchor, std::span<int64_t> keys) const;
-  void put_history_numbers(const Anchor& anchor, std::span<const int64_t> keys, int64_t used,
-                           Batch& batch) const;
+  void resize_history_numbers(int64_t events, Batch& batch) const;
+  void move_history_numbers(int64_t begin, int64_t end, int64_t to, Batch& batch) const;
+  /// Of an event of the anchor's piece, or of a question, as event `to` of the batch.
+  void put_history_numbers(const Anchor& anchor, int64_t offset, int64_t to, Batch& batch) const;
+  void put_history_numbers(int64_t user, const Candidate& question, int64_t to, Batch& batch) const;
+  std::vector<float> numbers_of(int64_t user, const Candidate& question) const;
   void put_candidate_numbers(const Anchor& anchor, const Candidate& candidate, int64_t sample,
                              Batch& batch) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
