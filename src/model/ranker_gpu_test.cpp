@@ -203,12 +203,13 @@ std::vector<std::vector<double>> prepared_arrays(Device device, const ModelConfi
 }
 
 TEST_F(GpuRankerTest, PreparesWhatTheCpuPrepares) {
-  Batch decided = tiny_batch();  // an item has one artist, played or proposed
+  Batch decided = numbered_batch(tiny_batch());  // an item has one artist, played or proposed
   const std::span<const int64_t> items = decided.column("candidate").values.span();
   for (size_t c = 0; c < items.size(); ++c) {
     decided.column("candidate_artist").values[static_cast<int64_t>(c)] = items[c] % 4;
   }
-  const Batch contradicted = tiny_batch(), empty = tiny_batch({}, {});
+  const Batch contradicted = numbered_batch(tiny_batch()),
+              empty = numbered_batch(tiny_batch({}, {}));
   for (const auto& [name, config] : variants()) {
     SCOPED_TRACE(name);
     for (const Batch& batch : {std::cref(decided), std::cref(contradicted), std::cref(empty)}) {
