@@ -238,7 +238,7 @@ TEST(RunConfigTest, ShippedConfigsAreValid) {
   for (const char* path :
        {"configs/demo.toml", "configs/random.toml", "configs/mlperf_dlrmv4.toml",
         "configs/gated-interleaved.toml", "configs/yambda-5b.toml", "configs/hstu-suite.toml",
-        "configs/micro-dlrm.toml", "configs/matching.toml"}) {
+        "configs/micro-dlrm.toml", "configs/matching.toml", "configs/every-item.toml"}) {
     EXPECT_NO_THROW(load_run_config(file(path))) << path;
   }
 }
