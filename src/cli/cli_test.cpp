@@ -70,7 +70,7 @@ TEST(CliTest, HelpIsShortAndNamesTheCommands) {
   for (const char* part : {"train", "bench", "config", "inspect", "version", "Exit codes"}) {
     EXPECT_TRUE(contains(o.out, part));
   }
-  EXPECT_LE(std::count(o.out.begin(), o.out.end(), '\n'), 30);
+  EXPECT_LE(std::count(o.out.begin(), o.out.end(), '\n'), 32);  // a line for each command
 }
 
 TEST(CliTest, EveryCommandHasHelp) {

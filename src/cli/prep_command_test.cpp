@@ -143,7 +143,7 @@ TEST_F(PrepCommand, Mistakes) {
       "did you mean");
   expect_error(
       run({"prep", "--raw", log_.folder, "--out", log_.folder + "/s", "--preset", "yambda-5b"}), 3,
-      "multi_event.parquet: no such file");
+      "has no file flat/5b/multi_event.parquet");
   expect_error(run({"prep", "--raw", "x", "--out", "y", "--memory", "lots"}), 2, "--memory");
   expect_error(run({"prep", "--raw", "x", "--out", "y", "--ties", "none"}), 2, "--ties");
 #if !SEGUE_HAS_ARROW

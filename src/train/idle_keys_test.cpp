@@ -94,11 +94,15 @@ std::vector<Situation> situations() {
   bare.sparse.optimizer = ops::RowOptimizer::kSgd;
   bare.sparse.tables[0].optimizer = sparse::OptimizerChoice::kSgd;
   bare.sparse.tables[0].dim = 4;
+  bare.sparse.tables[0].init_bound = 0.1;
   bare.sparse.tables[0].kind = sparse::TableKind::kDynamic;
   bare.sparse.tables[0].max_rows = 10;
 
   RunConfig random = plain;
   random.data.random.lengths.kind = data::DistributionKind::kNormal;
+  random.data.random.match = 1;
+  random.model.numeric.columns = {"price"};
+  random.trace.repeat = 2;
   return {{"plain", plain, {}},   {"ranks", plain, {2, false}},
           {"random", random, {}}, {"store, ranks, GPU", busy, {4, true}},
           {"dlrm", dlrm, {}},     {"bags", bags, {}},

@@ -183,7 +183,10 @@ void FlightRecorder::write_record(const FlightRecord& record) noexcept {
     folder = folder_;
     if (failed_ && !record.failed) return;  // the first reason stays
   }
-  if (folder.empty()) return;
+  // Who is alone is behind nobody. A run that has no folder yet failed before it began: it must not
+  // find one that somebody else made when it is started again.
+  if (folder.empty() || (record.failed && record.ranks < 2)) return;
+  if (!base::exists(base::folder_of(folder))) return;
   try {
     base::make_folders(folder);
     base::write_file(file_of(folder, record.rank), seal(record));

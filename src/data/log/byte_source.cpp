@@ -60,11 +60,8 @@ class Gunzip {
     stream_.next_out = reinterpret_cast<Bytef*>(data);
     stream_.avail_out = static_cast<uInt>(bytes);
     while (stream_.avail_out > 0) {
-      const std::string_view packed = file_.rest();
-      if (packed.empty()) {
-        if (inside_) file_.fail_damaged("the end is missing");
-        break;
-      }
+      const std::string_view packed = file_.rest();  // zlib may hold more than was asked for
+      if (packed.empty() && !inside_) break;
       inside_ = true;
       stream_.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(packed.data()));
       stream_.avail_in = static_cast<uInt>(packed.size());
@@ -73,6 +70,8 @@ class Gunzip {
       if (result == Z_STREAM_END) {
         inside_ = false;
         inflateReset(&stream_);
+      } else if (result == Z_BUF_ERROR && packed.empty()) {
+        file_.fail_damaged("the end is missing");
       } else if (result != Z_OK) {
         file_.fail_damaged("cannot be unpacked (gzip)");
       }
@@ -99,13 +98,12 @@ class Unzstd {
     ZSTD_outBuffer out{data, bytes, 0};
     while (out.pos < bytes) {
       const std::string_view packed = file_.rest();
-      if (packed.empty()) {
-        if (inside_) file_.fail_damaged("the end is missing");
-        break;
-      }
+      if (packed.empty() && !inside_) break;
+      const size_t before = out.pos;
       ZSTD_inBuffer in{packed.data(), packed.size(), 0};
       const size_t result = ZSTD_decompressStream(stream_.get(), &out, &in);
       file_.use(in.pos);
+      if (packed.empty() && out.pos == before) file_.fail_damaged("the end is missing");
       if (ZSTD_isError(result) != 0) file_.fail_damaged("cannot be unpacked (zstd)");
       inside_ = result != 0;
     }

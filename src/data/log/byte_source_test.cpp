@@ -37,7 +37,7 @@ std::string zstd(const std::string& text) {
 class ByteSourceTest : public testing::Test {
  protected:
   ByteSourceTest() : path_(base::temp_path("bytes")) {
-    for (int i = 0; i < 400'000; ++i) text_ += std::to_string(i * 7919 % 1000) + ",";
+    for (int64_t i = 0; i < 400'000; ++i) text_ += std::to_string(i * 7919 % 1000) + ",";
   }
   ~ByteSourceTest() override { std::filesystem::remove(path_); }
 

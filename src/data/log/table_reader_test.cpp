@@ -124,7 +124,10 @@ TEST(OpenTable, LooksAtTheFirstBytes) {
                        "bring CSV"));
   error = error_for("\x1f\x8b....");
   ASSERT_TRUE(error);
-  EXPECT_TRUE(contains(error->what(), "compressed (gzip)"));
+  EXPECT_TRUE(contains(error->what(), "cannot be unpacked (gzip)"));
+  error = error_for("BZh9....");
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(), "compressed (bzip2)"));
   error = error_for("");
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kCorrupt);

@@ -316,6 +316,7 @@ TEST(PrepWarnings, NothingToPredictAndTimesInTheFuture) {
   log.put("events.csv", std::string(kCsvHeader) + "1,1700000000000,77,0,1,1,listen\n" +
                             "3,1700000000000,77,0,1,1,listen\n" +
                             "3,1700100000000,77,0,1,1,listen\n");
+  log.schema.test_seconds = log.schema.gap_seconds = 0;
   PrepConfig config = log.config("store");
   config.min_history = {2};
   testing::internal::CaptureStderr();
@@ -398,7 +399,8 @@ TEST_F(PrepMistakes, Logs) {
   fs::remove(log_.folder + "/events.csv");
   EXPECT_TRUE(contains(message(ErrorCode::kNotFound), "has no file events*.csv"));
   log_.schema.events = "log.csv";
-  EXPECT_TRUE(contains(message(ErrorCode::kNotFound), "log.csv: no such file"));
+  EXPECT_TRUE(
+      contains(message(ErrorCode::kNotFound), "has no file log.csv, which the schema names"));
 }
 
 TEST_F(PrepMistakes, Attributes) {
@@ -414,7 +416,8 @@ TEST_F(PrepMistakes, Attributes) {
   log_.put("artists.csv", "artist,item_id\n1,2\n");
   EXPECT_TRUE(contains(message("", ErrorCode::kConfig), "has no column \"artist_id\""));
   fs::remove(log_.folder + "/artists.csv");
-  EXPECT_TRUE(contains(message("", ErrorCode::kNotFound), "artists.csv: no such file"));
+  EXPECT_TRUE(contains(message("", ErrorCode::kNotFound),
+                       "has no file artists.csv, which the schema names"));
 }
 
 TEST_F(PrepMistakes, Settings) {
