@@ -402,7 +402,7 @@ TEST(FlightRecorder, APlaceThatCannotBeWrittenIsAWarning) {
 TEST(FlightRecorder, WhatEndsARankIsNotOverwritten) {
   const std::string dir = base::temp_path("flight");
   FlightRecorder recorder;
-  recorder.set_place(dir, 0, 1, "one");
+  recorder.set_place(dir, 0, 2, "one");
   recorder.write("asked");
   EXPECT_EQ(read_flight(dir).records[0].why, "asked");
   recorder.write_failure("broken \xff", true);
