@@ -2,7 +2,7 @@
 # the folder PAGE.
 
 set(text "// Made by cmake/embed_page.cmake.\n#include \"report/page/report_page.h\"\n\nnamespace segue::report::page {\n")
-foreach(part kStyle:style.css kCharts:charts.js kScript:script.js)
+foreach(part kStyle:style.css kCharts:charts.js kScript:script.js kTimeline:timeline.js)
   string(REGEX MATCH "^(.*):(.*)$" _ ${part})
   set(name ${CMAKE_MATCH_1})
   file(READ ${PAGE}/${CMAKE_MATCH_2} content)

@@ -16,7 +16,8 @@ set(SEGUE_ROOMS
   "train: base tensor ops attention comm batch sparse model data balance report"
   "publish: base tensor sparse data train"
   "bench: base tensor ops attention comm batch sparse model data balance report train"
-  "cli: base tensor ops attention comm batch sparse model data balance report train publish bench"
+  "edu: base tensor ops comm sparse model report bench"
+  "cli: base tensor ops attention comm batch sparse model data balance report train publish bench edu"
 )
 
 # The golden runner, tests/golden/runner: no room, yet held to the same rules.
@@ -144,7 +145,7 @@ function(segue_embed_page)
   set(output ${SEGUE_GENERATED_DIR}/report/report_page.cpp)
   add_custom_command(OUTPUT ${output}
     COMMAND ${CMAKE_COMMAND} -DPAGE=${page} -DOUTPUT=${output} -P ${script}
-    DEPENDS ${page}/style.css ${page}/charts.js ${page}/script.js ${script} VERBATIM)
+    DEPENDS ${page}/style.css ${page}/charts.js ${page}/script.js ${page}/timeline.js ${script} VERBATIM)
   list(APPEND sources ${output})
   return(PROPAGATE sources)
 endfunction()

@@ -38,11 +38,20 @@ if(TARGET segue_report)
   set_tests_properties(scripts.tensorboard PROPERTIES TIMEOUT 120 SKIP_RETURN_CODE 77 LABELS slow)
 endif()
 
-# Chromium, where there is one, draws the HTML report.
+# Chromium, where there is one, draws the HTML report and a trace.
 if(TARGET segue AND TARGET segue_report)
-  add_test(NAME scripts.report COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/report_test.sh
-    $<TARGET_FILE:segue>)
-  set_tests_properties(scripts.report PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS slow)
+  foreach(page report trace)
+    add_test(NAME scripts.${page} COMMAND ${CMAKE_SOURCE_DIR}/tests/scripts/${page}_test.sh
+      $<TARGET_FILE:segue>)
+    set_tests_properties(scripts.${page} PROPERTIES TIMEOUT 300 SKIP_RETURN_CODE 77 LABELS slow)
+  endforeach()
+endif()
+
+# What a user runs after an install, in short.
+if(TARGET segue)
+  add_test(NAME scripts.acceptance COMMAND ${CMAKE_SOURCE_DIR}/scripts/acceptance.sh --short --ranks 2
+    --segue $<TARGET_FILE:segue> --out ${CMAKE_BINARY_DIR}/acceptance)
+  set_tests_properties(scripts.acceptance PROPERTIES TIMEOUT 600 LABELS slow RUN_SERIAL TRUE)
 endif()
 
 # One try of every scenario. Alone, because its deadlines are those of a machine that is not crowded.

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Measures the rows that the tables of docs/performance.md and docs/planning.md are made of: one file per table, as
+# Measures the rows that the tables of docs/performance.md, docs/planning.md and docs/suite.md are made of: one file per table, as
 # `segue bench --json` writes it. For a machine with an H200 that is otherwise idle; a few minutes.
 # usage: bench_rows.sh SEGUE FOLDER      then: segue bench report --rows FOLDER
 set -euo pipefail
@@ -47,6 +47,18 @@ rows recompute "${step[@]}"
 for switch in normed_input gate uvqk; do
   rows + recompute "${step[@]}" --set "model.recompute.$switch=true"
 done
+
+# docs/suite.md; these files are kept whole and measured anew.
+rm -f "$out/experiments.jsonl" "$out/map.jsonl"
+suite=("$segue" bench suite --out "$out/experiments.jsonl")
+"${suite[@]}" --repeat 3
+"${suite[@]}" --preset dlrmv4-1gpu --repeat 4 --warm-up 3
+"${suite[@]}" --lengths uniform,normal,lognormal --only "baseline,fast attention,prefetch,identities"
+"${suite[@]}" --ids uniform --only "baseline,fast attention,cached tables,prefetch"
+"$segue" bench map --out "$out/map.jsonl"
+rows lengths bench lengths --head-dim 256
+grep reckoned "$out/lengths.jsonl" >"$out/balancing.jsonl"  # a table of its own
+sed -i '/reckoned/d' "$out/lengths.jsonl"
 
 rows layer bench layer --device cpu
 rows loader bench loader

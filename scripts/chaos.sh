@@ -3,16 +3,16 @@
 # each ends as it promises: in the bits of an undisturbed run, or with an exit code and a message.
 # docs/testing.md says what each scenario does.
 #
-#   scripts/chaos.sh [--minutes N] [--seed S] [--segue build/segue] [--only KIND,...] [--keep]
+#   scripts/chaos.sh [--minutes N | --rounds N] [--seed S] [--segue build/segue] [--only KIND,...] [--keep]
 #
-# A round is one try of every scenario; rounds go on for N minutes (1 unless told; 0: one round). Round r
+# A round is one try of every scenario; there are N of them, or as many as N minutes hold (1 unless told; 0: one). Round r
 # draws from seed S + r, so a try is repeated by `--minutes 0 --seed S+r --only KIND`, which a failing one
 # prints. What processes do meanwhile is up to the machine: the same try may have to be repeated a few times.
 # Ends with a table; exit code 1 when a try failed. Folders of failing tries stay (with --keep: all).
 set -uo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 kinds=(kill kill-ranks kill-mpi stop-ranks stop-mpi other-ranks disk disk-prep damage-run damage-store
-  prep prep-overwrite strangers soak)
+  prep prep-overwrite strangers soak flight)
 
 usage() {
   echo "chaos: $1" >&2
@@ -20,15 +20,16 @@ usage() {
   echo "scenarios: ${kinds[*]}" >&2
   exit 2
 }
-minutes=1 seed=$RANDOM segue=$here/../build/segue only=() keep=no
+minutes=1 rounds=0 seed=$RANDOM segue=$here/../build/segue only=() keep=no
 while (($# > 0)); do
   case $1 in
     --keep) keep=yes && shift && continue ;;
-    --minutes | --seed | --segue | --only) (($# > 1)) || usage "$1 wants a value" ;;
+    --minutes | --rounds | --seed | --segue | --only) (($# > 1)) || usage "$1 wants a value" ;;
     *) usage "unknown argument $1" ;;
   esac
   case $1 in
     --minutes) minutes=$2 ;;
+    --rounds) rounds=$2 ;;
     --seed) seed=$2 ;;
     --segue) segue=$2 ;;
     --only) IFS=, read -ra only <<<"$2" ;;
@@ -36,6 +37,7 @@ while (($# > 0)); do
   shift 2
 done
 [[ $minutes =~ ^[0-9]+(\.[0-9]+)?$ ]] || usage "--minutes wants a number, not $minutes"
+[[ $rounds =~ ^[0-9]{1,6}$ ]] || usage "--rounds wants a whole number, not $rounds"
 [[ $seed =~ ^[0-9]{1,9}$ ]] || usage "--seed wants a small whole number, not $seed"
 ((${#only[@]} > 0)) || only=("${kinds[@]}")
 for kind in "${only[@]}"; do
@@ -45,7 +47,7 @@ done
 segue=$(cd "$(dirname "$segue")" && pwd)/$(basename "$segue")
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/segue-chaos.XXXXXX")
-for part in lib kills stops disk damage prep strangers soak; do
+for part in lib kills stops disk damage prep strangers soak flight; do
   # shellcheck source=scripts/chaos/lib.sh
   source "$here/chaos/$part.sh"
 done
@@ -104,6 +106,7 @@ print_table() {
 finish() {
   end_marked
   unmount_try
+  [[ ! -s $work/flight-verdicts ]] || cat "$work/flight-verdicts"
   print_table
   if [[ $keep == yes || $any_failed == yes ]]; then
     echo "kept: $work"
@@ -114,9 +117,11 @@ finish() {
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 
-echo "chaos: $("$segue" version | head -n 1), seed $seed, $minutes minutes"
+length="$minutes minutes"
+((rounds == 0)) || length="$rounds rounds"
+echo "chaos: $("$segue" version | head -n 1), seed $seed, $length"
 trap finish EXIT
-make_references
+[[ ${only[*]} == flight ]] || make_references  # its runs are compared with none
 for kind in "${only[@]}"; do
   if reason=$("cannot_${kind//-/_}" 2>/dev/null); then why_not[$kind]=$reason; fi
 done
@@ -124,10 +129,10 @@ now && end=$((REPLY + $(awk -v m="$minutes" 'BEGIN { printf "%d", m * 60000 }'))
 for ((round = 0; ; ++round)); do
   for kind in "${only[@]}"; do
     now
-    ((round == 0 || REPLY < end)) || break 2
+    ((round == 0 || rounds > 0 || REPLY < end)) || break 2
     [[ -n ${why_not[$kind]:-} ]] || one_try "$kind" $round
   done
   now
-  ((REPLY < end && ${#tries[@]} > 0)) || break
+  if ((rounds > 0)); then ((round + 1 < rounds)) || break; else ((REPLY < end && ${#tries[@]} > 0)) || break; fi
 done
 [[ $any_failed == no ]] || exit 1

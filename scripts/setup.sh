@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 required=(make cmake ninja-build g++ libfmt-dev libtomlplusplus-dev libcli11-dev nlohmann-json3-dev
-  libxxhash-dev libboost-dev libsodium-dev libgtest-dev)
+  libxxhash-dev libboost-dev libsodium-dev zlib1g-dev libzstd-dev libgtest-dev)
 # The build does without these: slower CPU matrix products, no mpirun (ranks then talk over TCP), slower
 # rebuilds, no format check, and (pip, which fetches Arrow) no Parquet files.
 optional=(libdnnl-dev libopenmpi-dev openmpi-bin ccache clang-format-14)

@@ -3,6 +3,8 @@
 # processes. It sets hit=yes once something has been disturbed: a run can be through before. Numbers drawn and results of functions come in REPLY: RANDOM of a subshell is another one.
 
 : "${work:?}" "${segue:?}" "${here:?}"
+mpirun=(mpirun --oversubscribe)
+((EUID != 0)) || mpirun+=(--allow-run-as-root)
 config=$here/chaos/run.toml
 store=$work/store
 comm_timeout=4  # seconds, of runs on several ranks
@@ -60,7 +62,7 @@ ranks() {
   local p all=("${pids[@]}")
   pids=()
   for p in "${all[@]}"; do
-    if grep -qzE '^(SEGUE_RANK|OMPI_COMM_WORLD_RANK)=' "/proc/$p/environ" 2>/dev/null; then pids+=("$p"); fi
+    if grep -qzE '^(SEGUE_RANK|OMPI_COMM_WORLD_RANK|SLURM_PROCID)=' "/proc/$p/environ" 2>/dev/null; then pids+=("$p"); fi
   done
   return 0
 }
@@ -111,7 +113,7 @@ require_refusal() {
   grep -q 'error' "$log" || fail_try "exit code $rc without a message ($(basename "$log"))"
 }
 
-# train LAYOUT RUN ARGUMENTS...: sets command. LAYOUT is one, ranks2, ranks3, mpi2, ...
+# train LAYOUT RUN ARGUMENTS...: sets command. LAYOUT is one, ranks2, ranks3, mpi2, srun4, ...
 train() {
   local layout=$1 run=$2 n=${1//[!0-9]/}
   shift 2
@@ -119,6 +121,7 @@ train() {
   case $layout in
     ranks*) command+=(--ranks "$n") ;;
     mpi*) command=("${mpirun[@]}" -n "$n" "${command[@]}") ;;
+    srun*) command=(srun --kill-on-bad-exit -n "$n" "${command[@]}") ;;
   esac
 }
 
@@ -150,8 +153,6 @@ end_run() {
 # Undisturbed runs, the store they read and the raw log for prep.
 make_references() {
   local sizes=(--users 100 --items 400 --days 12 --events-per-user 60) store_sizes=(--history 16 --min-history 4) n
-  mpirun=(mpirun --oversubscribe)
-  ((EUID != 0)) || mpirun+=(--allow-run-as-root)
   try=$work/references mark=$$-references
   mkdir -p "$try/tmp"
   prep=("$segue" prep --threads 2 "${store_sizes[@]}")

@@ -98,16 +98,15 @@ int64_t least_spill_bytes(const HstuAttentionParams& p) {
 
 CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill_bytes,
                    TileRows tile_rows)
-    : tile_rows_(tile_rows) {
+    : tile_rows_(tile_rows), heads_(static_cast<int32_t>(p.q.size(1))) {
   std::vector<SequenceEntry> entries = sorted_sequences(p);
   if (entries.empty()) return;
-  const auto heads = static_cast<int32_t>(p.q.size(1));
   Chunk chunk;
   for (SequenceEntry& e : entries) {
     e.spill = static_cast<int32_t>(spill_blocks_of(p.mask, e.n));
     if (spill_bytes > 0 && chunk.end > chunk.begin &&
-        (chunk.spill + heads * e.spill) * kSpillBlockBytes > spill_bytes) {
-      chunks_.push_back(chunk);
+        (chunk.spill + heads_ * e.spill) * kSpillBlockBytes > spill_bytes) {
+      close(chunk, entries);
       chunk = {chunk.end, chunk.end, 0, 0, 0};
     }
     e.first_key_tile = chunk.key_tiles;
@@ -116,12 +115,17 @@ CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill
     e.sum_row = static_cast<int32_t>(sum_rows_);
     sum_rows_ += ceil_div(e.n, kSummedRows);
     ++chunk.end;
-    chunk.key_tiles += heads * ceil_div(e.n, tile_rows.keys);
-    chunk.query_tiles += heads * ceil_div(e.n, tile_rows.queries);
-    chunk.spill += int64_t{heads} * e.spill;
+    chunk.key_tiles += heads_ * ceil_div(e.n, tile_rows.keys);
+    chunk.query_tiles += heads_ * ceil_div(e.n, tile_rows.queries);
+    chunk.spill += int64_t{heads_} * e.spill;
     spill_blocks_ = std::max(spill_blocks_, chunk.spill);
   }
-  chunks_.push_back(chunk);
+  close(chunk, entries);
+  if (chunks_.size() == 1 && entries.size() <= kFewSequences &&
+      std::max(chunk.key_tiles, chunk.query_tiles) <= kFewTiles) {
+    std::copy(entries.begin(), entries.end(), few_.entries);
+    return;
+  }
   // Entry c of the table holds the counters of chunk c.
   entries.insert(entries.begin(), chunks_.size(), SequenceEntry{});
   const size_t bytes = entries.size() * sizeof(SequenceEntry);
@@ -130,11 +134,34 @@ CudaPlan::CudaPlan(const Exec& exec, const HstuAttentionParams& p, int64_t spill
       .upload(table_.data, entries.data(), bytes, static_cast<cudaStream_t>(exec.stream->handle()));
 }
 
+/// A tail of about two tiles for each multiprocessor evens out what went before.
+void CudaPlan::close(Chunk& chunk, const std::vector<SequenceEntry>& entries) {
+  constexpr int32_t kTailTiles = 264;
+  const auto from_end = [&](int32_t i) { return entries[static_cast<size_t>(chunk.end - i)]; };
+  const int32_t n = from_end(1).n;
+  const int32_t most =
+      std::clamp(kTailTiles / (heads_ * ceil_div(n, tile_rows_.keys)), 1, chunk.end - chunk.begin);
+  chunk.tail = 1;
+  while (chunk.tail < most && from_end(chunk.tail + 1).n == n) ++chunk.tail;
+  chunk.tail_key_tile = from_end(chunk.tail).first_key_tile;
+  chunk.tail_query_tile = from_end(chunk.tail).first_query_tile;
+  chunks_.push_back(chunk);
+}
+
 WorkList CudaPlan::list(int chunk, bool queries, int counter) const {
   const Chunk& c = chunks_[static_cast<size_t>(chunk)];
+  WorkList work{};
+  work.sequences = c.end - c.begin;
+  work.tiles = queries ? c.query_tiles : c.key_tiles;
+  work.queries = queries;
+  work.heads = heads_;
+  work.tail = c.tail;
+  work.tail_tile = queries ? c.tail_query_tile : c.tail_key_tile;
+  if (!table_) return work;
   auto* table = static_cast<SequenceEntry*>(table_.data);
-  return {table + chunks_.size() + c.begin, c.end - c.begin, queries ? c.query_tiles : c.key_tiles,
-          queries, reinterpret_cast<int32_t*>(table + chunk) + counter};
+  work.table = table + chunks_.size() + c.begin;
+  work.counter = reinterpret_cast<int32_t*>(table + chunk) + counter;
+  return work;
 }
 
 WorkList CudaPlan::key_tiles(int chunk, int counter) const { return list(chunk, false, counter); }

@@ -56,16 +56,29 @@ struct SequenceEntry {
 
 /// Tiles of all heads and sequences of a chunk. The longest sequence comes first, so that no block
 /// is left alone with it at the end; one sequence after the other, so that its keys and values stay
-/// in the second-level cache while its tiles run.
+/// in the second-level cache while its tiles run. The last sequences, as far as they have one
+/// length, are the tail: of all their heads together the longest tiles come first, and what is left
+/// at the very end is short.
+/// Blocks begin with the tile of their own number, then take what comes next.
 struct WorkList {
-  const SequenceEntry* table;
+  const SequenceEntry* table;  // in device memory; null: they come as FewSequences
   int32_t sequences, tiles;
   bool queries;      // which tiles of a sequence count
-  int32_t* counter;  // next tile to take; 0 when the kernel starts
+  int32_t* counter;  // of tiles after the first of each block; 0 when the kernel starts
+  int32_t heads;
+  int32_t tail, tail_tile;  // sequences of the tail, and its first tile
 };
 
-/// Work lists of one call in device memory, taken from the arena of `exec` (and given back by its
-/// Mark). The upload is ordered on the stream and does not wait for it.
+/// A batch whose tiles all run at once is an argument of the kernel: no copy to wait for, no search
+/// in memory. There is no counter then; blocks, should they be fewer than tiles, take these in
+/// turn.
+inline constexpr int kFewSequences = 32, kFewTiles = 132;
+struct FewSequences {
+  SequenceEntry entries[kFewSequences];
+};
+
+/// Work lists of one call, those of large batches in device memory, taken from the arena of `exec`
+/// (and given back by its Mark). The upload is ordered on the stream and does not wait for it.
 class CudaPlan {
  public:
   /// Sequences are cut into chunks so that the spilled blocks of one need `spill_bytes` at most; 0:
@@ -77,6 +90,7 @@ class CudaPlan {
   /// Each launch takes a counter of its own: 0 or 1.
   WorkList key_tiles(int chunk, int counter) const;
   WorkList query_tiles(int chunk, int counter) const;
+  const FewSequences& few() const { return few_; }
   /// Most blocks that a chunk spills.
   int64_t spill_blocks() const { return spill_blocks_; }
   TileRows tile_rows() const { return tile_rows_; }
@@ -89,11 +103,15 @@ class CudaPlan {
     int32_t begin = 0, end = 0;  // sequences
     int32_t key_tiles = 0, query_tiles = 0;
     int64_t spill = 0;
+    int32_t tail = 0, tail_key_tile = 0, tail_query_tile = 0;
   };
+  void close(Chunk& chunk, const std::vector<SequenceEntry>& entries);
   WorkList list(int chunk, bool queries, int counter) const;
 
   TileRows tile_rows_;
+  int32_t heads_;
   Tensor table_;
+  FewSequences few_{};
   std::vector<Chunk> chunks_;
   int64_t spill_blocks_ = 0, sum_rows_ = 0;
 };

@@ -1,5 +1,7 @@
 // Results of HSTU attention on a GPU, bit for bit.
 
+#include <span>
+
 #include "attention/hstu_attention_gpu_test_util.h"
 
 namespace segue::attention {
@@ -121,6 +123,58 @@ TEST(GpuHstuAttentionBits, OfWideHeadsDoNotDependOnTheRoomForScoreGradients) {
   expect_same_bits(run_gpu(in, int64_t{48} << 20), run_gpu(in));
   expect_near(run_cpu(in, Precision::kF64), run_cpu(in, Precision::kBf16),
               run_gpu(in, int64_t{9} << 20));
+}
+
+TEST(GpuHstuAttentionErrors, AForcedKernelHasNoSubstitute) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  Case c = mixed_case(256);
+  c.kernel = Kernel::kSm90;
+  const Inputs in(c);
+  const std::optional<Error> error = base::error_of([&] { run_gpu(in, int64_t{9} << 20); });
+  ASSERT_TRUE(error.has_value());
+  EXPECT_EQ(error->code(), ErrorCode::kConfig);
+  // 2,000 rows are 32 blocks, 528 on and below the diagonal and 32 for context, in 4 heads.
+  EXPECT_TRUE(base::contains(error->what(), "needs 17 MiB of scratch")) << error->what();
+  EXPECT_TRUE(base::contains(error->what(), "kernel = \"auto\"")) << error->what();
+}
+
+/// Small batches come as an argument of the kernels, and the last sequences of one length tile by
+/// tile: whichever way, a sequence has the bits that it has alone.
+TEST(GpuHstuAttentionBits, DoNotDependOnTheOrderOfTiles) {
+  if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
+  constexpr int64_t kRows = 600;  // 20 tiles
+  for (const int64_t context : {0, 6}) {
+    const Case alone{"alone", {kRows}, {1}, {.contextual_len = context}, 4, 64};
+    const Inputs one(alone);
+    const Results expected = run_gpu(one);
+    for (const int64_t sequences : {6, 7, 40}) {
+      SCOPED_TRACE(sequences);
+      Case c = alone;
+      c.lengths.assign(static_cast<size_t>(sequences), kRows);
+      c.targets.assign(static_cast<size_t>(sequences), 1);
+      Inputs in(c);
+      const auto repeat = [&](const std::vector<float>& from, std::vector<float>& to, int64_t w) {
+        const auto begin = from.begin() + kRowsBefore * w;
+        for (const int64_t row : std::span(in.offsets).first(c.lengths.size())) {
+          std::copy_n(begin, kRows * w, to.begin() + row * w);
+        }
+      };
+      repeat(one.packed, in.packed, 4 * in.width);
+      repeat(one.grad_o, in.grad_o, in.width);
+      const Results all = run_gpu(in);
+      const auto expect_same = [&](const std::vector<double>& expect,
+                                   const std::vector<double>& some) {
+        const auto begin = expect.begin() + kRowsBefore * in.width;
+        for (const int64_t row : std::span(in.offsets).first(c.lengths.size())) {
+          EXPECT_TRUE(std::equal(begin, begin + kRows * in.width, some.begin() + row * in.width));
+        }
+      };
+      expect_same(expected.o, all.o);
+      expect_same(expected.dq, all.dq);
+      expect_same(expected.dk, all.dk);
+      expect_same(expected.dv, all.dv);
+    }
+  }
 }
 
 TEST(GpuHstuAttentionBits, DoNotDependOnALongNeighbour) {

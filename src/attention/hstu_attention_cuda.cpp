@@ -1,12 +1,17 @@
 #if SEGUE_HAS_CUDA
 
 #include <cstdint>
+#include <string>
+
+#include <fmt/format.h>
 
 #include "attention/backends.h"
 #include "attention/cuda_check.h"
 #include "attention/plain_cuda.h"
 #include "attention/portable_kernel.h"
 #include "attention/sm90/sm90_kernels.h"
+#include "base/error.h"
+#include "base/log.h"
 
 namespace segue::attention::cuda {
 namespace {
@@ -29,13 +34,30 @@ Kernel choose(const Exec& exec, const HstuAttentionParams& p) {
 
 namespace {
 
-/// Without room for what the fastest kernels leave behind, the next ones do it.
+/// Without room for what the fastest kernels leave behind, the next ones do it, unless the fastest
+/// were asked for.
 Kernel choose_backward(const Exec& exec, const HstuAttentionParams& p) {
   const Kernel kernel = choose(exec, p);
-  if (kernel != Kernel::kSm90 || hopper::has_room_for_backward(exec, p)) return kernel;
+  if (kernel != Kernel::kSm90) return kernel;
+  const hopper::BackwardRoom room = hopper::backward_room(exec, p);
+  if (room.suffices()) return kernel;
   const HeadShape head{p.q.size(2), p.v.size(2), p.q.dtype};
+  const std::string lacks = fmt::format(
+      "backward of the attention kernel `sm90` for heads of {} needs {} MiB of scratch for the "
+      "score gradients of the longest sequence, of which {} MiB are there ({} at most)",
+      head.qk_dim, room.needed >> 20, room.free >> 20, kMostSpillBytes >> 20);
+  if (p.kernel == Kernel::kSm90) {
+    fail(ErrorCode::kConfig, lacks +
+                                 "; use shorter sequences or fewer heads, or "
+                                 "model.attention.kernel = \"auto\", which takes slower "
+                                 "kernels then");
+  }
   const bool portable = kernel_fits(Kernel::kPortable, head, compute_major(exec.device));
-  return portable ? Kernel::kPortable : Kernel::kPlain;
+  const Kernel other = portable ? Kernel::kPortable : Kernel::kPlain;
+  base::log_once(
+      base::LogLevel::kWarning, "attention: no room for backward of sm90",
+      fmt::format("{}; kernel `{}`, which is much slower, does it", lacks, to_string(other)));
+  return other;
 }
 
 }  // namespace

@@ -42,8 +42,7 @@ struct Operand {
 };
 template <class T>
 struct Args {
-  const SequenceEntry* table;
-  int sequences;
+  WorkList work;
   KernelMask mask;
   Operand<T> r1, r2, c1, c2;
   T* out;
@@ -108,15 +107,17 @@ struct Shared {
 
 /// kGradient: w = ds, x = c1; else w = p, x = c2. kKeysStay: rows are keys, columns queries.
 template <class T, int kDim, bool kGradient, bool kKeysStay>
-__global__ void __launch_bounds__(kThreads) attention_kernel(const Args<T> args) {
+__global__ void __launch_bounds__(kThreads)
+    attention_kernel(const Args<T> args, const __grid_constant__ FewSequences few) {
   extern __shared__ uint4 raw[];
   auto& sh = *reinterpret_cast<Shared<T, kDim>*>(raw);
   const int lane = static_cast<int>(threadIdx.x & 31);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int head = static_cast<int>(blockIdx.y);
   const int first = static_cast<int>(blockIdx.x) * kRows;
-  for (int b = static_cast<int>(blockIdx.z); b < args.sequences; b += static_cast<int>(gridDim.z)) {
-    const SequenceEntry seq = args.table[b];
+  for (int b = static_cast<int>(blockIdx.z); b < args.work.sequences;
+       b += static_cast<int>(gridDim.z)) {
+    const SequenceEntry seq = args.work.table != nullptr ? args.work.table[b] : few.entries[b];
     if (first >= seq.n) continue;
     const int last = min(first + kRows, seq.n);
     __syncthreads();
@@ -186,14 +187,15 @@ __global__ void __launch_bounds__(kThreads) attention_kernel(const Args<T> args)
 }
 
 template <class T, int kDim, bool kGradient, bool kKeysStay>
-void launch(const Exec& exec, const HstuAttentionParams& p, const Args<T>& args, int64_t longest) {
+void launch(const Exec& exec, const HstuAttentionParams& p, const Args<T>& args,
+            const FewSequences& few, int64_t longest) {
   constexpr int kBytes = sizeof(Shared<T, kDim>);
   const auto kernel = attention_kernel<T, kDim, kGradient, kKeysStay>;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const dim3 grid(static_cast<unsigned>((longest + kRows - 1) / kRows),
                   static_cast<unsigned>(p.q.size(1)),
-                  static_cast<unsigned>(std::min(args.sequences, 65535)));
-  kernel<<<grid, kThreads, kBytes, static_cast<cudaStream_t>(exec.stream->handle())>>>(args);
+                  static_cast<unsigned>(std::min(args.work.sequences, 65535)));
+  kernel<<<grid, kThreads, kBytes, static_cast<cudaStream_t>(exec.stream->handle())>>>(args, few);
   check_cuda(cudaGetLastError());
   count_launches(1);
 }
@@ -202,9 +204,7 @@ template <class T, bool kGradient, bool kKeysStay>
 void run(const Exec& exec, const HstuAttentionParams& p, Args<T> args, const Tensor& out,
          double scale) {
   const CudaPlan plan(exec, p);
-  const WorkList work = plan.key_tiles(0, 0);
-  args.table = work.table;
-  args.sequences = work.sequences;
+  args.work = plan.key_tiles(0, 0);
   args.mask = kernel_mask(p.mask);
   args.out = static_cast<T*>(out.data);
   args.out_row = out.stride(0);
@@ -217,13 +217,13 @@ void run(const Exec& exec, const HstuAttentionParams& p, Args<T> args, const Ten
   }
   switch (p.q.size(2)) {
     case 32:
-      return launch<T, 32, kGradient, kKeysStay>(exec, p, args, longest);
+      return launch<T, 32, kGradient, kKeysStay>(exec, p, args, plan.few(), longest);
     case 64:
-      return launch<T, 64, kGradient, kKeysStay>(exec, p, args, longest);
+      return launch<T, 64, kGradient, kKeysStay>(exec, p, args, plan.few(), longest);
     case 128:
-      return launch<T, 128, kGradient, kKeysStay>(exec, p, args, longest);
+      return launch<T, 128, kGradient, kKeysStay>(exec, p, args, plan.few(), longest);
     default:
-      return launch<T, 256, kGradient, kKeysStay>(exec, p, args, longest);
+      return launch<T, 256, kGradient, kKeysStay>(exec, p, args, plan.few(), longest);
   }
 }
 

@@ -190,12 +190,25 @@ void launch_sums(const Exec& exec, const TargetArgs& a, int64_t tasks, const Ten
   check_launch();
 }
 
-/// Calls f(value of the type of h, Lanes for its rows).
+/// Calls f(value of the type of h, Lanes for its rows). Rows that are not multiples of 8, not
+/// aligned or wide take a slower path.
 template <class F>
 void dispatch(const TargetAttentionParams& p, const Tensor& dh, F&& f) {
-  const bool vectorize = ops::cuda::can_vectorize(p.h.size(1), {p.h, p.key_query, dh});
+  using ops::cuda::Lanes;
+  constexpr int64_t kMost = 2048;
+  const int64_t columns = p.h.size(1);
+  if (columns > kMost) {
+    fail(ErrorCode::kUnsupported, "attention of targets alone takes rows of up to " +
+                                      std::to_string(kMost) + " columns on a GPU, not " +
+                                      std::to_string(columns) +
+                                      "; set model.identities.last_layer_targets = false");
+  }
+  const bool vectorize = ops::cuda::can_vectorize(columns, {p.h, p.key_query, dh});
   ops::cuda::dispatch_type(p.h.dtype, [&](auto zero_value) {
-    ops::cuda::dispatch_lanes(p.h.size(1), vectorize, [&](auto lanes) { f(zero_value, lanes); });
+    if (vectorize && columns <= 256) return f(zero_value, Lanes<8, 1>{});
+    if (vectorize && columns <= 512) return f(zero_value, Lanes<8, 2>{});
+    if (vectorize && columns <= 1024) return f(zero_value, Lanes<8, 4>{});
+    f(zero_value, Lanes<1, 64>{});
   });
 }
 

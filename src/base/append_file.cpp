@@ -36,7 +36,7 @@ AppendFile::~AppendFile() {
   static_cast<void>(write_waiting());
   // Cutting a file to the length it has frees what lies behind its end.
   if (const int64_t size = size_of(fd_); room_ > 0 && size >= 0) {
-    static_cast<void>(::ftruncate(fd_, size));
+    if (::ftruncate(fd_, size) != 0) room_ = 0;  // it stays longer than it need be, nothing else
   }
   ::close(fd_);
 }

@@ -223,6 +223,12 @@ class Reader final : public ConfigVisitor {
   void array(const char* name, std::vector<T>& value, const char* expected) {
     const ConfigNode* node = take(name);
     if (node == nullptr) return;
+    if constexpr (std::is_same_v<T, std::string>) {
+      if (node->kind == Kind::kString) {
+        value = {node->text};
+        return;
+      }
+    }
     if (node->kind != Kind::kArray) {
       wrong_type(*node, path_of(name), expected);
       return;

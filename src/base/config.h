@@ -98,11 +98,11 @@ std::string to_toml(const DescribeFunction& describe_fields);
 }  // namespace detail
 
 /// Fills `config`. An integer serves where a double is wanted, an integral float where an integer
-/// is. A value of --set or the environment is read as TOML, or as plain text where that fails or a
-/// string is wanted. All mistakes are collected into one message, one per line. Throws
-/// Error(kConfig) naming file, line and the nearest valid key for an unknown key, expected and
-/// found type for a wrong type, and the valid names for a bad choice; Error(kNotFound) for a
-/// missing file.
+/// is, a string where a list of them is. A value of --set or the environment is read as TOML, or as
+/// plain text where that fails or a string is wanted. All mistakes are collected into one message,
+/// one per line. Throws Error(kConfig) naming file, line and the nearest valid key for an unknown
+/// key, expected and found type for a wrong type, and the valid names for a bad choice;
+/// Error(kNotFound) for a missing file.
 template <class Struct>
 void load_config(Struct& config, const ConfigSources& sources) {
   detail::load_config([&config](ConfigVisitor& v) { describe(v, config); }, sources);

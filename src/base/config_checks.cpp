@@ -1,9 +1,11 @@
 #include "base/config_checks.h"
 
 #include <cmath>
+#include <vector>
 
 #include <fmt/format.h>
 
+#include "base/config_tree.h"
 #include "base/error.h"
 
 // Comparisons are written so that NaN fails them.
@@ -34,6 +36,11 @@ void require_between(const char* key, double value, double least, double most) {
 void require_share(const char* key, double value) {
   if (value >= 0 && value < 1) return;
   fail_config(fmt::format("{} must be in [0, 1), not {}", key, value));
+}
+
+bool has_key(const ConfigSources& sources, std::string_view key) {
+  std::vector<detail::ConfigProblem> problems;
+  return detail::read_config_tree(sources, problems).find(key) != nullptr;
 }
 
 }  // namespace segue::base

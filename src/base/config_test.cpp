@@ -259,6 +259,8 @@ TEST(ConfigSet, OverridesTheFile) {
   EXPECT_EQ(c.model.sizes, (std::vector<int64_t>{7, 8}));
   EXPECT_EQ(c.model.dropout, 1.0);
   EXPECT_EQ(c.tags, std::vector<std::string>{"x"});
+  EXPECT_EQ(load("", {"tags=y"}).tags, std::vector<std::string>{"y"});  // a list of one
+  EXPECT_EQ(load("tags = \"z\"").tags, std::vector<std::string>{"z"});
 }
 
 TEST(ConfigSet, StringsNeedNoQuotes) {

@@ -7,7 +7,7 @@
 
 #include "base/config.h"
 
-// Inside of config.cpp and config_tree.cpp; keeps toml++ out of everything but one file.
+// Inside of config*.cpp; keeps toml++ out of everything but one file.
 
 namespace segue::base::detail {
 

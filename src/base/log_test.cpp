@@ -148,6 +148,16 @@ TEST(ProgressFormat, Lines) {
             "read  100%  10/10 rows  0.11 rows/s  took 1:30");
 }
 
+TEST(ProgressFormat, NarrowTerminalsKeepTheLastFacts) {
+  const std::string line = "train  45%  450/1.00k samples  45 samples/s  loss 0.69  AUC 0.7046";
+  EXPECT_EQ(fit_columns(line, 100), line);
+  EXPECT_EQ(fit_columns(line, 50), "train  45%  45 samples/s  loss 0.69  AUC 0.7046");
+  EXPECT_EQ(fit_columns(line, 35), "train  45%  loss 0.69  AUC 0.7046");
+  EXPECT_EQ(fit_columns(line, 24), "train  45%  AUC 0.7046");
+  EXPECT_EQ(fit_columns(line, 8), "train  4");
+  EXPECT_EQ(fit_columns("", 0), "");
+}
+
 TEST_F(Log, ProgressIsSparseWithoutATerminal) {
   const std::string text = captured([] {
     Progress progress("count", 1000, "steps");

@@ -15,17 +15,37 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 constexpr Seconds kTerminalInterval(0.1);
-constexpr Seconds kPlainInterval(5.0);
+constexpr Seconds kPlainInterval(5.0), kLongestPlainInterval(60.0);
 
-/// Cuts the line to the width of the terminal: one that wraps cannot be rewritten.
-std::string fit_terminal(std::string line) {
+/// The width of the terminal, less a column: a line that wraps cannot be rewritten.
+size_t terminal_columns() {
   winsize size{};
-  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return line;
-  if (line.size() >= size.ws_col) line.resize(size.ws_col - 1u);
-  return line;
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return std::string::npos;
+  return size.ws_col - 1u;
+}
+
+/// In a log file lines come less often as time goes on: a run of a day needs no line every 5 s.
+Seconds plain_interval(Seconds elapsed) {
+  return std::clamp(elapsed / 50, kPlainInterval, kLongestPlainInterval);
 }
 
 }  // namespace
+
+std::string fit_columns(std::string line, size_t columns) {
+  // Fields are two spaces apart. Name and share stay, and so do the newest facts, at the end.
+  constexpr size_t kKept = 2;
+  while (line.size() > columns) {
+    size_t begin = 0;
+    for (size_t i = 0; i < kKept && begin != std::string::npos; ++i) {
+      begin = line.find("  ", begin == 0 ? 0 : begin + 2);
+    }
+    const size_t end = begin == std::string::npos ? begin : line.find("  ", begin + 2);
+    if (end == std::string::npos) break;
+    line.erase(begin, end - begin);
+  }
+  if (line.size() > columns) line.resize(columns);
+  return line;
+}
 
 std::string with_separators(std::string digits) {
   const int64_t first = digits.starts_with('-') ? 1 : 0;
@@ -108,8 +128,9 @@ Progress::~Progress() {
 
 void Progress::update(int64_t done, std::string_view extra) {
   done_ = done;
-  const Seconds since = std::chrono::steady_clock::now() - last_print_;
-  if (!finished_ && since >= (terminal_ ? kTerminalInterval : kPlainInterval)) print(extra, false);
+  const auto now = std::chrono::steady_clock::now();
+  const Seconds interval = terminal_ ? kTerminalInterval : plain_interval(now - start_);
+  if (!finished_ && now - last_print_ >= interval) print(extra, false);
 }
 
 void Progress::finish(std::string_view extra) {
@@ -125,7 +146,7 @@ void Progress::print(std::string_view extra, bool last) {
   const std::string line =
       format_progress(label_, done_, total_, unit_, seconds, last, extra, before_);
   if (terminal_ && !last) {
-    if (log_rank() == 0) detail::write_stderr(fit_terminal(line), true);
+    if (log_rank() == 0) detail::write_stderr(fit_columns(line, terminal_columns()), true);
   } else {
     log_info(line);
   }

@@ -35,6 +35,10 @@ class Progress {
   std::chrono::steady_clock::time_point last_print_;
 };
 
+/// The line in so many columns at most: fields, which are two spaces apart, are left out from the
+/// third on, so that name, share and the last ones stay.
+std::string fit_columns(std::string line, size_t columns);
+
 /// Commas between thousands, in front of the decimals if there are any.
 std::string with_separators(std::string digits);
 /// "980", "12.3k", "4.56M": three significant digits.

@@ -9,7 +9,8 @@ namespace segue::base {
 
 SharedLibrary::SharedLibrary(std::string name) : name_(std::move(name)) {
   // Toolkits are often installed without being on the linker's path.
-  for (const char* folder : {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/"}) {
+  for (const char* folder : {"", "/usr/local/cuda/lib64/", "/usr/local/cuda/lib/",
+                             "/usr/local/cuda/extras/CUPTI/lib64/"}) {
     handle_ = ::dlopen((folder + name_).c_str(), RTLD_NOW | RTLD_LOCAL);
     if (handle_ != nullptr) return;
   }

@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 namespace segue::base {
 namespace {
@@ -87,6 +89,57 @@ TEST(StageTest, DeepNestingIsHarmless) {
   for (int i = 0; i < 40; ++i) stages.push_back(std::make_unique<Stage>("deep"));
   while (!stages.empty()) stages.pop_back();
   std::thread([] { thread_states(); }).join();
+}
+
+TEST(StageTest, ARecordingHasFactsCountersAndThreadNumbers) {
+  const StageFact held[] = {{"table", 5}, {"batch", 7}};
+  record_counter("memory", held);  // nobody records
+  EXPECT_FALSE(recording_stages());
+  start_stage_recording();
+  EXPECT_TRUE(recording_stages());
+  const int64_t before = stage_clock_ns();
+  {
+    Stage stage(lasting_name("layer " + std::to_string(3)));
+    stage.add({"tokens", 640});
+    for (int i = 0; i < 9; ++i) stage.add({"more", static_cast<double>(i)});
+    record_counter("memory", held);
+  }
+  const StageRecording recording = stop_stage_recording();
+  ASSERT_EQ(recording.events.size(), 1u);
+  EXPECT_STREQ(recording.events[0].name, "layer 3");
+  EXPECT_STREQ(recording.events[0].facts[0].name, "tokens");
+  EXPECT_EQ(recording.events[0].facts[0].value, 640);
+  EXPECT_EQ(recording.events[0].facts.back().value, Stage::kMostFacts - 2);
+  ASSERT_EQ(recording.counters.size(), 1u);
+  EXPECT_EQ(recording.counters[0].values.size(), 2u);
+  EXPECT_LE(recording.start_ns, before);
+  ASSERT_EQ(recording.thread_ids.size(), recording.threads.size());
+  EXPECT_EQ(recording.thread_ids[static_cast<size_t>(recording.events[0].thread)], gettid());
+}
+
+TEST(StageTest, TotalsOfAllThreadsOnlyGrow) {
+  const auto total = [](const std::string& thread, const std::string& stage) {
+    for (const ThreadStages& t : stage_totals()) {
+      if (t.thread != thread) continue;
+      for (const StageSeconds& s : t.stages) {
+        if (s.name == stage) return s.seconds;
+      }
+    }
+    return -1.0;
+  };
+  name_thread("totals");
+  {
+    const Stage outer("totals outer");
+    const Stage inner("totals inner");
+    sleep_ms(1);
+  }
+  take_stage_seconds();  // takes nothing away
+  double seen = 0;
+  std::thread([&] { seen = total("totals", "totals inner"); }).join();
+  EXPECT_GE(seen, 0.001);
+  EXPECT_GE(total("totals", "totals outer"), seen);
+  { const Stage inner("totals inner"); }
+  EXPECT_GT(total("totals", "totals inner"), seen);
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -8,6 +7,7 @@
 #include "attention/hstu_attention.h"
 #include "attention/jagged40.h"
 #include "base/error.h"
+#include "bench/attention_case.h"
 #include "bench/attention_parts.h"
 #include "bench/bench.h"
 #include "bench/workspace.h"
@@ -138,58 +138,23 @@ class AttentionBench {
         kernel_(attention::parse_kernel(settings.grid.kernel)) {}
 
   void run(const Cell& cell) {
-    const Arena::Mark mark(*w_.exec.arena);
-    const Exec& exec = w_.exec;
-    const DType dtype = exec.device.is_cuda() ? cell.dtype : exec.dtype();
-    const int64_t heads = settings_.layer.heads, width = heads * cell.head_dim;
-    const std::vector<int64_t> offsets = offsets_of(cell);
-    const std::vector<int64_t> targets(offsets.size() - 1, 1);
-    const int64_t tokens = offsets.back();
-
-    // Views of packed buffers, as a layer passes them.
-    const Tensor uvqk = w_.random_of(dtype, {tokens, 4 * width}, "uvqk");
-    const Tensor duvqk = exec.arena->tensor(dtype, {tokens, 4 * width});
-    const Tensor o = exec.arena->tensor(dtype, {tokens, width}).split_columns(heads);
-    const Tensor grad_o = w_.random_of(dtype, {tokens, width}, "grad_o").split_columns(heads);
-    const auto part = [&](const Tensor& packed, int64_t i) {
-      return packed.columns(i * width, width).split_columns(heads);
-    };
-    attention::HstuAttentionParams p;
-    p.v = part(uvqk, 1);
-    p.q = part(uvqk, 2);
-    p.k = part(uvqk, 3);
-    p.offsets = offsets;
-    p.num_targets = targets;
-    p.mask = parse_mask(cell.mask);
-    p.alpha = 1 / std::sqrt(static_cast<double>(cell.head_dim));
-    p.scale = 1.0 / 4096;
-    p.kernel = kernel_;
-    const Tensor dq = part(duvqk, 2), dk = part(duvqk, 3), dv = part(duvqk, 1);
-
-    Result r = described(cell, dtype, p);
-    const double forward = flops(p, width);
-    r.name = "attention forward";
-    r.flop = forward;
-    r.bytes = 4.0 * static_cast<double>(o.bytes());  // q, k, v in, o out
-    r.timing =
-        measure(exec, settings_.repeats, [&] { attention::hstu_attention_forward(exec, p, o); });
-    report_.add(r);
-    r.name = "attention backward";
-    r.flop = 2.5 * forward;  // scores once more, then dv, dp, dq, dk
-    r.bytes = 7.0 * static_cast<double>(o.bytes());
-    r.timing = measure(exec, settings_.repeats,
-                       [&] { attention::hstu_attention_backward(exec, p, grad_o, dq, dk, dv); });
-    report_.add(r);
-    if (settings_.grid.parts) {
-      const Tensor dbias = w_.zero_parameter({3 * width});
-      r.name = "backward and its bias";  // what a layer asks for
-      r.timing = measure(exec, settings_.repeats, [&] {
-        attention::hstu_attention_backward(exec, p, grad_o, dq, dk, dv, dbias);
-      });
+    const AttentionCase c(w_, {offsets_of(cell), settings_.layer.heads, cell.head_dim,
+                               parse_mask(cell.mask), cell.dtype, kernel_});
+    const auto add = [&](Result r, const auto& work) {
+      describe(cell, c.o.dtype, r);
+      r.timing = measure(c.exec(), settings_.repeats, work);
       report_.add(r);
-      r.flop = forward;
-      measure_attention_parts(exec, settings_.repeats, p, {grad_o, dq, dk, dv}, r, report_);
-    }
+      return r;
+    };
+    const Result forward = add(c.forward_result(), [&] { c.forward(); });
+    add(c.backward_result(), [&] { c.backward(); });
+    if (!settings_.grid.parts) return;
+    const Tensor dbias = w_.zero_parameter({3 * c.width()});
+    Result with_bias = c.backward_result();  // what a layer asks for
+    with_bias.name = "backward and its bias";
+    add(with_bias, [&] { c.backward(dbias); });
+    measure_attention_parts(c.exec(), settings_.repeats, c.p, {c.grad_o, c.dq, c.dk, c.dv}, forward,
+                            report_);
   }
 
  private:
@@ -199,41 +164,13 @@ class AttentionBench {
     return cell.offsets();
   }
 
-  /// Half of every score matrix counts, whatever the mask: what others count. Windows do much less;
-  /// theirs are counted by pairs.
-  static double flops(const attention::HstuAttentionParams& p, int64_t width) {
-    double pairs = static_cast<double>(visible_pairs(p));
-    if (p.mask.window == 0) {
-      pairs = 0;
-      for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
-        const auto n = static_cast<double>(p.offsets[b + 1] - p.offsets[b]);
-        pairs += n * n / 2;
-      }
-    }
-    return 4.0 * static_cast<double>(width) * pairs;
-  }
-  static int64_t visible_pairs(const attention::HstuAttentionParams& p) {
-    int64_t pairs = 0;
-    for (size_t b = 0; b + 1 < p.offsets.size(); ++b) {
-      pairs += p.mask.pairs(p.offsets[b + 1] - p.offsets[b], p.num_targets[b]);
-    }
-    return pairs;
-  }
-
-  Result described(const Cell& cell, DType dtype, const attention::HstuAttentionParams& p) const {
-    Result r;
+  void describe(const Cell& cell, DType dtype, Result& r) const {
     const attention::HeadShape head{cell.head_dim, cell.head_dim, dtype};
     r.labels = {{"lengths", cell.lengths()},
                 {"mask", cell.mask},
                 {"type", to_string(dtype)},
                 {"kernel", attention::kernel_name(kernel_, head, report_.device())}};
-    r.shape = {{"sequences", static_cast<int64_t>(p.offsets.size()) - 1},
-               {"length", cell.length},
-               {"heads", settings_.layer.heads},
-               {"head_dim", cell.head_dim},
-               {"tokens", p.offsets.back()},
-               {"mean_keys", visible_pairs(p) / p.offsets.back()}};  // that a row sees
-    return r;
+    r.shape.insert(r.shape.begin() + 1, {"length", cell.length});
   }
 
   const Settings& settings_;

@@ -26,17 +26,6 @@ namespace {
 constexpr double kGiga = 1e9;
 constexpr int64_t kFlushBytes = int64_t{256} << 20;  // several times a second-level cache
 
-/// The processor's own name; "unknown" where the system does not tell.
-std::string cpu_name() {
-  const std::string path = "/proc/cpuinfo";
-  if (!base::exists(path)) return "unknown";
-  const std::string text = base::read_file(path);
-  const size_t at = text.find("model name");
-  if (at == std::string::npos) return "unknown";
-  const size_t begin = text.find(':', at) + 2;
-  return text.substr(begin, text.find('\n', begin) - begin);
-}
-
 std::string shape_text(const Result& r) {
   std::string text;
   for (const auto& [name, value] : r.labels) text += fmt::format(" {}={}", name, value);
@@ -64,6 +53,16 @@ nlohmann::ordered_json card_json(const CardState& s) {
 std::string milliseconds(double seconds) { return fmt::format("{:.3f} ms", seconds * 1e3); }
 
 }  // namespace
+
+std::string cpu_name() {
+  const std::string path = "/proc/cpuinfo";
+  if (!base::exists(path)) return "unknown";
+  const std::string text = base::read_file(path);
+  const size_t at = text.find("model name");
+  if (at == std::string::npos) return "unknown";
+  const size_t begin = text.find(':', at) + 2;
+  return text.substr(begin, text.find('\n', begin) - begin);
+}
 
 double Timing::median() const {
   if (seconds.empty()) return 0;
@@ -114,7 +113,7 @@ Timing measure(const Exec& exec, const Repeats& repeats, const std::function<voi
   if (on_gpu) {
     flush = exec.arena->tensor(DType::kU8, {kFlushBytes});
     exec.stream->synchronize();
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::milliseconds(repeats.rest_ms));
   }
   LapTimer timer(exec);
   Timing timing;
@@ -132,7 +131,7 @@ Timing measure(const Exec& exec, const Repeats& repeats, const std::function<voi
 
 void Report::add(const Result& result) {
   if (json_) {
-    sink_(json(result));
+    sink_(row(result));
     return;
   }
   if (!header_done_) {
@@ -168,9 +167,14 @@ void Report::note(const std::string& line) {
 }
 
 std::string Report::human(const Result& r) const {
+  if (!r.not_run.empty()) {
+    return fmt::format("{:<28} not run: {} {}", r.name, r.not_run, shape_text(r));
+  }
   const double seconds = r.timing.median();
-  std::string line = fmt::format("{:<28} {:>12} +-{:>3.0f}%", r.name, milliseconds(seconds),
-                                 50 * r.timing.spread());
+  std::string line = fmt::format("{:<28}", r.name);
+  if (!r.timing.seconds.empty()) {
+    line += fmt::format(" {:>12} +-{:>3.0f}%", milliseconds(seconds), 50 * r.timing.spread());
+  }
   if (r.flop > 0) {
     const double rate = r.flop / seconds;
     line += fmt::format("  {:>8.1f} GFLOP {}", r.flop / kGiga, rate_text(rate, "FLOP"));
@@ -185,22 +189,44 @@ std::string Report::human(const Result& r) const {
     line += fmt::format("  {:>6} {}/s", base::format_count(r.items / seconds), r.item_name);
   }
   if (r.joules_per_item) line += fmt::format("  {:.3g} J each", *r.joules_per_item);
+  for (const auto& [name, value] : r.figures) line += fmt::format("  {} {:.4g}", name, value);
   if (!r.timing.protocol.empty()) line += "  " + r.timing.protocol;
   return line + " " + shape_text(r);
 }
 
-std::string Report::json(const Result& r) const {
-  const double seconds = r.timing.median();
+std::string Report::row(const Result& r) const {
   nlohmann::ordered_json line;
   line["name"] = r.name;
   for (const auto& [name, value] : r.labels) line[name] = value;
   auto& shape = line["shape"] = nlohmann::ordered_json::object();
   for (const auto& [name, size] : r.shape) shape[name] = size;
-  line["median_s"] = seconds;
-  line["fastest_s"] = r.timing.fastest();
-  line["slowest_s"] = r.timing.slowest();
-  line["spread"] = r.timing.spread();
-  line["repeats"] = r.timing.seconds.size();
+  if (r.not_run.empty()) {
+    add_figures(line, r);
+  } else {
+    line["not_run"] = r.not_run;
+  }
+  if (card_) line["card"] = card_json(card_->state());
+  line["device"] = to_string(device_);
+  if (device_.is_cuda()) line["gpu"] = cuda_facts(device_.index).name;
+  line["cpu"] = cpu_name();
+  line["threads"] = base::num_threads();
+  line["gemm"] = device_.is_cuda() ? "cuBLASLt" : ops::gemm_backend();
+  line["version"] = SEGUE_VERSION;
+  line["commit"] = SEGUE_GIT_COMMIT;
+  line["time"] = base::iso_time_now();
+  line["command"] = command_;
+  return base::json_line(line);
+}
+
+void Report::add_figures(nlohmann::ordered_json& line, const Result& r) const {
+  const double seconds = r.timing.median();
+  if (!r.timing.seconds.empty()) {
+    line["median_s"] = seconds;
+    line["fastest_s"] = r.timing.fastest();
+    line["slowest_s"] = r.timing.slowest();
+    line["spread"] = r.timing.spread();
+    line["repeats"] = r.timing.seconds.size();
+  }
   if (!r.timing.protocol.empty()) line["protocol"] = r.timing.protocol;
   if (r.flop > 0) {
     line["gflop"] = r.flop / kGiga;
@@ -220,17 +246,7 @@ std::string Report::json(const Result& r) const {
   }
   if (r.items > 0) line[r.item_name + "_per_s"] = r.items / seconds;
   if (r.joules_per_item) line["joules_per_item"] = *r.joules_per_item;
-  if (card_) line["card"] = card_json(card_->state());
-  line["device"] = to_string(device_);
-  if (device_.is_cuda()) line["gpu"] = cuda_facts(device_.index).name;
-  line["cpu"] = cpu_name();
-  line["threads"] = base::num_threads();
-  line["gemm"] = device_.is_cuda() ? "cuBLASLt" : ops::gemm_backend();
-  line["version"] = SEGUE_VERSION;
-  line["commit"] = SEGUE_GIT_COMMIT;
-  line["time"] = base::iso_time_now();
-  line["command"] = command_;
-  return base::json_line(line);
+  for (const auto& [name, value] : r.figures) line[name] = value;
 }
 
 void LayerShape::validate() const {
@@ -274,6 +290,9 @@ const std::vector<Bench>& benches() {
       {"prepare", "host work of a batch of a config, with nothing beside it", bench_prepare},
       {"balance", "steps of a config by length: what a token and a pair cost on this device",
        bench_balance},
+      {"lengths",
+       "attention on lengths by several laws, and what balancing gains then, reckoned from it",
+       bench_lengths},
       {"loader", "samples gathered from an event store, and batches through the loader",
        bench_loader, false},
   };

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "tensor/card.h"
 #include "tensor/exec.h"
 
@@ -28,6 +30,7 @@ struct Repeats {
   int64_t warm_up = 1;
   int64_t timed = 5;
   bool sustained = false;
+  int64_t rest_ms = 50;  // before the first run, unless sustained
 };
 /// Enough for clocks and temperature to settle.
 inline constexpr Repeats kSustained{150, 100, true};
@@ -39,7 +42,7 @@ Timing measure(const Repeats& repeats, const std::function<void()>& run);
 Timing measure(const Exec& exec, const Repeats& repeats, const std::function<void()>& run);
 
 /// One measured thing. `flop`, `bytes` and `items` are what one run does, moves or handles by
-/// formula; 0: not counted.
+/// formula; 0: not counted. One that was reckoned, not measured, has figures and no timing.
 struct Result {
   std::string name;
   std::vector<std::pair<std::string, std::string>> labels;  // what a size cannot say: mask, type
@@ -50,7 +53,12 @@ struct Result {
   double items = 0;
   std::string item_name = "rows";
   std::optional<double> joules_per_item = {};
+  std::vector<std::pair<std::string, double>> figures = {};  // others, by name
+  std::string not_run = {};  // why there is no timing and nothing of what follows from one
 };
+
+/// The processor's own name; "unknown" where the system does not tell.
+std::string cpu_name();
 
 /// Receives finished lines of output.
 using Sink = std::function<void(const std::string& line)>;
@@ -78,10 +86,12 @@ class Report {
 
   void add(const Result& result);
   void note(const std::string& line);  // for people; left out of JSON
+  /// The JSON object of a result.
+  std::string row(const Result& result) const;
 
  private:
   std::string human(const Result& result) const;
-  std::string json(const Result& result) const;
+  void add_figures(nlohmann::ordered_json& line, const Result& result) const;
   void explain(const std::vector<CardWarning>& warnings);
 
   Sink sink_;
@@ -179,6 +189,7 @@ void bench_step(const Settings& settings, Report& report);
 void bench_prepare(const Settings& settings, Report& report);
 void bench_loader(const Settings& settings, Report& report);
 void bench_balance(const Settings& settings, Report& report);
+void bench_lengths(const Settings& settings, Report& report);
 
 /// The ceiling: a product of size^3 in the type of activations, float or bf16.
 class GemmCeiling {

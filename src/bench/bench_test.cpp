@@ -54,6 +54,7 @@ TEST(BenchTest, EveryBenchRunsAndGivesJson) {
     const std::vector<std::string> lines = lines_of(bench.name, true);
     EXPECT_GE(lines.size(), 2u) << bench.name;
     for (const std::string& line : lines) {
+      if (base::contains(line, "reckoned")) continue;  // from what the other lines have measured
       for (const char* key : {"\"name\": ", "\"shape\": {", "\"median_s\": ", "\"spread\": ",
                               "\"threads\": ", "\"gemm\": ", "\"version\": ", "\"commit\": "}) {
         EXPECT_TRUE(base::contains(line, key)) << bench.name;

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "tensor/exec.h"
+#include "tensor/timed_event.h"
 
 namespace segue::bench {
 
@@ -11,10 +11,7 @@ namespace segue::bench {
 /// the clock on the CPU.
 class LapTimer {
  public:
-  explicit LapTimer(const Exec& exec);
-  ~LapTimer();
-  LapTimer(const LapTimer&) = delete;
-  LapTimer& operator=(const LapTimer&) = delete;
+  explicit LapTimer(const Exec& exec) : stream_(exec.stream) {}
 
   /// Between parts: n + 1 marks surround n of them.
   void mark();
@@ -22,8 +19,8 @@ class LapTimer {
   std::vector<double> laps();
 
  private:
-  struct Marks;
-  std::unique_ptr<Marks> marks_;
+  const Stream* stream_;
+  std::vector<TimedEvent> events_;
 };
 
 }  // namespace segue::bench

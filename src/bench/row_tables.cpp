@@ -68,7 +68,9 @@ void set_figures(Table& table, Line& line, const Json& row) {
     const bool percent = unit == 0.01;
     set(table, line, column + suffix, percent ? fmt::format("{:.0f} %", value) : number(value));
   };
-  set(table, line, "ms" + suffix, number(1e3 * row.at("median_s").get<double>()));
+  if (row.contains("not_run")) return set(table, line, "not run", text_of(row["not_run"]));
+  if (!row.contains("speed_up")) row.at("median_s");  // what is neither measured nor reckoned
+  figure("median_s", "ms", 1e-3);
   figure("spread", "spread", 0.01);
   figure("gflops_per_s", "TFLOP/s", 1e3);
   figure("share_of_gemm", "of product", 0.01);
@@ -78,6 +80,16 @@ void set_figures(Table& table, Line& line, const Json& row) {
     figure(item + "_per_s", item + "/s", 1);
   }
   figure("joules_per_item", "J each", 1);
+  for (const auto& [key, column] : {std::pair("mfu", "MFU"), {"hfu", "HFU"}}) {
+    if (!row.contains(key)) continue;  // what others publish to a tenth
+    set(table, line, column, fmt::format("{:.1f} %", 100 * row[key].get<double>()));
+  }
+  figure("memory_gib", "GiB", 1);
+  figure("ms_before", "ms uneven", 1);
+  figure("ms_after", "ms balanced", 1);
+  figure("uneven_before", "uneven", 1);
+  figure("uneven_after", "balanced", 1);
+  figure("speed_up", "speed-up", 1);
 }
 
 void add_origin(Table& table, const Json& row, const std::string& machine) {
@@ -155,7 +167,7 @@ Table read_table(const std::string& path) {
     ++count;
     try {
       const Json row = Json::parse(line);
-      row.contains("ranks") ? add_plan_row(table, row) : add_bench_row(table, row);
+      row.contains("made") ? add_plan_row(table, row) : add_bench_row(table, row);
     } catch (const Json::exception& error) {
       fail(ErrorCode::kCorrupt,
            fmt::format("{}:{}: no row of `segue bench --json`: {}", path, count, error.what()));

@@ -64,6 +64,26 @@ TEST_F(RowTablesTest, ALinePerShapeAndAColumnPerSizeThatDiffers) {
   EXPECT_EQ(fill(filled.text).text, filled.text);
 }
 
+TEST_F(RowTablesTest, WhatWasNotRunHasItsReasonAndWhatWasReckonedItsFigures) {
+  std::string measured = row("baseline", "\"samples\": 8", 0.001, "\"ranks\": \"1\", ");
+  measured.insert(measured.find("\"gpu\""),
+                  "\"mfu\": 0.25, \"speed_up\": 1, \"memory_gib\": 12.34, ");
+  std::string left_out = row("balanced", "", 0.001);
+  const size_t begin = left_out.find("\"median_s\""), end = left_out.find("\"gpu\"");
+  std::string reckoned = left_out;
+  left_out.replace(begin, end - begin, "\"not_run\": \"one rank\", ");
+  reckoned.replace(begin, end - begin, "\"uneven_before\": 1.5, \"speed_up\": 1.4, ");
+  put_rows("x", measured + left_out + reckoned);
+  const std::string text =
+      fill("<!-- rows: x; without spread, TFLOP/s, of product -->\n<!-- end -->\n").text;
+  EXPECT_TRUE(
+      contains(text, "| what | ranks | samples | ms | MFU | GiB | speed-up | not run | uneven |"))
+      << text;
+  EXPECT_TRUE(contains(text, "| baseline | 1 | 8 | 1 | 25.0 % | 12.34 | 1 |  |  |")) << text;
+  EXPECT_TRUE(contains(text, "| balanced |  |  |  |  |  |  | one rank |  |")) << text;
+  EXPECT_TRUE(contains(text, "| balanced |  |  |  |  |  | 1.400 |  | 1.500 |")) << text;
+}
+
 TEST_F(RowTablesTest, BothProtocolsStandInOneLine) {
   const std::string sustained = "\"protocol\": \"sustained\", ";
   std::string rows = row("gemm", "\"m\": 8", 0.001);

@@ -51,16 +51,20 @@ void parse_and_run(int argc, const char* const* argv) {
   add_bench(app);
   add_config(app);
   add_doctor(app);
+  add_edu(app);
   add_eval(app);
+  add_flight(app);
   add_plan(app);
   add_score(app);
   add_checkpoint(app);
+  add_init(app);
   add_inspect(app);
   add_mllog(app);
   add_prep(app);
   add_publish(app);
   add_report(app);
   add_synth(app);
+  add_trace(app);
   add_version(app);
   if (argc < 2) {
     print(app.help());

@@ -406,5 +406,29 @@ TEST(CliTest, BenchReportRewritesTablesAndChecksThem) {
   expect_error(run(check), kExitCorrupt, {"small.jsonl:1"});
 }
 
+TEST(CliTest, BenchReportDrawsTheMap) {
+  const std::string folder = base::temp_path("map"), rows = folder + "/rows/map.jsonl";
+  base::make_folders(folder + "/rows");
+  base::put_file(folder + "/page.md", "no table\n");
+  const Outcome measured =
+      run({"bench", "map", "--device", "cpu", "--sequences", "1,2", "--lengths", "8", "--head-dims",
+           "8", "--cell-seconds", "0", "--out", rows});
+  EXPECT_EQ(measured.code, 0) << measured.err;
+  const std::vector<std::string> draw = {
+      "bench",           "report", folder + "/page.md", "--rows", folder + "/rows",  "--picture",
+      folder + "/m.svg", "--csv",  folder + "/m.csv",   "--html", folder + "/m.html"};
+  std::vector<std::string> check(draw.begin(), draw.begin() + 7);
+  check.emplace_back("--check");
+  expect_error(run(check), kExitOther, {folder + "/m.svg"});
+  const Outcome drawn = run(draw);
+  EXPECT_EQ(drawn.code, 0) << drawn.err;
+  for (const char* name : {"/m.svg", "/m.csv", "/m.html"}) {
+    EXPECT_TRUE(contains(drawn.out, folder + name));
+  }
+  EXPECT_EQ(run(check).code, 0);
+  EXPECT_TRUE(contains(base::read_file(folder + "/m.csv"), "8,forward,2,8,"));
+  EXPECT_TRUE(contains(base::read_file(folder + "/m.html"), "forward, heads of 8"));
+}
+
 }  // namespace
 }  // namespace segue::cli

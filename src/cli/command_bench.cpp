@@ -7,8 +7,11 @@
 
 #include "base/file.h"
 #include "base/parallel.h"
+#include "base/time.h"
 #include "bench/bench.h"
+#include "bench/comparison_page.h"
 #include "bench/row_tables.h"
+#include "cli/bench_commands.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "train/presets.h"
@@ -117,9 +120,18 @@ void add_tables(CLI::App& command, bench::TablesShape& tables) {
 
 struct TableArguments {
   std::string rows = "docs/rows";
-  std::vector<std::string> files = {"docs/performance.md", "docs/planning.md"};
+  std::vector<std::string> files = {"docs/performance.md", "docs/planning.md", "docs/suite.md"};
+  std::string picture, html, csv;
   bool check = false;
 };
+
+/// Beside the tables of the docs stands their picture of the map.
+constexpr const char* kMapPicture = "docs/attention-map.svg";
+
+void write_and_say(const std::string& path, const std::string& text) {
+  base::write_file(path, text);
+  print(path + "\n");
+}
 
 void make_tables(const TableArguments& arguments) {
   std::string stale;
@@ -132,6 +144,20 @@ void make_tables(const TableArguments& arguments) {
     base::write_file(file, filled.text);
     print(fmt::format("{}: {}\n", file, fmt::join(filled.changed, ", ")));
   }
+  const std::string map = arguments.rows + "/map.jsonl";
+  if (!arguments.picture.empty()) {
+    const std::string drawn = bench::map_picture(map);
+    const bool same =
+        base::exists(arguments.picture) && base::read_file(arguments.picture) == drawn;
+    if (!same && arguments.check) stale += fmt::format("\n  {}", arguments.picture);
+    if (!same && !arguments.check) write_and_say(arguments.picture, drawn);
+  }
+  if (!arguments.csv.empty()) write_and_say(arguments.csv, bench::map_csv(map));
+  if (!arguments.html.empty()) {
+    write_and_say(arguments.html,
+                  bench::comparison_page(
+                      arguments.rows, fmt::format("{}, {}", version_line(), base::iso_time_now())));
+  }
   if (arguments.check && !stale.empty()) {
     // Not wrong in itself, like a failed verdict: exit code 1.
     throw std::runtime_error("not what the rows give; `segue bench report` rewrites it:" + stale);
@@ -142,12 +168,27 @@ void add_bench_report(CLI::App& bench) {
   CLI::App* command = bench.add_subcommand(
       "report", "Rewrite the tables of Markdown files from rows that were kept.");
   const auto arguments = std::make_shared<TableArguments>();
-  command->add_option("file", arguments->files, "Markdown files")->capture_default_str();
+  const CLI::Option* files =
+      command->add_option("file", arguments->files, "Markdown files")->capture_default_str();
   command->add_option("--rows", arguments->rows, "folder with the files of rows, NAME.jsonl")
       ->capture_default_str();
   command->add_flag("--check", arguments->check,
                     "change nothing; exit code 1 where a table is not what its rows give");
-  command->callback([arguments] { make_tables(*arguments); });
+  command->add_option("--picture", arguments->picture,
+                      fmt::format("heat maps of the rows map.jsonl, as SVG; with the files of the "
+                                  "docs {}",
+                                  kMapPicture));
+  command->add_option("--csv", arguments->csv, "the same as comma-separated values");
+  command->add_option(
+      "--html", arguments->html,
+      "page with the suite's experiments, published figures beside ours and the map");
+  command->callback([arguments, files] {
+    if (files->count() == 0 && arguments->picture.empty() &&
+        base::exists(arguments->rows + "/map.jsonl")) {
+      arguments->picture = kMapPicture;
+    }
+    make_tables(*arguments);
+  });
 }
 
 }  // namespace
@@ -214,6 +255,8 @@ void add_bench(CLI::App& app) {
   command->add_option("--set", s.sets, "override one value of that config; may be repeated")
       ->allow_extra_args(false);
   add_bench_report(*command);
+  add_bench_suite(*command);
+  add_bench_map(*command);
   command->callback([arguments, command, sequences, length] {
     if (!command->get_subcommands().empty()) return;  // it has done its work
     arguments->has_lengths = sequences->count() + length->count() > 0;

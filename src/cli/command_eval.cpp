@@ -3,6 +3,9 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
+#include "base/error.h"
 #include "cli/commands.h"
 #include "cli/facts.h"
 #include "cli/output.h"
@@ -23,6 +26,12 @@ void eval(const EvalArguments& arguments) {
   train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
   const train::StoreScorer scorer(model.config);
   const std::vector<int64_t> positions = scorer.anchors(arguments.window);
+  if (positions.empty()) {
+    fail(ErrorCode::kOutOfRange,
+         fmt::format("{} holds out no sample, so there is nothing to evaluate; name a window with "
+                     "--window N, or set data.stream.eval_window or eval_windows",
+                     arguments.path));
+  }
   const train::Evaluation e = train::evaluate(model, scorer, positions);
 
   FactSheet sheet;

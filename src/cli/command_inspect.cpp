@@ -84,7 +84,7 @@ void inspect(const InspectArguments& arguments) {
   if (!base::exists(path)) fail(ErrorCode::kNotFound, path + ": no such file or folder");
   fail(ErrorCode::kInvalidArgument,
        fmt::format("{}: inspect knows event stores, runs and checkpoints (folders), .npy and "
-                   ".safetensors files",
+                   ".safetensors files; `segue prep` makes an event store of a raw log",
                    path));
 }
 

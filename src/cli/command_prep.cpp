@@ -1,6 +1,8 @@
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <fmt/format.h>
@@ -69,6 +71,21 @@ data::LogSchema load_schema(const PrepArguments& a) {
   return data::load_log_schema(sources);
 }
 
+/// A log that is a single file: its folder, and the name in place of the schema's.
+void take_single_file(PrepArguments& a) {
+  const std::filesystem::path path(a.config.raw);
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return;
+  a.config.raw = path.has_parent_path() ? path.parent_path().string() : ".";
+  std::string name;  // words of a pattern mean themselves
+  for (const char c : path.filename().string()) {
+    if (c == '*' || c == '?' || c == '[') name += '[';
+    name += c;
+    if (c == '*' || c == '?' || c == '[') name += ']';
+  }
+  a.schema.sets.push_back("events=" + name);
+}
+
 void verify(const std::string& store) {
   const data::VerifyReport report = data::verify_store(store);
   report.throw_if_bad(store);
@@ -86,6 +103,7 @@ void run(PrepArguments& a) {
     if (!a.verify) fail(ErrorCode::kInvalidArgument, "--raw is required (see `segue prep --help`)");
     return verify(config.store);
   }
+  take_single_file(a);
   config.schema = load_schema(a);
   config.parquet = parquet();
   const data::PrepResult r = data::prep(config);
@@ -120,7 +138,7 @@ void add_prep(CLI::App& app) {
       "`segue prep --raw NEW --out STORE --append` adds rows that came later.");
   const auto a = std::make_shared<PrepArguments>();
   data::PrepConfig& c = a->config;
-  command->add_option("--raw", c.raw, "folder with the raw log");
+  command->add_option("--raw", c.raw, "folder with the raw log, or its only file");
   command->add_option("--out", c.store, "folder of the store")->required();
   CLI::Option* schema =
       command->add_option("--schema", a->schema.file, "TOML file that describes the log");

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_line.h"
+#include "base/log.h"
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/output.h"
@@ -132,6 +133,32 @@ void settle_times(const data::EventStore& store, std::vector<data::CandidateQuer
   }
 }
 
+/// Times that are legal and yet hardly meant.
+void doubt_times(const data::EventStore& store, const std::vector<data::CandidateQuery>& questions,
+                 const std::string& path) {
+  constexpr int64_t kYear = 365 * 86400;
+  const data::EventLog log(store);
+  const int64_t end = log.last_time();
+  int64_t late = 0, early = 0;
+  for (const data::CandidateQuery& q : questions) {
+    late += q.time > end && q.time - end > kYear ? 1 : 0;
+    const std::vector<int64_t> events = log.events_of(q.user);
+    early += !events.empty() && q.time <= log.at(events.front(), &data::EventStore::timestamps);
+  }
+  if (late > 0) {
+    base::log_warning(fmt::format(
+        "{}: {} of {} times are more than a year after the log, which ends at {}; times count "
+        "seconds, as the store does",
+        path, late, questions.size(), end));
+  }
+  if (early > 0) {
+    base::log_warning(
+        fmt::format("{}: {} of {} times are before the first event of their user, who is scored "
+                    "without a history",
+                    path, early, questions.size()));
+  }
+}
+
 void score(const ScoreArguments& arguments) {
   const Format format = format_of(arguments.out);
   std::error_code error;
@@ -181,6 +208,7 @@ void score(const ScoreArguments& arguments) {
   } else {
     std::vector<data::CandidateQuery> questions = read_pairs(arguments.pairs);
     settle_times(store, questions);
+    doubt_times(store, questions, arguments.pairs);
     for (const data::CandidateQuery& q : questions) put(q.user, q.item, q.time);
     scorer.score(*model.trainer, questions, take);
   }

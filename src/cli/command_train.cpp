@@ -17,8 +17,8 @@
 #include "cli/app.h"
 #include "cli/commands.h"
 #include "cli/parquet.h"
+#include "cli/start_ranks.h"
 #include "comm/join/environment.h"
-#include "comm/join/launch.h"
 #include "publish/publish.h"
 #include "publish/table_file.h"
 #include "train/checkpoint/checkpoint.h"
@@ -57,43 +57,6 @@ void take_config_of_run(TrainArguments& arguments) {
   if (base::exists(arguments.sources.file)) return;
   fail(ErrorCode::kNotFound,
        fmt::format("{} holds no run to resume; give a CONFIG to start one", arguments.run_dir));
-}
-
-/// This command line without --ranks, for each rank.
-std::vector<std::string> rank_command(const std::string& run_dir) {
-  std::vector<std::string> argv = command_line();
-  argv[0] = "/proc/self/exe";
-  for (auto i = argv.begin() + 1; i != argv.end();) {
-    const bool with_value = *i == "--ranks" || *i == "--run";  // the value is the next word
-    const bool one_word = i->starts_with("--ranks=") || i->starts_with("--run=");
-    i = with_value ? argv.erase(i, i + 2) : (one_word ? argv.erase(i) : i + 1);
-  }
-  argv.push_back("--run=" + run_dir);
-  return argv;
-}
-
-/// What every rank would find wrong is said once.
-void check_launch(const train::RunConfig& config) {
-  if (comm::read_launch().ranks > 1) {
-    fail(ErrorCode::kInvalidArgument,
-         "this process is already one of several ranks (mpirun, srun): leave out --ranks");
-  }
-  if (config.comm.transport == comm::Transport::kSelf ||
-      config.comm.transport == comm::Transport::kMpi) {
-    fail(ErrorCode::kConfig,
-         fmt::format("--ranks starts ranks that talk over TCP, but comm.transport is \"{}\"; set "
-                     "it to auto, tcp or nccl",
-                     config.comm.transport == comm::Transport::kMpi ? "mpi" : "self"));
-  }
-}
-
-int train_ranks(const train::RunConfig& config, int64_t ranks, const std::string& run_dir) {
-  check_launch(config);
-  comm::LaunchOptions launch;
-  launch.ranks = static_cast<int>(ranks);
-  launch.argv = rank_command(run_dir);
-  launch.peer_exit_code = kExitPeer;
-  return comm::launch_ranks(launch);
 }
 
 /// What is wrong with a command line or a config is wrong on all ranks, as a rule. The first one
@@ -135,7 +98,7 @@ std::function<void(const std::string&)> publisher_of(const train::PublishSetting
 }
 
 void train(TrainArguments& arguments) {
-  train::hold_early_stop_request();
+  train::hold_early_signals();
   std::vector<std::string>& sets = arguments.sources.sets;
   // Options of their own are --set in short form: they show in the resolved config.
   if (arguments.device) sets.push_back("train.device=" + *arguments.device);
@@ -147,7 +110,10 @@ void train(TrainArguments& arguments) {
   const std::string run_dir =
       arguments.run_dir.empty() ? default_run_dir(arguments.sources.file) : arguments.run_dir;
   if (arguments.ranks > 1) {
-    throw ExitWith{train_ranks(config, arguments.ranks, run_dir)};
+    const int code =
+        start_ranks(arguments.ranks, config.comm, {"--ranks", "--run"}, {"--run=" + run_dir});
+    if (code != 0) base::detail::write_stderr(flight_line(run_dir), /*stays_open=*/false);
+    throw ExitWith{code};
   }
   if (!config.publish.folder.empty()) arguments.options.publish = publisher_of(config.publish);
   train::train_loop(config, run_dir, arguments.options);

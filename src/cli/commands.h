@@ -19,15 +19,19 @@ void add_train(CLI::App& app);
 void add_bench(CLI::App& app);
 void add_checkpoint(CLI::App& app);
 void add_config(CLI::App& app);
+void add_init(CLI::App& app);
+void add_edu(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_mllog(CLI::App& app);
 void add_prep(CLI::App& app);
 void add_publish(CLI::App& app);
 void add_report(CLI::App& app);
 void add_synth(CLI::App& app);
+void add_trace(CLI::App& app);
 void add_version(CLI::App& app);
 void add_doctor(CLI::App& app);
 void add_eval(CLI::App& app);
+void add_flight(CLI::App& app);
 void add_plan(CLI::App& app);
 void add_score(CLI::App& app);
 
@@ -39,6 +43,9 @@ void add_config_sources(CLI::App& command, base::ConfigSources& sources, bool fi
 
 /// The repeatable --set alone.
 void add_sets(CLI::App& command, std::vector<std::string>& sets);
+
+/// What the flight records of a run that broke say, as a line; empty where they say nothing.
+std::string flight_line(const std::string& run);
 
 /// The words that this process was started with.
 std::vector<std::string> command_line();

@@ -84,6 +84,7 @@ Communicator::Communicator(Group group, std::unique_ptr<Link> link,
     : group_(std::move(group)),
       link_(std::move(link)),
       failure_(std::move(failure)),
+      flight_(failure_->flight().add_group(group_.name, group_.rank, group_.members)),
       sent_to_(group_.members.size()) {
   SEGUE_ASSERT(link_ != nullptr || group_.size() == 1, "a group of several ranks needs a link");
 }
@@ -110,7 +111,8 @@ void Communicator::listen() {
 }
 
 Call Communicator::next_call(Op op) {
-  return {op, step_, ++sequence_, after(group_.timeout_seconds), group_.timeout_seconds};
+  return {op,           step_, ++sequence_, after(group_.timeout_seconds), group_.timeout_seconds,
+          flight_.get()};
 }
 
 Status Communicator::failed(const Call& call, const Status& status) {
@@ -119,6 +121,7 @@ Status Communicator::failed(const Call& call, const Status& status) {
   failure_->set(fmt::format("{} gave up ({}): {}", group_.peer(rank()), where, status.message()));
   broken_ = status.with(where);
   if (link_ != nullptr) link_->abort(failure_->reason());
+  failure_->flight().write_failure(broken_.message(), /*own=*/false);  // the peers know by now
   return broken_;
 }
 
@@ -132,7 +135,7 @@ void Communicator::count(std::span<const ConstBytes> send) {
   }
 }
 
-Status Communicator::exchange(Op op, std::span<const ConstBytes> send,
+Status Communicator::exchange(Op op, int64_t bytes, std::span<const ConstBytes> send,
                               std::span<const Bytes> receive, CallMemory at) {
   SEGUE_ASSERT(static_cast<int>(send.size()) == size() && send.size() == receive.size(),
                "one piece per rank");
@@ -142,6 +145,8 @@ Status Communicator::exchange(Op op, std::span<const ConstBytes> send,
 
   const base::Stage stage(to_string(op));  // a watchdog says where a rank waits
   const base::Stopwatch watch;
+  flight_->begin(op, call.step, call.sequence, bytes, total_bytes(receive));
+  CallState ended = CallState::kDone;
   const auto self = static_cast<size_t>(rank());
   SEGUE_ASSERT(send[self].size() == receive[self].size(), "a rank expects what it sends itself");
   if (send[self].data() != receive[self].data()) {
@@ -155,10 +160,12 @@ Status Communicator::exchange(Op op, std::span<const ConstBytes> send,
     } else if (link_->reaches(at.device)) {
       SEGUE_ASSERT(at.stream != nullptr, "an exchange of device memory needs a stream");
       status = link_->exchange_on_device(call, send, receive, *at.stream);
+      ended = CallState::kQueued;
     } else {
       status = exchange_staged(call, send, receive, at);
     }
   }
+  flight_->end(status.ok() ? ended : CallState::kFailed);
   traffic_.collectives += 1;
   traffic_.seconds += watch.seconds();
   if (!status.ok()) return failed(call, status);
@@ -194,7 +201,7 @@ Status Communicator::exchange_staged(const Call& call, std::span<const ConstByte
 
 Status Communicator::all_to_all(std::span<const ConstBytes> send, std::span<const Bytes> receive,
                                 Device device, const Stream* stream) {
-  return exchange(Op::kAllToAll, send, receive, {device, stream});
+  return exchange(Op::kAllToAll, total_bytes(send), send, receive, {device, stream});
 }
 
 Status Communicator::all_to_all(const Tensor& send, std::span<const int64_t> send_rows,
@@ -205,12 +212,13 @@ Status Communicator::all_to_all(const Tensor& send, std::span<const int64_t> sen
                "rows that are sent and received have one type");
   const std::vector<ConstBytes> out = cut(ConstBytes(bytes_of(send)), send_rows, row_bytes(send));
   const std::vector<Bytes> in = cut(bytes_of(receive), receive_rows, row_bytes(receive));
-  return exchange(Op::kAllToAll, out, in, {send.device, stream});
+  return exchange(Op::kAllToAll, send.bytes(), out, in, {send.device, stream});
 }
 
-Status Communicator::gather(Op op, ConstBytes mine, std::span<const Bytes> all, CallMemory at) {
+Status Communicator::gather(Op op, int64_t bytes, ConstBytes mine, std::span<const Bytes> all,
+                            CallMemory at) {
   const std::vector<ConstBytes> send(all.size(), mine);
-  return exchange(op, send, all, at);
+  return exchange(op, bytes, send, all, at);
 }
 
 Status Communicator::all_gather(const Tensor& mine, const Tensor& all,
@@ -219,7 +227,7 @@ Status Communicator::all_gather(const Tensor& mine, const Tensor& all,
       mine.dtype == all.dtype && row_bytes(mine) == row_bytes(all) && mine.device == all.device,
       "rows that are gathered have one type");
   const std::vector<Bytes> pieces = cut(bytes_of(all), rows, row_bytes(all));
-  return gather(Op::kAllGather, bytes_of(mine), pieces, {all.device, stream});
+  return gather(Op::kAllGather, all.bytes(), bytes_of(mine), pieces, {all.device, stream});
 }
 
 Status Communicator::all_gather(ConstBytes mine, std::vector<std::vector<std::byte>>& all) {
@@ -229,8 +237,8 @@ Status Communicator::all_gather(ConstBytes mine, std::vector<std::vector<std::by
   const std::vector<int64_t> ones(n, 1);
   const std::vector<Bytes> places =
       cut(std::as_writable_bytes(std::span(lengths)), ones, sizeof(int64_t));
-  Status status =
-      gather(Op::kAllGather, std::as_bytes(std::span(&length, 1)), places, CallMemory{});
+  Status status = gather(Op::kAllGather, static_cast<int64_t>(n * sizeof(int64_t)),
+                         std::as_bytes(std::span(&length, 1)), places, CallMemory{});
   if (!status.ok()) return status;
 
   all.resize(n);
@@ -244,7 +252,8 @@ Status Communicator::all_gather(ConstBytes mine, std::vector<std::vector<std::by
     all[q].resize(static_cast<size_t>(lengths[q]));
     pieces[q] = all[q];
   }
-  return gather(Op::kAllGather, mine, pieces, CallMemory{});
+  return gather(Op::kAllGather, std::accumulate(lengths.begin(), lengths.end(), int64_t{0}), mine,
+                pieces, CallMemory{});
 }
 
 Status Communicator::reduce_small(const Tensor& values, CallMemory at) {
@@ -253,7 +262,7 @@ Status Communicator::reduce_small(const Tensor& values, CallMemory at) {
   std::byte* parts = parts_.take(at.device, size() * values.bytes());
   std::vector<Bytes> pieces(n);
   for (size_t q = 0; q < n; ++q) pieces[q] = {parts + q * bytes, bytes};
-  Status status = gather(Op::kAllReduce, bytes_of(values), pieces, at);
+  Status status = gather(Op::kAllReduce, values.bytes(), bytes_of(values), pieces, at);
   if (!status.ok()) return status;
   sum_parts(values.data, parts, size(), values.elements(), values.dtype, at.device, at.stream);
   return {};
@@ -278,11 +287,11 @@ Status Communicator::all_reduce(const Tensor& values, const Stream* stream) {
   const std::vector<int64_t> equal(static_cast<size_t>(size()), mine);
   const std::vector<Bytes> receive =
       cut(Bytes(parts, static_cast<size_t>(size() * mine * unit)), equal, unit);
-  Status status = exchange(Op::kAllReduce, send, receive, at);
+  Status status = exchange(Op::kAllReduce, values.bytes(), send, receive, at);
   if (!status.ok()) return status;
   const Bytes sum = pieces[static_cast<size_t>(rank())];
   sum_parts(sum.data(), parts, size(), mine, values.dtype, at.device, stream);
-  return gather(Op::kAllReduce, sum, pieces, at);
+  return gather(Op::kAllReduce, values.bytes(), sum, pieces, at);
 }
 
 Status Communicator::barrier() {
@@ -291,7 +300,7 @@ Status Communicator::barrier() {
   std::vector<std::byte> there(n);
   std::vector<Bytes> places(n);
   for (size_t q = 0; q < n; ++q) places[q] = {&there[q], 1};
-  return gather(Op::kBarrier, {&kHere, 1}, places, CallMemory{});
+  return gather(Op::kBarrier, static_cast<int64_t>(n), {&kHere, 1}, places, CallMemory{});
 }
 
 Status Communicator::synchronize(const Stream& stream) {
@@ -302,7 +311,9 @@ Status Communicator::synchronize(const Stream& stream) {
   }
   Call call = next_call(Op::kSynchronize);
   --sequence_;  // nothing travels: ranks need not agree on it
+  flight_->begin(call.op, call.step, sequence_, 0, 0);
   const Status status = link_->synchronize(call, stream);
+  flight_->end(status.ok() ? CallState::kDone : CallState::kFailed);
   return status.ok() ? status : failed(call, status);
 }
 

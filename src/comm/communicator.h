@@ -101,11 +101,12 @@ class Communicator {
   };
 
   Call next_call(Op op);
-  Status exchange(Op op, std::span<const ConstBytes> send, std::span<const Bytes> receive,
-                  CallMemory at);
+  /// `bytes`: see FlightRing::begin.
+  Status exchange(Op op, int64_t bytes, std::span<const ConstBytes> send,
+                  std::span<const Bytes> receive, CallMemory at);
   Status exchange_staged(const Call& call, std::span<const ConstBytes> send,
                          std::span<const Bytes> receive, CallMemory at);
-  Status gather(Op op, ConstBytes mine, std::span<const Bytes> all, CallMemory at);
+  Status gather(Op op, int64_t bytes, ConstBytes mine, std::span<const Bytes> all, CallMemory at);
   Status reduce_small(const Tensor& values, CallMemory at);
   Status failed(const Call& call, const Status& status);
   void count(std::span<const ConstBytes> send);
@@ -113,6 +114,7 @@ class Communicator {
   Group group_;
   std::unique_ptr<Link> link_;
   std::shared_ptr<WorldFailure> failure_;
+  std::shared_ptr<FlightRing> flight_;
   int64_t step_ = 0;
   uint64_t sequence_ = 0;
   Status broken_;

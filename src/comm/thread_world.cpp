@@ -64,6 +64,9 @@ class ThreadLink final : public Link {
 
   Status exchange(const Call& call, std::span<const ConstBytes> send,
                   std::span<const Bytes> receive) override {
+    for (int q = 0; q < group_.size(); ++q) {
+      if (q != group_.rank && !receive[static_cast<size_t>(q)].empty()) call.set_due(q);
+    }
     post(call, send);
     for (int q = 0; q < group_.size(); ++q) {
       const Bytes to = receive[static_cast<size_t>(q)];
@@ -72,6 +75,7 @@ class ThreadLink final : public Link {
       Status status = fetch(call, q, letter);
       if (status.ok()) status = check(call, q, letter, to.size());
       if (!status.ok()) return status;
+      call.set_settled(q);
       std::memcpy(to.data(), letter.payload.data(), to.size());
     }
     return {};
@@ -104,6 +108,7 @@ class ThreadLink final : public Link {
       if (failure_->is_set()) return failure_->status();
       const auto now = Clock::now();
       if (now >= office_->left[static_cast<size_t>(from)]) {
+        call.set_gone(from);
         return {ErrorCode::kPeer, group_.peer(from) + " has left the group"};
       }
       if (now >= call.deadline) {

@@ -35,8 +35,10 @@ std::unique_ptr<Communicator> World::open(const std::string& name, Device device
   return open(name, device, all);
 }
 
-void World::give_up(const std::string& why) {
+void World::give_up(const std::string& why, bool about_a_peer) {
+  const bool own = !about_a_peer && !failure_->is_set();
   failure_->set(fmt::format("rank {} gave up: {}", rank(), why));
+  flight().write_failure(why, own);
 }
 
 std::unique_ptr<World> self_world() { return std::make_unique<SelfWorld>(); }

@@ -47,7 +47,9 @@ class World {
 
   /// Breaks all groups: the peers get `why` with the rank. For an error of this rank alone that
   /// ends it; without this they only see that it is gone.
-  void give_up(const std::string& why);
+  void give_up(const std::string& why, bool about_a_peer = false);
+
+  FlightRecorder& flight() { return failure_->flight(); }
 
  protected:
   World(int rank, int size, int local_rank, int local_size);

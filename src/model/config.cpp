@@ -121,6 +121,9 @@ void describe(ConfigVisitor& v, ModelConfig& c) {
   v.choice("output_norm", c.output_norm, {"layer", "group"}, "norm of the attention output");
   v.choice("tokens", c.tokens, {"merged", "interleaved", "paired"},
            "of an event: one of item and action, one each, or one of the item and one of both");
+  v.choice("input_scale", c.input_scale, {"sqrt_dim", "one"},
+           "factor of item and action in a token; the reference's is sqrt(dim), next to which "
+           "position, time and what layers add are small");
   v.choice("labels", c.labels, {"candidates", "every_item"},
            "what is predicted: the candidates, or what was done with every item of the history");
   v.choice("embedding_mlp", c.embedding_mlp, {"swish_norm", "relu"}, "form of the embedding MLPs");

@@ -25,6 +25,7 @@ enum class PostprocessorKind { kL2, kLayerNorm, kTimestampLayerNorm };
 enum class HeadKind { kProduct, kDirect };
 enum class ScoreScale { kMaxSeqLen, kBatchMax };
 enum class KeyInit { kOwn, kAsQueries };
+enum class InputScale { kRootWidth, kOne };
 
 /// A feature of every event: its column in the history, its column among the candidates, its table.
 struct SequenceFeature {
@@ -132,6 +133,9 @@ struct ModelConfig {
   LayerKind layer = LayerKind::kConcat;
   OutputNorm output_norm = OutputNorm::kLayer;
   TokenKind tokens = TokenKind::kMerged;
+  /// Factor of item and action in a token, before position and time are added. The reference's is
+  /// sqrt(dim): next to it, what a layer adds is small for a long time.
+  InputScale input_scale = InputScale::kRootWidth;
   LabelKind labels = LabelKind::kCandidates;
   EmbeddingMlp embedding_mlp = EmbeddingMlp::kSwishNorm;
   PostprocessorKind postprocessor = PostprocessorKind::kTimestampLayerNorm;

@@ -9,13 +9,13 @@
 
 #include "base/config_checks.h"
 #include "base/error.h"
-#include "base/stage.h"
 #include "model/pass_scope.h"
 #include "model/precision.h"
 #include "ops/bags.h"
 #include "ops/interaction.h"
 #include "ops/loss.h"
 #include "ops/rows.h"
+#include "tensor/part_timer.h"
 
 namespace segue::model {
 
@@ -206,7 +206,15 @@ Pass Dlrm::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOption
   PassScope scope(caller, parameters_, options, batch.num_labels);
   const Exec& exec = scope.exec;
 
-  std::optional<base::Stage> stage("forward");
+  const auto work = [&](double passes) {
+    return [&, passes] {
+      return PartWork{.flop = passes * static_cast<double>(batch.num_labels) * row_flops(),
+                      .samples = batch.samples(),
+                      .arena_bytes = exec.arena->used()};
+    };
+  };
+  std::optional<Part> part;
+  part.emplace("forward", work(1));
   const UploadBlock::Placed placed = batch.block.place(exec);
   Pass pass = start_pass(exec, batch, placed, options.training);
   const Forward saved = forward(exec, batch, placed, pass.results);
@@ -214,8 +222,8 @@ Pass Dlrm::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOption
   const Tensor dlogits = loss(exec, batch, placed, scope.denominator, pass.results);
   Tensor table_gradients;
   if (options.training) {
-    stage.reset();
-    stage.emplace("backward");
+    part.reset();
+    part.emplace("backward", work(2));
     table_gradients = backward(exec, batch, placed, saved, dlogits, scope.options);
     scope.sums.flush();
   }
@@ -235,11 +243,12 @@ void Dlrm::prepare(const Batch& batch, int64_t /*micro_batch_tokens*/, sparse::M
   if (parameters_.values().device.is_cuda()) out.block.set_memory(HostMemory::kPinned);
   out.in_double = parameters_.values().dtype == DType::kF64;
 
-  std::vector<sparse::Lookup> lookups;
+  std::vector<ColumnLookup> lookups;
   out.attributes.resize(config_.features.size());
   for (size_t i = 0; i < config_.features.size(); ++i) {
     const std::string& column = config_.features[i].column;
-    lookups.push_back({feature_tables_[i], column, batch.values(column, out.attributes[i])});
+    lookups.push_back(
+        {{feature_tables_[i], column, batch.values(column, out.attributes[i])}, {column}});
   }
   look_up(batch, lookups, mode, out);
   prepare_labels(batch, out);

@@ -25,7 +25,8 @@ LayerFlops concat_layer_flops(const ModelConfig& c, int64_t tokens, bool backwar
           .attention = (backward ? 3.5 : 1) * 2 * (n * n / 2) * columns_of_scores(c)};
 }
 
-double layer_flops(const ModelConfig& c, int64_t tokens, bool backward) {
+/// One layer, all tokens of one sample that it sees.
+double sample_layer_flops(const ModelConfig& c, int64_t tokens, bool backward) {
   const int64_t contextual = c.attention.contextual_mask ? c.contextual_tokens() : 0;
   LayerFlops layer = c.layer == LayerKind::kGated
                          ? gated_layer_flops(c, {tokens, contextual, 0}, backward)
@@ -34,13 +35,17 @@ double layer_flops(const ModelConfig& c, int64_t tokens, bool backward) {
   return layer.total();
 }
 
+/// Tokens of a sample behind a truncation.
+int64_t tokens_left(const ModelConfig& c, int64_t tokens) {
+  return tokens - c.kept_tokens(tokens, counted_targets(c, tokens)).dropped;
+}
+
 /// Of the stack, and the head where it counts, for one sample.
 double sample_flops(const ModelConfig& c, int64_t tokens, bool backward) {
   const auto layers = [&](int64_t count, int64_t n) {
-    return static_cast<double>(count) * layer_flops(c, n, backward);
+    return static_cast<double>(count) * sample_layer_flops(c, n, backward);
   };
-  const int64_t from = c.whole_layers();
-  const int64_t left = tokens - c.kept_tokens(tokens, counted_targets(c, tokens)).dropped;
+  const int64_t from = c.whole_layers(), left = tokens_left(c, tokens);
   const double stack = layers(from, tokens) + (from < c.layers ? layers(c.layers - from, left) : 0);
   if (c.layer == LayerKind::kGated) return stack;
   return stack +
@@ -68,6 +73,28 @@ double formula_flops(const ModelConfig& c, std::span<const int64_t> offsets, boo
   return sum;
 }
 
+double layer_flops(const ModelConfig& c, int64_t layer, std::span<const int64_t> offsets,
+                   bool backward) {
+  double sum = 0;
+  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
+    const int64_t tokens = offsets[b + 1] - offsets[b];
+    sum +=
+        sample_layer_flops(c, layer < c.whole_layers() ? tokens : tokens_left(c, tokens), backward);
+  }
+  return sum;
+}
+
 double dense_formula_flops(const ModelConfig& c) { return sample_flops(c, c.max_seq_len, true); }
+
+double recomputed_flops(const ModelConfig& c, std::span<const int64_t> offsets) {
+  if (!c.recompute.uvqk || offsets.empty()) return 0;
+  double tokens = 0;
+  for (size_t b = 0; b + 1 < offsets.size(); ++b) {
+    const int64_t n = offsets[b + 1] - offsets[b];
+    const int64_t left = n - c.kept_tokens(n, counted_targets(c, n)).dropped;
+    tokens += static_cast<double>(c.whole_layers() * n + (c.layers - c.whole_layers()) * left);
+  }
+  return 2 * tokens * static_cast<double>(c.dim * c.uvqk_columns());
+}
 
 }  // namespace segue::model

@@ -23,6 +23,10 @@ namespace segue::model {
 double formula_flops(const ModelConfig& config, std::span<const int64_t> token_offsets,
                      bool backward);
 
+/// What one layer has of it.
+double layer_flops(const ModelConfig& config, int64_t layer, std::span<const int64_t> token_offsets,
+                   bool backward);
+
 /// The same for every sample of the full configured length, per sample: the benchmark's "dense"
 /// count.
 double dense_formula_flops(const ModelConfig& config);
@@ -41,5 +45,10 @@ struct LayerFlops {
 /// with s tokens, t targets, h tokens of history.
 LayerFlops gated_layer_flops(const ModelConfig& config, const SequenceShape& sequence,
                              bool backward);
+
+/// Products that backward does a second time because of `recompute`; norms and gates, which it may
+/// repeat as well, count as little here as above. With it work of the hardware is counted, not work
+/// of the model.
+double recomputed_flops(const ModelConfig& config, std::span<const int64_t> token_offsets);
 
 }  // namespace segue::model

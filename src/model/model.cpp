@@ -17,6 +17,78 @@
 #include "ops/optimizer.h"
 
 namespace segue::model {
+namespace {
+
+/// Whether `score` has one value for each of `ids`, as far as the model's columns tell.
+bool gives_scores(const ColumnDemand& score, const ColumnDemand& ids) {
+  if (score.column == ids.column) return true;
+  return score.of == ColumnDemand::Of::kSample ? score.length == 1 : score.of == ids.of;
+}
+
+/// Score columns may be any of the batch: of those that the model does not read data will tell.
+void check_scores(std::span<const ColumnDemand> all, const sparse::TableConfig& table,
+                  const ColumnDemand& ids) {
+  bool all_known = true;
+  for (const std::string& name : table.score) {
+    const auto column = std::ranges::find(all, name, &ColumnDemand::column);
+    all_known = all_known && column != all.end();
+    if (column == all.end()) continue;
+    if (column->role == ColumnDemand::Role::kNumber) {
+      base::fail_config(
+          fmt::format("table `{}`: `score` names column `{}`, which has floats; scores are "
+                      "integers, such as times or action bits",
+                      table.name, name));
+    }
+    if (gives_scores(*column, ids)) return;
+  }
+  if (!all_known || table.score.empty()) return;
+  base::fail_config(
+      fmt::format("table `{}`: no column of `score` has a value for each id of column `{}` ({}); "
+                  "add one of the same events, candidates or sample",
+                  table.name, ids.column, ids.key));
+}
+
+/// Scores of the ids of a column, as the table's config asks: from a column beside it, or from one
+/// that has one value for each sample.
+void add_scores(const Batch& batch, const sparse::TableConfig& table, std::string_view ids,
+                HostArray<int64_t>& to) {
+  const std::span<const int64_t> of_ids = batch.offsets(ids);
+  HostArray<int64_t> memory;
+  std::span<const int64_t> of_samples;
+  for (const std::string& name : table.score) {
+    if (batch.find_column(name) == nullptr && batch.find_attribute(name) == nullptr) {
+      fail(ErrorCode::kConfig,
+           fmt::format("table `{}`: `score` names column `{}`, which batches {}; name a column of "
+                       "integers",
+                       table.name, name,
+                       batch.find_float_column(name) ? "have as floats" : "do not have"));
+    }
+    const std::span<const int64_t> offsets = batch.offsets(name);
+    if (offsets.data() == of_ids.data()) {
+      const std::span<const int64_t> values = batch.values(name, memory);
+      const int64_t at = to.size();
+      to.resize(at + std::ssize(values));
+      std::ranges::copy(values, to.data() + at);
+      return;
+    }
+    const bool one_each = std::ranges::adjacent_find(offsets, [](int64_t a, int64_t b) {
+                            return b != a + 1;
+                          }) == offsets.end();
+    if (one_each && of_samples.empty()) of_samples = batch.values(name, memory);
+  }
+  if (of_samples.empty() && batch.num_samples() > 0) {
+    fail(
+        ErrorCode::kConfig,
+        fmt::format("table `{}`: no column of `score` ({}) has a value for each id of column `{}`, "
+                    "or one for each sample; add one that has",
+                    table.name, fmt::join(table.score, ", "), ids));
+  }
+  for (size_t b = 0; b < of_samples.size(); ++b) {
+    for (int64_t i = of_ids[b]; i < of_ids[b + 1]; ++i) to.push_back(of_samples[b]);
+  }
+}
+
+}  // namespace
 
 Model::Model(std::vector<TaskConfig> tasks) : tasks_(std::move(tasks)) {}
 Model::~Model() = default;
@@ -41,6 +113,7 @@ int64_t Model::check_demands(const sparse::TablesConfig& tables) const {
     const sparse::TableId id = tables.id(d.table, fmt::format("{} `{}`", d.key, d.column));
     const sparse::TableConfig& table = tables.tables[static_cast<size_t>(id)];
     if (first == nullptr) first = &table;
+    check_scores(all, table, d);
     const bool by_time = table.ttl_seconds > 0 || table.evict == sparse::Evict::kAge;
     if (by_time && !has_times) {
       base::fail_config(fmt::format(
@@ -96,8 +169,20 @@ int64_t Model::latest_time(const Batch& batch) const {
   return latest;
 }
 
-void Model::look_up(const Batch& batch, std::span<const sparse::Lookup> lookups, sparse::Mode mode,
+void Model::look_up(const Batch& batch, std::span<const ColumnLookup> wanted, sparse::Mode mode,
                     PreparedBatch& out) const {
+  std::vector<sparse::Lookup> lookups;
+  out.scores.resize(wanted.size());
+  for (size_t l = 0; l < wanted.size(); ++l) {
+    lookups.push_back(wanted[l].lookup);
+    const sparse::Table& table = tables_->table(lookups.back().table);
+    if (mode != sparse::Mode::kTraining || !table.keeps_scores()) continue;
+    out.scores[l].resize(0);
+    for (const std::string_view column : wanted[l].columns) {
+      add_scores(batch, table.spec().config, column, out.scores[l]);
+    }
+    lookups.back().scores = out.scores[l].span();
+  }
   out.ticket = tables_->begin(lookups, mode, std::move(out.ticket), latest_time(batch));
   out.looked_up.clear();
   out.slots.clear();

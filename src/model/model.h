@@ -70,6 +70,7 @@ struct PreparedBatch {
   int64_t table_rows = 0;
   UploadBlock block;                 // everything that travels to the device
   std::vector<Part<int64_t>> slots;  // like looked_up; empty where the ticket has its own copy
+  std::vector<HostArray<int64_t>> scores;  // per lookup: memory of Model::look_up
 
   std::vector<int64_t> token_offsets{0};  // [samples + 1]
   std::vector<int64_t> sample_labels;     // labels of each sample, per task
@@ -231,8 +232,14 @@ class Model {
   /// all of one width, which it returns. Tables that nobody looks up may have any.
   int64_t check_demands(const sparse::TablesConfig& tables) const;
 
+  /// Ids to look up, and the columns that have one for each use of them, one after the other: what
+  /// the scores of uses follow.
+  struct ColumnLookup {
+    sparse::Lookup lookup;
+    std::vector<std::string_view> columns;
+  };
   /// Begins the look-ups of a batch: ticket, looked_up, first_row, slots.
-  void look_up(const Batch& batch, std::span<const sparse::Lookup> lookups, sparse::Mode mode,
+  void look_up(const Batch& batch, std::span<const ColumnLookup> lookups, sparse::Mode mode,
                PreparedBatch& prepared) const;
   /// Pass and results of a prepared batch whose parts have reached the device.
   Pass start_pass(const Exec& exec, PreparedBatch& prepared, const UploadBlock::Placed& placed,

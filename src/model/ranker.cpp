@@ -4,10 +4,10 @@
 #include <cmath>
 #include <optional>
 
-#include "base/stage.h"
 #include "model/pass_scope.h"
 #include "model/ranker_parts.h"
 #include "ops/rows.h"
+#include "tensor/part_timer.h"
 
 namespace segue::model {
 
@@ -162,14 +162,14 @@ Pass Ranker::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOpti
   PassScope scope(caller, parameters_, options, batch.num_labels);
   const Exec& exec = scope.exec;
 
-  std::optional<base::Stage> stage("rows forward");
+  std::optional<Part> part("rows forward");
   const UploadBlock::Placed placed = batch.block.place(exec);
   Pass pass = start_pass(exec, batch, placed, options.training);
   Rows rows = rows_forward(exec, batch, placed, options.training);
   for (const RankerBatch::Tokens& micro : batch.micro_batches) {
     Arena::Mark scratch(*exec.arena);
-    stage.reset();
-    stage.emplace("tokens forward");
+    part.reset();
+    part.emplace("tokens forward");
     const Tokens tokens = place_tokens(exec, batch, micro, placed, rows, scope.options);
     const UserSide user = user_forward(exec, tokens, scope.options);
     ItemSide item = item_forward(exec, rows, tokens, user.user, pass.results);
@@ -179,8 +179,8 @@ Pass Ranker::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOpti
     }
     loss(exec, tokens, item, scope.denominator, pass.results);
     if (options.training) {
-      stage.reset();
-      stage.emplace("tokens backward");
+      part.reset();
+      part.emplace("tokens backward");
       const bool last = &micro == &batch.micro_batches.back();
       const Tensor duser = item_backward(exec, rows, tokens, item);
       if (last && scope.options.gradients_ready) scope.options.gradients_ready(0);
@@ -188,8 +188,8 @@ Pass Ranker::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOpti
     }
   }
   if (options.training) {
-    stage.reset();
-    stage.emplace("rows backward");
+    part.reset();
+    part.emplace("rows backward");
     scope.sums.flush();  // gradients of action rows are among them
     rows_backward(exec, rows);
     scope.sums.flush();

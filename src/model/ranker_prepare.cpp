@@ -271,15 +271,21 @@ void Ranker::find_items(const Batch& batch, RankerBatch& out) {
 void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out) {
   find_items(batch, out);
   Places& places = *places_;
-  std::vector<sparse::Lookup> lookups;
+  std::vector<ColumnLookup> lookups;
   for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-    lookups.push_back({sequence_tables_[f], places.names[f],
-                       (f == 0 ? places.items.values : places.attributes[f - 1]).span(),
-                       out.block.span(out.item)});
+    const SequenceFeature& feature = f == 0 ? config_.item : config_.additional[f - 1];
+    lookups.push_back({{sequence_tables_[f], places.names[f],
+                        (f == 0 ? places.items.values : places.attributes[f - 1]).span(),
+                        out.block.span(out.item)},
+                       {feature.history}});
+    if (config_.labels == LabelKind::kCandidates) {
+      lookups.back().columns.push_back(feature.candidate);
+    }
   }
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
     const std::string& column = config_.contextual[c].name;
-    lookups.push_back({contextual_tables_[c], column, batch.column(column).values.span()});
+    lookups.push_back(
+        {{contextual_tables_[c], column, batch.column(column).values.span()}, {column}});
   }
   look_up(batch, lookups, mode, out);
   places.feature_index.clear();

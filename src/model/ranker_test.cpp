@@ -102,6 +102,7 @@ ModelConfig causal_config(TokenKind tokens) {
   ModelConfig c = tiny_config();
   c.tokens = tokens;
   c.labels = LabelKind::kEveryItem;
+  c.input_scale = InputScale::kOne;
   c.tasks.pop_back();
   return c;
 }
@@ -268,6 +269,17 @@ TEST(FlopsTest, AWindowCountsThePairsThatItLeaves) {
   EXPECT_NEAR(all - formula_flops(c, offsets, false), pair_flop * (30 * 30 / 2.0 - left), 1e-6);
 }
 
+TEST(FlopsTest, LayersAddUpToTheModel) {
+  ModelConfig c = tiny_config();
+  const std::vector<int64_t> offsets{0, 30, 30, 47};
+  const double head = 2.0 * static_cast<double>(c.tasks.size()) * static_cast<double>(c.dim);
+  for (const bool backward : {false, true}) {
+    double sum = (backward ? 3 : 1) * head * 3;  // of three samples
+    for (int64_t l = 0; l < c.layers; ++l) sum += layer_flops(c, l, offsets, backward);
+    EXPECT_NEAR(sum / formula_flops(c, offsets, backward), 1, 1e-12);
+  }
+}
+
 /// Values that were published with the formula, or follow from it by hand.
 TEST(FlopsTest, GatedLayersCountAsPublished) {
   ModelConfig c;
@@ -295,6 +307,16 @@ TEST(FlopsTest, GatedLayersCountAsPublished) {
   for (int64_t b = 0; b <= 32; ++b) offsets.push_back(b * 4099);
   EXPECT_NEAR(formula_flops(c, offsets, true), 63.8925e12, 0.00005e12);
   EXPECT_NEAR(32 * dense_formula_flops(c), formula_flops(c, offsets, true), 1);
+  const LayerFlops part = gated_layer_flops(c, {4099, 3, 0}, true);
+  EXPECT_NEAR(8 * 32 * part.products, (26.41 + 6.60) * 1e12, 0.01e12);
+  EXPECT_NEAR(8 * 32 * part.attention, 30.88e12, 0.005e12);
+  EXPECT_NEAR(8 * 32 * part.other, 0.006e12, 0.0005e12);
+  // Done twice: the product of u, v, q and k, a third of what it takes in all.
+  EXPECT_EQ(recomputed_flops(c, offsets), 0);
+  c.recompute.gate = c.recompute.normed_input = true;
+  EXPECT_EQ(recomputed_flops(c, offsets), 0);
+  c.recompute.uvqk = true;
+  EXPECT_NEAR(recomputed_flops(c, offsets), 26.41e12 / 3, 0.005e12);
   // Tokens in front that see no more than others are history.
   c.attention.contextual_mask = false;
   const std::vector<int64_t> single{0, 4099};

@@ -1,14 +1,40 @@
 #include <algorithm>
 #include <cmath>
+#include <optional>
+#include <string>
 
 #include "base/log.h"
+#include "model/flops.h"
 #include "model/ranker.h"
 #include "model/ranker_parts.h"
 #include "ops/loss.h"
 #include "ops/rows.h"
 #include "ops/token_arrays.h"
+#include "tensor/part_timer.h"
 
 namespace segue::model {
+namespace {
+
+const char* layer_name(size_t layer, const char* direction) {
+  return base::lasting_name("layer " + std::to_string(layer) + " " + direction);
+}
+
+/// Of a layer, for tokens in front of any truncation. The formula counts all of its work: where
+/// only targets are computed it says nothing about the time.
+PartWork layer_work(const ModelConfig& config, const Exec& exec, const Sequences& tokens,
+                    size_t layer, bool backward, bool targets_only) {
+  const auto flop = [&](bool with_backward) {
+    return layer_flops(config, static_cast<int64_t>(layer), tokens.offsets, with_backward);
+  };
+  return {.flop = targets_only ? 0
+                  : backward   ? flop(true) - flop(false)
+                               : flop(false),
+          .tokens = tokens.tokens(),
+          .samples = std::ssize(tokens.offsets) - 1,
+          .arena_bytes = exec.arena->used()};
+}
+
+}  // namespace
 
 Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
                                     const RankerBatch::Tokens& micro,
@@ -75,7 +101,8 @@ Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
   t.assemble.row_index = arrays.row;
   t.assemble.action_rows = rows.saved.action_rows;
   t.assemble.action_index = arrays.action;
-  t.assemble.scale = std::sqrt(static_cast<double>(config_.dim));
+  t.assemble.scale =
+      config_.input_scale == InputScale::kOne ? 1 : std::sqrt(static_cast<double>(config_.dim));
   t.assemble.position_table = position_table_->value;
   t.assemble.position_index = arrays.position;
   if (time_table_ != nullptr) {
@@ -149,6 +176,12 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Tokens& tokens,
     base::log_once(base::LogLevel::kInfo, "last_layer_targets",
                    std::string("identity last_layer_targets does not apply: ") + why_full);
   }
+  const auto work = [&](size_t l) {
+    return [&, l] {
+      return layer_work(config_, exec, tokens.sequences, l, /*backward=*/false,
+                        u.collapsed && l + 1 == layers_.size());
+    };
+  };
   const size_t full_layers = layers_.size() - (u.collapsed ? 1 : 0);
   Tensor x = u.x0;
   u.layers.reserve(full_layers);
@@ -160,13 +193,18 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Tokens& tokens,
     x = left;
   };
   for (size_t l = 0; l < full_layers; ++l) {
+    const Part part(layer_name(l, "forward"), work(l));
     truncate_before(l);
     u.layers.push_back(layers_[l].forward(exec, tokens.sequences_of(l, config_), x,
                                           l == 0 ? make_input : StuLayer::MakeInput{}));
     x = u.layers.back().x_out;
     if (options.probe) options.probe("stu" + std::to_string(l), x);
   }
-  if (u.collapsed) truncate_before(full_layers);
+  std::optional<Part> part;
+  if (u.collapsed) {
+    part.emplace(layer_name(full_layers, "forward"), work(full_layers));
+    truncate_before(full_layers);
+  }
   const Tensor selected = postprocessor_->make_input(exec, labels);
   const TargetTokens& labelled = truncates() ? tokens.truncated.labelled : tokens.labelled;
   if (u.collapsed) {
@@ -175,6 +213,7 @@ Ranker::UserSide Ranker::user_forward(const Exec& exec, const Tokens& tokens,
   } else {
     ops::gather_rows(exec, x, labelled.rows, selected);
   }
+  part.reset();
   u.post = postprocessor_->forward(exec, selected, tokens.label_timestamps);
   u.user = u.post.y;
   if (options.probe) options.probe("postprocessed", u.user);
@@ -185,6 +224,12 @@ void Ranker::user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, c
                            const Tensor& duser, const PassOptions& options, bool last) const {
   const auto layer_done = [&](size_t l) {
     if (last && options.gradients_ready) options.gradients_ready(layers_.size() - l);
+  };
+  const auto work = [&](size_t l) {
+    return [&, l] {
+      return layer_work(config_, exec, tokens.sequences, l, /*backward=*/true,
+                        u.collapsed && l + 1 == layers_.size());
+    };
   };
   const Tensor dselected = exec.activation({duser.size(0), config_.dim});
   postprocessor_->backward(exec, u.post, duser, dselected);
@@ -201,6 +246,7 @@ void Ranker::user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, c
   };
   if (u.collapsed) {
     const size_t l = layers_.size() - 1;
+    const Part part(layer_name(l, "backward"), work(l));
     layers_[l].backward_targets(exec, tokens.sequences_of(l, config_), u.last, dselected, dx);
     truncated_before(l);
     layer_done(l);
@@ -210,6 +256,7 @@ void Ranker::user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, c
                      (truncates() ? tokens.truncated.labelled : tokens.labelled).rows, dx);
   }
   for (size_t l = u.layers.size(); l-- > 0;) {
+    const Part part(layer_name(l, "backward"), work(l));
     layers_[l].backward(exec, tokens.sequences_of(l, config_), u.layers[l], dx, dx);
     truncated_before(l);
     layer_done(l);
@@ -231,6 +278,7 @@ void Ranker::user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, c
 
 Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
                                       const Tensor& user, const PassResults& results) const {
+  const Part part("head forward");
   const Exec wide = wide_exec(exec);
   const int64_t labels = tokens.labelled.rows.size(0);
   const int64_t features = static_cast<int64_t>(sequence_tables_.size());
@@ -258,6 +306,7 @@ Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const 
 
 void Ranker::loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, double denominator,
                   const PassResults& results) const {
+  const Part part("head forward");
   const Exec wide = wide_exec(exec);
   const int64_t labels = tokens.labelled.rows.size(0);
   for (size_t k = 0; k < config_.tasks.size(); ++k) {
@@ -273,6 +322,7 @@ void Ranker::loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, 
 
 Tensor Ranker::item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
                              const ItemSide& item) const {
+  const Part part("head backward");
   const Exec wide = wide_exec(exec);
   const int64_t labels = item.user.size(0);
   const Tensor dproduct = wide.activation({labels, config_.dim});

@@ -111,8 +111,8 @@ void StuLayer::attention_backward(const Exec& exec, const Sequences& seq, const 
     if (!gated) return;
   }
   const Tensor dvqk = columns(dz, vqk_block());
-  if (gated) ops::silu_backward(exec, dvqk, columns(s.uvqk, vqk_block()), dvqk);
-  ops::column_sum(exec, dvqk, dbias);
+  if (!gated) return ops::column_sum(exec, dvqk, dbias);
+  ops::silu_backward(exec, dvqk, columns(s.uvqk, vqk_block()), dvqk, dbias);
 }
 
 /// Silu's backward reads all of it; otherwise V, Q and K are kept as the group has them.

@@ -272,21 +272,20 @@ void assemble_forward(const Exec& exec, const AssembleParams& p, const Tensor& x
     const KeepBits keep = keep_of(p, tokens, dim);
     const bool vectorize = can_vectorize(
         dim, {p.content, p.context, p.action_rows, p.position_table, p.time_table, x, norm.y});
-    constexpr int64_t kWidestNorm = 1024;  // what a warp keeps in registers
+    constexpr int64_t kWidestNorm = 512;  // what norm_forward leaves to a single warp, too
     if (norm.y && norm.params.groups == 1 && vectorize && dim <= kWidestNorm) {
       SEGUE_ASSERT(norm.y.dtype == x.dtype && norm.y.size(0) == tokens && norm.y.size(1) == dim,
                    "assemble: the norm of x is like x");
       const NormArgs args(exec, norm.params, norm.stats, tokens, dim);
-      dispatch_lanes(dim, true, [&](auto lanes) {
+      const auto launch = [&](auto lanes) {
         using L = decltype(lanes);
-        if constexpr (L::kW == 8) {
-          const auto kernel = args.fills<L>() ? assemble_norm_kernel<T, L, true>
-                                              : assemble_norm_kernel<T, L, false>;
-          kernel<<<row_blocks(tokens), kThreads, args.parameter_bytes(), stream>>>(
-              a, keep, args, tokens, matrix_of<T>(x), matrix_of<T>(norm.y));
-        }
-      });
-      return check_launch();
+        const auto kernel =
+            args.fills<L>() ? assemble_norm_kernel<T, L, true> : assemble_norm_kernel<T, L, false>;
+        kernel<<<row_blocks(tokens), kThreads, args.parameter_bytes(), stream>>>(
+            a, keep, args, tokens, matrix_of<T>(x), matrix_of<T>(norm.y));
+        check_launch();
+      };
+      return dim <= 256 ? launch(Lanes<8, 1>{}) : launch(Lanes<8, 2>{});
     }
     const auto kernel = vectorize ? assemble_kernel<T, 8> : assemble_kernel<T, 1>;
     kernel<<<row_blocks(tokens), kThreads, 0, stream>>>(a, keep, tokens, static_cast<int>(dim),

@@ -44,14 +44,11 @@ __global__ void fold_kernel(const __grid_constant__ FoldList list) {
   f.to[j] += static_cast<float>(total);
 }
 
-constexpr int kSumWidth = 256;  // columns of one block
-
 /// partials[blockIdx.x][column] = sum over this block's rows.
 template <class T, int kW>
 __global__ void __launch_bounds__(kThreads)
     column_partials(Matrix<const T> x, int64_t rows, int columns, float* partials) {
-  using Piece = Lanes<kW, kSumWidth / kWarp / kW>;
-  __shared__ float sums[kSumWidth];
+  using Piece = SumPiece<kW>;
   const int base = static_cast<int>(blockIdx.y) * kSumWidth;
   const int count = min(kSumWidth, columns - base);
   Piece sum{};
@@ -64,17 +61,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int j = 0; j < kW; ++j) sum.v[i][j] += value.v[i][j];
     });
   }
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  for (int w = 0; w < kWarpsPerBlock; ++w) {
-    if (warp == w) {
-      Piece::for_each(count, [&](int i, int c) {
-        for (int j = 0; j < kW; ++j) sums[c + j] = (w == 0 ? 0.f : sums[c + j]) + sum.v[i][j];
-      });
-    }
-    __syncthreads();
-  }
-  const auto c = static_cast<int>(threadIdx.x);
-  if (c < count) partials[static_cast<int64_t>(blockIdx.x) * columns + base + c] = sums[c];
+  write_column_sums<kW>(sum, base, count, columns, partials);
 }
 
 }  // namespace

@@ -59,7 +59,8 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
 void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
                    const Tensor& du, const Tensor& da, const GateGradients& gradients);
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
-void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx,
+                   const Tensor& sums);
 
 void gather_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);
 void scatter_rows(const Exec& exec, const Tensor& from, const Tensor& index, const Tensor& to);

@@ -37,8 +37,10 @@ struct GateGradients {
 void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats, const Tensor& dy,
                    const Tensor& du, const Tensor& da, const GateGradients& gradients);
 
-/// y = silu(x), dx = dy * silu'(x); x, y, dy, dx [rows, columns], strided; dx may alias dy.
+/// y = silu(x), dx = dy * silu'(x); x, y, dy, dx [rows, columns], strided; dx may alias dy. `sums`,
+/// if it is there, gets what column_sum(exec, dx, sums) would add, with its bits.
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y);
-void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx);
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx,
+                   const Tensor& sums = {});
 
 }  // namespace segue::ops

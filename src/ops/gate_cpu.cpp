@@ -125,15 +125,17 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
 }
 
 int64_t gate_keep_bytes(const Exec& exec, const GateParams& p) {
-  constexpr int64_t kLanes = 32, kLaneBytes = 4, kColumns = 8, kGroups = 4, kWidest = 2048;
+  constexpr int64_t kWordBytes = 4, kColumns = 8, kGroups = 4, kWidest = 8192;
   const int64_t width = p.a.size(1);
   if (!exec.device.is_cuda() || p.dropout.p <= 0) return 0;
   if (width % (kColumns * p.norm.groups) != 0 || width > kWidest) return 0;
-  // A lane of a warp takes 1, 2, 4 or 8 groups of columns from each part of y; a word holds four.
-  int64_t groups = 1;
-  while (groups * kColumns * kLanes < width) groups *= 2;
+  // As rows are dealt out on a GPU (wide_lanes.cuh): 32, 64, 128 or 256 lanes take 1, 2 or 4 groups
+  // of 8 columns each from every part of y; a word holds four groups.
+  int64_t lanes = 32, groups = width <= kColumns * lanes ? 1 : 2;
+  while (lanes < 256 && lanes * groups * kColumns < width) lanes *= 2;
+  while (lanes * groups * kColumns < width) groups *= 2;
   groups *= p.concat ? 3 : 1;
-  return (groups + kGroups - 1) / kGroups * kLaneBytes * kLanes;
+  return (groups + kGroups - 1) / kGroups * kWordBytes * lanes;
 }
 
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
@@ -157,9 +159,10 @@ void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
   });
 }
 
-void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx,
+                   const Tensor& sums) {
   if constexpr (kHasCuda) {
-    if (exec.device.is_cuda()) return cuda::silu_backward(exec, dy, x, dx);
+    if (exec.device.is_cuda()) return cuda::silu_backward(exec, dy, x, dx, sums);
   }
   require_cpu(exec, "silu_backward");
   const int64_t rows = x.size(0), columns = x.size(1);
@@ -178,6 +181,7 @@ void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Te
       }
     });
   });
+  if (sums) column_sum(exec, dx, sums);
 }
 
 }  // namespace segue::ops

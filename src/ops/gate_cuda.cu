@@ -33,7 +33,7 @@ __device__ void store_rounded(T* to, float (&values)[kW]) {
 
 /// Bits of dropout that forward leaves for backward: KeepMasks::bits of four groups of 8 columns in
 /// a word of one lane, so that a warp writes and reads 128 bytes at once. Rows in pieces of 8
-/// columns only.
+/// columns only. gate_keep_bytes says how many there are.
 template <class L, int kParts>
 struct KeptRow {
   static constexpr int kGroups = kParts * L::kIters;  // of a lane
@@ -41,7 +41,7 @@ struct KeptRow {
   uint32_t words[kWords] = {};
 
   __device__ static int64_t place(int64_t row, int word) {
-    return (row * kWords + word) * kWarp + threadIdx.x % kWarp;
+    return (row * kWords + word) * L::kTeam + threadIdx.x % L::kTeam;
   }
   __device__ void put(int part, int i, const KeepMasks& masks) {
     const int group = part * L::kIters + i;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
   norm.template stage<L::kW>(parameters);
   if constexpr (kFilled) norm.template assume_filled<L>();
   const int width = norm.columns;
-  const BlockRows block(rows);
+  const BlockRows block(rows, L::kTeam);
   using Raw = typename L::template Raw<T>;
   Raw raw_u, raw_a;
   DropoutArgs::Row next_random;
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
     next_random = dropout.row(r);
   };
   fetch(block.begin);
-  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+  for (int64_t r = block.begin; r < block.end; r += L::kTeams) {
     const DropoutArgs::Row random = next_random;
     L a_row;
     a_row.unpack(raw_a, width);
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 2 : 1)
       for (int j = 0; j < L::kW; ++j) v[j] = Silu<T>(v[j]).value;
       silu.pack(i, v);
     });
-    fetch(r + kWarpsPerBlock);  // is on its way while this row is worked on
+    fetch(r + L::kTeams);  // is on its way while this row is worked on
     T* to = y.row(r);
     KeptRow<L, kParts> kept;
     const auto finish = [&](int part, int i, int c, float(&v)[L::kW]) {
@@ -147,11 +147,11 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
   float* parameters = shared;
   norm.template stage<L::kW>(parameters);
   const int width = norm.columns;
-  float* warp_sums = shared + 2 * width;
-  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * kSums * width, width};
+  float* team_sums = shared + 2 * width;
+  TeamSums<L> sums{team_sums + threadIdx.x / L::kTeam * kSums * width, width};
   sums.clear(kSums);
-  const BlockRows block(rows);
-  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+  const BlockRows block(rows, L::kTeam);
+  for (int64_t r = block.begin; r < block.end; r += L::kTeams) {
     typename L::template Raw<T> raw_u, raw_a, raw_gated, raw_plain, raw_direct;
     const T* from = dy.row(r);
     raw_a.load_row(a.row(r), width);
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? kBackwardBlocksEach
                         store(da_to + c, gradient);
                       });
   }
-  write_partials<L>(width, kSums, warp_sums, partials);
+  write_partials<L>(width, kSums, team_sums, partials);
 }
 
 template <class T, int kW, bool kBackward>
@@ -231,6 +231,34 @@ __global__ void __launch_bounds__(kThreads)
       store(to.row(r) + c, value);
     }
   }
+}
+
+/// dx = dy silu'(x), and the sums of its columns over this block's rows as column_partials makes
+/// them.
+template <class T, int kW>
+__global__ void __launch_bounds__(kThreads)
+    silu_backward_sums_kernel(int64_t rows, int columns, Matrix<const T> dy, Matrix<const T> x,
+                              Matrix<T> dx, float* partials) {
+  using Piece = SumPiece<kW>;
+  const int base = static_cast<int>(blockIdx.y) * kSumWidth;
+  const int count = min(kSumWidth, columns - base);
+  Piece sum{};
+  const BlockRows block(rows);
+  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+    Piece value, gradient;
+    value.load_row(x.row(r) + base, count);
+    gradient.load_row(dy.row(r) + base, count);
+    T* to = dx.row(r) + base;
+    Piece::for_each(count, [&](int i, int c) {
+      for (int j = 0; j < kW; ++j) {
+        // Not one instruction with the sum below, which is of what is stored.
+        gradient.v[i][j] = __fmul_rn(gradient.v[i][j], Silu<T>(value.v[i][j]).derivative);
+      }
+      store_rounded(to + c, gradient.v[i]);
+      for (int j = 0; j < kW; ++j) sum.v[i][j] += gradient.v[i][j];
+    });
+  }
+  write_column_sums<kW>(sum, base, count, columns, partials);
 }
 
 void check_matrix(const Tensor& t, int64_t rows, int64_t columns, DType dtype) {
@@ -285,30 +313,34 @@ void gate_forward(const Exec& exec, const GateParams& p, const Tensor& y, const 
   const NormArgs norm(exec, p.norm, stats, rows, width);
   const DropoutArgs dropout(exec, p.dropout);
   const cudaStream_t stream = stream_of(exec);
-  const auto launch = [&](auto zero_value, auto kernel) {
+  const auto launch = [&](auto zero_value, auto lanes, auto kernel) {
     using T = decltype(zero_value);
-    kernel<<<row_blocks(rows), kThreads, norm.parameter_bytes(), stream>>>(
+    allow_shared_memory(kernel, norm.parameter_bytes());
+    kernel<<<row_blocks<decltype(lanes)>(rows), kThreads, norm.parameter_bytes(), stream>>>(
         norm, dropout, keep_of(p), rows, input_of<T>(p.u), input_of<T>(p.a), matrix_of<T>(y));
     check_launch();
   };
   const bool vectorize = can_vectorize(width, {p.u, p.a, y}) && norm.can_vectorize_groups();
   check_keep(exec, p, rows, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(width, vectorize, [&](auto lanes) {
+    dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
       if constexpr (L::kW == 8) {
         if (keep_of(p) != nullptr && norm.template fills<L>()) {
-          return launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, true, true>
-                                             : gate_forward_kernel<T, L, false, true, true>);
+          return launch(zero_value, lanes,
+                        p.concat ? gate_forward_kernel<T, L, true, true, true>
+                                 : gate_forward_kernel<T, L, false, true, true>);
         }
         if (keep_of(p) != nullptr) {
-          return launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, true, false>
-                                             : gate_forward_kernel<T, L, false, true, false>);
+          return launch(zero_value, lanes,
+                        p.concat ? gate_forward_kernel<T, L, true, true, false>
+                                 : gate_forward_kernel<T, L, false, true, false>);
         }
       }
-      launch(zero_value, p.concat ? gate_forward_kernel<T, L, true, false, false>
-                                  : gate_forward_kernel<T, L, false, false, false>);
+      launch(zero_value, lanes,
+             p.concat ? gate_forward_kernel<T, L, true, false, false>
+                      : gate_forward_kernel<T, L, false, false, false>);
     });
   });
 }
@@ -324,42 +356,65 @@ void gate_backward(const Exec& exec, const GateParams& p, const NormStats& stats
   const DropoutArgs dropout(exec, p.dropout);
   const cudaStream_t stream = stream_of(exec);
   const Arena::Mark mark(*exec.arena);
-  const unsigned blocks = row_blocks(rows, kBackwardBlocksEach * kMultiprocessors);
-  PartialSums partials(exec, blocks, kSums * width);
-  const auto launch = [&](auto zero_value, auto kernel) {
+  const auto launch = [&](auto zero_value, auto lanes, auto kernel) {
     using T = decltype(zero_value);
-    allow_shared_memory(kernel, norm.backward_bytes(kSums));
-    kernel<<<blocks, kThreads, norm.backward_bytes(kSums), stream>>>(
-        norm, dropout, keep_of(p), rows, input_of<T>(p.u), input_of<T>(p.a), input_of<T>(dy),
-        matrix_of<T>(du), matrix_of<T>(da), partials.data());
+    using L = decltype(lanes);
+    const size_t bytes = norm.backward_bytes<L>(kSums);
+    const unsigned blocks = row_blocks<L>(rows, blocks_at_once(kBackwardBlocksEach, bytes));
+    PartialSums partials(exec, blocks, kSums * width);
+    allow_shared_memory(kernel, bytes);
+    kernel<<<blocks, kThreads, bytes, stream>>>(norm, dropout, keep_of(p), rows, input_of<T>(p.u),
+                                                input_of<T>(p.a), input_of<T>(dy), matrix_of<T>(du),
+                                                matrix_of<T>(da), partials.data());
     check_launch();
+    fold_norm_gradients(norm, partials, gradients.weight, gradients.bias);
+    partials.fold(gradients.u_bias, kUSum * width, width);
   };
   const bool vectorize =
       can_vectorize(width, {p.u, p.a, dy, du, da}) && norm.can_vectorize_groups();
   check_keep(exec, p, rows, vectorize);
   dispatch_type(p.a.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(width, vectorize, [&](auto lanes) {
+    dispatch_lanes(width, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
       using L = decltype(lanes);
       if constexpr (L::kW == 8) {
         if (keep_of(p) != nullptr) {
-          return launch(zero_value, p.concat ? gate_backward_kernel<T, L, true, true>
-                                             : gate_backward_kernel<T, L, false, true>);
+          return launch(zero_value, lanes,
+                        p.concat ? gate_backward_kernel<T, L, true, true>
+                                 : gate_backward_kernel<T, L, false, true>);
         }
       }
-      launch(zero_value, p.concat ? gate_backward_kernel<T, L, true, false>
-                                  : gate_backward_kernel<T, L, false, false>);
+      launch(zero_value, lanes,
+             p.concat ? gate_backward_kernel<T, L, true, false>
+                      : gate_backward_kernel<T, L, false, false>);
     });
   });
-  fold_norm_gradients(norm, partials, gradients.weight, gradients.bias);
-  partials.fold(gradients.u_bias, kUSum * width, width);
 }
 
 void silu_forward(const Exec& exec, const Tensor& x, const Tensor& y) {
   silu_op<false>(exec, {}, x, y);
 }
-void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx) {
-  silu_op<true>(exec, dy, x, dx);
+void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Tensor& dx,
+                   const Tensor& sums) {
+  const int64_t rows = x.size(0), columns = x.size(1);
+  if (!sums || rows == 0 || columns == 0) return silu_op<true>(exec, dy, x, dx);
+  check_matrix(dx, rows, columns, x.dtype);
+  check_matrix(dy, rows, columns, x.dtype);
+  const Arena::Mark mark(*exec.arena);
+  const int64_t blocks = row_blocks(rows, kPartialBlocks);
+  PartialSums partials(exec, blocks, columns);
+  const dim3 grid(static_cast<unsigned>(blocks),
+                  static_cast<unsigned>(divide_up(columns, kSumWidth)));
+  dispatch_type(x.dtype, [&](auto zero_value) {
+    using T = decltype(zero_value);
+    const auto kernel = can_vectorize(columns, {dy, x, dx}) ? silu_backward_sums_kernel<T, 8>
+                                                            : silu_backward_sums_kernel<T, 1>;
+    kernel<<<grid, kThreads, 0, stream_of(exec)>>>(rows, static_cast<int>(columns), input_of<T>(dy),
+                                                   input_of<T>(x), matrix_of<T>(dx),
+                                                   partials.data());
+    check_launch();
+  });
+  partials.fold(sums, 0, columns);
 }
 
 }  // namespace segue::ops::cuda

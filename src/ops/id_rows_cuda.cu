@@ -84,29 +84,6 @@ __global__ void __launch_bounds__(kThreads)
 
 // ---- sums and updates ----
 
-/// kW neighbouring values, 16 bytes at a time.
-template <int kW, class T>
-__device__ void load_piece(const T* from, float (&to)[kW]) {
-  if constexpr (kW == 4 && sizeof(T) == 2) {
-    const uint2 word = *reinterpret_cast<const uint2*>(from);
-    unpack_pair<T>(word.x, to[0], to[1]);
-    unpack_pair<T>(word.y, to[2], to[3]);
-  } else if constexpr (kW == 4) {
-    const float4 four = *reinterpret_cast<const float4*>(from);
-    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
-  } else {
-    load(from, to);
-  }
-}
-template <int kW>
-__device__ void store_piece(float* to, const float (&from)[kW]) {
-  if constexpr (kW == 4) {
-    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
-  } else {
-    store(to, from);
-  }
-}
-
 /// Rows of tables that are updated with the sums of their gradients.
 template <RowOptimizer kKind>
 struct UpdateTargets {
@@ -153,9 +130,9 @@ struct UpdateTargets {
 
     template <int kW>
     __device__ void read(int64_t column, Piece<kW>& piece) const {
-      load_piece(data + column, piece.weight);
-      if constexpr (kHasState) load_piece(state + column, piece.m);
-      if constexpr (kHasTwo) load_piece(state + of.dim + column, piece.v);
+      load(data + column, piece.weight);
+      if constexpr (kHasState) load(state + column, piece.m);
+      if constexpr (kHasTwo) load(state + of.dim + column, piece.v);
     }
     /// A step, and back into memory.
     template <int kW>
@@ -173,9 +150,9 @@ struct UpdateTargets {
           weight -= of.lr * g;
         }
       }
-      if constexpr (kHasState) store_piece(state + column, piece.m);
-      if constexpr (kHasTwo) store_piece(state + of.dim + column, piece.v);
-      store_piece(data + column, piece.weight);
+      if constexpr (kHasState) store(state + column, piece.m);
+      if constexpr (kHasTwo) store(state + of.dim + column, piece.v);
+      store(data + column, piece.weight);
     }
     /// What sum_spans_kernel asks for; no thread shares an element.
     template <int kW>
@@ -217,7 +194,7 @@ __device__ void sum_items(const SumArgs<T>& a, int64_t begin, int64_t end, int c
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
       const uint32_t row = __shfl_sync(kAllLanes, at + k < kWarp ? low : high, (at + k) % kWarp);
-      if (at + k < count && column < a.columns) load_piece(a.from.row(row) + column, rows[k]);
+      if (at + k < count && column < a.columns) load(a.from.row(row) + column, rows[k]);
     }
 #pragma unroll
     for (int k = 0; k < kAhead; ++k) {
@@ -273,7 +250,7 @@ __device__ void sum_ends(const SumArgs<T>& a, int64_t chunk) {
       float sum[kColumnsEach] = {};
       sum_items<8>(a, from, until, column, sum);
       if (column >= a.columns) continue;
-      store_piece(a.partials + (chunk * 2 + place) * a.columns + column, sum);
+      store(a.partials + (chunk * 2 + place) * a.columns + column, sum);
     }
   };
   if (comes_in && first_key < a.rows) put(begin, begin + count_of(first_key), 0);

@@ -45,10 +45,11 @@ inline cudaStream_t stream_of(const Exec& exec) {
   return exec.stream != nullptr ? static_cast<cudaStream_t>(exec.stream->handle()) : nullptr;
 }
 
-/// Lets a kernel take more shared memory than the 48 KiB that need no asking.
+/// Lets a kernel take more shared memory than the 48 KiB that need no asking, some of which it may
+/// have of its own.
 template <class Kernel>
 void allow_shared_memory(Kernel kernel, size_t bytes) {
-  if (bytes <= 48 * 1024) return;
+  if (bytes <= 40 * 1024) return;
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                   static_cast<int>(bytes)));
 }
@@ -266,6 +267,7 @@ __device__ inline bool is_last_block(int32_t* done, int blocks) {
 
 // ---- pieces of rows ----
 
+/// kW neighbouring values: 8 or 4 of them lie aligned and move 16 or 8 bytes at a time.
 template <int kW, class T>
 __device__ void load(const T* from, float (&to)[kW]) {
   if constexpr (kW == 8 && sizeof(T) == 2) {
@@ -278,6 +280,13 @@ __device__ void load(const T* from, float (&to)[kW]) {
     const float4 high = reinterpret_cast<const float4*>(from)[1];
     to[0] = low.x, to[1] = low.y, to[2] = low.z, to[3] = low.w;
     to[4] = high.x, to[5] = high.y, to[6] = high.z, to[7] = high.w;
+  } else if constexpr (kW == 4 && sizeof(T) == 2) {
+    const uint2 pairs = *reinterpret_cast<const uint2*>(from);
+    unpack_pair<T>(pairs.x, to[0], to[1]);
+    unpack_pair<T>(pairs.y, to[2], to[3]);
+  } else if constexpr (kW == 4) {
+    const float4 four = *reinterpret_cast<const float4*>(from);
+    to[0] = four.x, to[1] = four.y, to[2] = four.z, to[3] = four.w;
   } else {
 #pragma unroll
     for (int j = 0; j < kW; ++j) to[j] = to_float(from[j]);
@@ -295,23 +304,30 @@ __device__ void store(T* to, const float (&from)[kW]) {
   } else if constexpr (kW == 8) {
     reinterpret_cast<float4*>(to)[0] = make_float4(from[0], from[1], from[2], from[3]);
     reinterpret_cast<float4*>(to)[1] = make_float4(from[4], from[5], from[6], from[7]);
+  } else if constexpr (kW == 4 && sizeof(T) == 2) {
+    *reinterpret_cast<uint2*>(to) =
+        make_uint2(packed<T>(from[0], from[1]), packed<T>(from[2], from[3]));
+  } else if constexpr (kW == 4) {
+    *reinterpret_cast<float4*>(to) = make_float4(from[0], from[1], from[2], from[3]);
   } else {
 #pragma unroll
     for (int j = 0; j < kW; ++j) to[j] = from_float<T>(from[j]);
   }
 }
 
-/// How many columns a lane takes at a time and how often: a row of up to 32 * kW * kIters columns
-/// lies in the registers of a warp.
-template <int kWidth, int kCount>
+/// How many columns a lane takes at a time and how often, and how many lanes share a row, a warp or
+/// several of one block: a row of up to kTeam * kW * kIters columns lies in their registers.
+template <int kWidth, int kCount, int kLanes = kWarp>
 struct Lanes {
-  static constexpr int kW = kWidth, kIters = kCount, kColumns = kWarp * kWidth * kCount;
+  static constexpr int kW = kWidth, kIters = kCount, kTeam = kLanes;
+  static constexpr int kColumns = kTeam * kWidth * kCount;
+  static constexpr int kTeams = kThreads / kTeam;  // of a block: rows that it works on at once
   // More would not fit into registers; then arrays live in local memory and nothing is unrolled.
-  static constexpr int kUnroll = kCount <= 16 ? kCount : 1;
+  static constexpr int kUnroll = kCount <= 32 ? kCount : 1;
   float v[kCount][kWidth];
 
   __device__ static int first(int i) {
-    return (i * kWarp + static_cast<int>(threadIdx.x % kWarp)) * kWidth;
+    return (i * kTeam + static_cast<int>(threadIdx.x % kTeam)) * kWidth;
   }
   /// f(i, first column) for the pieces of this lane inside [0, columns).
   template <class F>
@@ -333,7 +349,7 @@ struct Lanes {
     /// The same from where this lane's first piece begins.
     __device__ void load_lane(const T* lane, int columns) {
       for_each(columns, [&](int i, int) {
-        const T* piece = lane + i * kWarp * kWidth;
+        const T* piece = lane + i * kTeam * kWidth;
         if constexpr (kPacked) {
           const uint4 word = *reinterpret_cast<const uint4*>(piece);
           words[i][0] = word.x, words[i][1] = word.y, words[i][2] = word.z, words[i][3] = word.w;
@@ -375,29 +391,14 @@ struct Lanes {
   }
 };
 
-/// Calls f(Lanes) for rows of `columns`; rows that are not multiples of 8 or not aligned take a
-/// slower path.
-template <class F>
-void dispatch_lanes(int64_t columns, bool vectorize, F&& f) {
-  constexpr int64_t kMost = 2048;
-  if (columns > kMost) {
-    fail(ErrorCode::kUnsupported, "CUDA ops normalise rows of up to " + std::to_string(kMost) +
-                                      " columns, not " + std::to_string(columns));
-  }
-  if (vectorize && columns <= 256) return f(Lanes<8, 1>{});
-  if (vectorize && columns <= 512) return f(Lanes<8, 2>{});
-  if (vectorize && columns <= 1024) return f(Lanes<8, 4>{});
-  f(Lanes<1, 64>{});
-}
-
-/// The contiguous rows of this block; its warps take them in turn.
+/// The contiguous rows of this block; its warps, or other teams, take them in turn.
 struct BlockRows {
   int64_t begin, end;
-  __device__ explicit BlockRows(int64_t rows) {
+  __device__ explicit BlockRows(int64_t rows, int team = kWarp) {
     const int64_t each = (rows + gridDim.x - 1) / gridDim.x;
     begin = static_cast<int64_t>(blockIdx.x) * each;
     end = begin + each < rows ? begin + each : rows;
-    begin += threadIdx.x / kWarp;
+    begin += static_cast<int>(threadIdx.x) / team;
   }
 };
 

@@ -31,13 +31,19 @@ Column column_of(const Tensor& t) {
   return t ? Column{device_ptr<float>(t), t.stride(0)} : Column{nullptr, 0};
 }
 
-/// A few values per sample: one block, whose threads add their terms in order.
+/// Samples of a block: few of them, as most batches have, are one block's.
+constexpr int64_t kLossRows = 4 * kLossThreads;
+
+/// The sums of blocks, where there are several, go to `partials` for the next kernel.
 __global__ void __launch_bounds__(kLossThreads)
     loss_kernel(TaskKind kind, int64_t n, Column logits, const float* labels, const float* weights,
-                double factor, Column dlogits, Column predictions, double* loss_sum) {
+                double factor, Column dlogits, Column predictions, double* loss_sum,
+                double* partials) {
   __shared__ double sums[kLossThreads / kWarp];
   double sum = 0;
-  for (int64_t i = threadIdx.x; i < n; i += kLossThreads) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kLossThreads;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kLossThreads + threadIdx.x; i < n;
+       i += step) {
     const double logit = logits[i], label = labels[i];
     const LossTerm t =
         kind == TaskKind::kBinary ? binary_term(logit, label) : regression_term(logit, label);
@@ -52,7 +58,18 @@ __global__ void __launch_bounds__(kLossThreads)
   if (threadIdx.x != 0) return;
   double total = 0;
   for (const double part : sums) total += part;
-  *loss_sum += total;
+  if (partials != nullptr) {
+    partials[blockIdx.x] = total;
+  } else {
+    *loss_sum += total;
+  }
+}
+
+__global__ void add_losses_kernel(int count, const double* partials, double* loss_sum) {
+  double sum = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kWarp) sum += partials[i];
+  sum = warp_sum(sum);
+  if (threadIdx.x == 0) *loss_sum += sum;
 }
 
 }  // namespace
@@ -70,9 +87,18 @@ void loss_forward_backward(const Exec& exec, TaskKind kind, const Tensor& logits
                "loss: strided labels");
   SEGUE_ASSERT(loss_sum.elements() == 1, "loss: the sum is one double");
   if (n == 0) return;
-  loss_kernel<<<1, kLossThreads, 0, stream_of(exec)>>>(
+  const cudaStream_t stream = stream_of(exec);
+  const Arena::Mark mark(*exec.arena);
+  const int64_t blocks = std::min(divide_up(n, kLossRows), kMultiprocessors);
+  const Tensor partials = blocks > 1 ? exec.arena->tensor(DType::kF64, {blocks}) : Tensor{};
+  loss_kernel<<<static_cast<unsigned>(blocks), kLossThreads, 0, stream>>>(
       kind, n, column_of(logits), device_ptr<float>(labels), device_ptr<float>(weights), factor,
-      column_of(dlogits), column_of(predictions), device_ptr<double>(loss_sum));
+      column_of(dlogits), column_of(predictions), device_ptr<double>(loss_sum),
+      device_ptr<double>(partials));
+  check_launch();
+  if (!partials) return;
+  add_losses_kernel<<<1, kWarp, 0, stream>>>(static_cast<int>(blocks), device_ptr<double>(partials),
+                                             device_ptr<double>(loss_sum));
   check_launch();
 }
 

@@ -12,13 +12,13 @@ __global__ void __launch_bounds__(kThreads, L::kIters <= 2 ? 4 : 1)
                         Matrix<T> y) {
   extern __shared__ __align__(16) float parameters[];
   a.template stage<L::kW>(parameters);
-  const BlockRows block(rows);
+  const BlockRows block(rows, L::kTeam);
   typename L::template Raw<T> next;
   if (block.begin < block.end) next.load_row(x.row(block.begin), a.columns);
-  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+  for (int64_t r = block.begin; r < block.end; r += L::kTeams) {
     L value;
     value.unpack(next, a.columns);
-    if (r + kWarpsPerBlock < block.end) next.load_row(x.row(r + kWarpsPerBlock), a.columns);
+    if (r + L::kTeams < block.end) next.load_row(x.row(r + L::kTeams), a.columns);
     T* to = y.row(r);
     normalize_row(a, r, parameters, value, [&](int i, int c, float(&out)[L::kW]) {
       if constexpr (kSwish) {
@@ -42,13 +42,13 @@ __global__ void __launch_bounds__(kThreads,
   extern __shared__ __align__(16) float shared[];
   float* parameters = shared;
   a.template stage<L::kW>(parameters);
-  float* warp_sums = shared + 2 * a.columns;
-  WarpSums<L> sums{warp_sums + threadIdx.x / kWarp * kinds * a.columns, a.columns};
+  float* team_sums = shared + 2 * a.columns;
+  TeamSums<L> sums{team_sums + threadIdx.x / L::kTeam * kinds * a.columns, a.columns};
   sums.clear(kinds);
-  const BlockRows block(rows);
+  const BlockRows block(rows, L::kTeam);
   constexpr bool kKeepSlope = sizeof(T) == 4;
   const bool adds = !kSwish && residual.data != nullptr;
-  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+  for (int64_t r = block.begin; r < block.end; r += L::kTeams) {
     typename L::template Raw<T> raw_x, raw_dy, raw_add;
     raw_x.load_row(x.row(r), a.columns);
     raw_dy.load_row(dy.row(r), a.columns);
@@ -98,22 +98,23 @@ __global__ void __launch_bounds__(kThreads,
                         sums.add_to(2, c, gradient);
                       });
   }
-  write_partials<L>(a.columns, kinds, warp_sums, partials);
+  write_partials<L>(a.columns, kinds, team_sums, partials);
 }
 
 /// y = x / max(|x|, eps).
 template <class T, class L>
 __global__ void __launch_bounds__(kThreads)
     l2_forward_kernel(int64_t rows, int columns, float eps, Matrix<const T> x, Matrix<T> y) {
-  const BlockRows block(rows);
-  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+  const BlockRows block(rows, L::kTeam);
+  for (int64_t r = block.begin; r < block.end; r += L::kTeams) {
     L value;
     value.load_row(x.row(r), columns);
     float squares = 0;
     L::for_each(columns, [&](int i, int) {
       for (int j = 0; j < L::kW; ++j) squares += value.v[i][j] * value.v[i][j];
     });
-    const float length = fmaxf(sqrtf(warp_sum(squares)), eps);
+    const auto place = static_cast<int>(r / L::kTeams & 1);
+    const float length = fmaxf(sqrtf(team_sum<L>(squares, place)), eps);
     L::for_each(columns, [&](int i, int) {
       for (int j = 0; j < L::kW; ++j) value.v[i][j] /= length;
     });
@@ -125,8 +126,8 @@ template <class T, class L>
 __global__ void __launch_bounds__(kThreads)
     l2_backward_kernel(int64_t rows, int columns, float eps, Matrix<const T> dy, Matrix<const T> x,
                        Matrix<T> dx) {
-  const BlockRows block(rows);
-  for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
+  const BlockRows block(rows, L::kTeam);
+  for (int64_t r = block.begin; r < block.end; r += L::kTeams) {
     L value, gradient;
     value.load_row(x.row(r), columns);
     gradient.load_row(dy.row(r), columns);
@@ -137,8 +138,8 @@ __global__ void __launch_bounds__(kThreads)
         products += value.v[i][j] * gradient.v[i][j];
       }
     });
-    const float length = sqrtf(warp_sum(squares));
-    products = warp_sum(products);
+    const float length = sqrtf(team_sum<L>(squares, 0));
+    products = team_sum<L>(products, 1);
     const float divisor = fmaxf(length, eps);
     // Below eps the divisor is a constant, and nothing flows back through it.
     const float inner = length < eps ? 0.f : products / (length * length);
@@ -169,11 +170,13 @@ void forward(const Exec& exec, const NormParams& p, const Tensor& x, const Tenso
   const cudaStream_t stream = stream_of(exec);
   const bool vectorize = can_vectorize(columns, {x, y, addend}) && a.can_vectorize_groups();
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(columns, vectorize, [&](auto lanes) {
+    dispatch_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
-      norm_forward_kernel<T, decltype(lanes), kSwish>
-          <<<row_blocks(rows), kThreads, a.parameter_bytes(), stream>>>(
-              a, rows, input_of<T>(x), input_of<T>(addend), matrix_of<T>(y));
+      using L = decltype(lanes);
+      const auto kernel = norm_forward_kernel<T, L, kSwish>;
+      allow_shared_memory(kernel, a.parameter_bytes());
+      kernel<<<row_blocks<L>(rows), kThreads, a.parameter_bytes(), stream>>>(
+          a, rows, input_of<T>(x), input_of<T>(addend), matrix_of<T>(y));
       check_launch();
     });
   });
@@ -192,23 +195,25 @@ void backward(const Exec& exec, const NormParams& p, const Tensor& dy, const Ten
   const NormArgs a(exec, p, stats, rows, columns);
   const cudaStream_t stream = stream_of(exec);
   const Arena::Mark mark(*exec.arena);
-  const unsigned blocks = row_blocks(rows, kPartialBlocks);
   const int kinds = gradients.input_bias ? 3 : 2;
-  PartialSums partials(exec, blocks, kinds * columns);
   const bool vectorize = can_vectorize(columns, {x, dy, residual, dx}) && a.can_vectorize_groups();
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(columns, vectorize, [&](auto lanes) {
+    dispatch_lanes(columns, vectorize, [&](auto lanes) {
       using T = decltype(zero_value);
-      const auto kernel = norm_backward_kernel<T, decltype(lanes), kSwish>;
-      allow_shared_memory(kernel, a.backward_bytes(kinds));
-      kernel<<<blocks, kThreads, a.backward_bytes(kinds), stream>>>(
-          a, rows, input_of<T>(dy), input_of<T>(x), input_of<T>(residual), matrix_of<T>(dx), kinds,
-          partials.data());
+      using L = decltype(lanes);
+      const auto kernel = norm_backward_kernel<T, L, kSwish>;
+      const size_t bytes = a.backward_bytes<L>(kinds);
+      const unsigned blocks = row_blocks<L>(rows, blocks_at_once(kPartialBlocksEach, bytes));
+      PartialSums partials(exec, blocks, kinds * columns);
+      allow_shared_memory(kernel, bytes);
+      kernel<<<blocks, kThreads, bytes, stream>>>(a, rows, input_of<T>(dy), input_of<T>(x),
+                                                  input_of<T>(residual), matrix_of<T>(dx), kinds,
+                                                  partials.data());
       check_launch();
+      fold_norm_gradients(a, partials, gradients.weight, gradients.bias);
+      partials.fold(gradients.input_bias, 2 * columns, columns);
     });
   });
-  fold_norm_gradients(a, partials, gradients.weight, gradients.bias);
-  partials.fold(gradients.input_bias, 2 * columns, columns);
 }
 
 }  // namespace
@@ -240,9 +245,10 @@ void l2_normalize_forward(const Exec& exec, const Tensor& x, double eps, const T
   if (rows == 0 || columns == 0) return;
   const cudaStream_t stream = stream_of(exec);
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(columns, can_vectorize(columns, {x, y}), [&](auto lanes) {
+    dispatch_lanes(columns, can_vectorize(columns, {x, y}), [&](auto lanes) {
       using T = decltype(zero_value);
-      l2_forward_kernel<T, decltype(lanes)><<<row_blocks(rows), kThreads, 0, stream>>>(
+      using L = decltype(lanes);
+      l2_forward_kernel<T, L><<<row_blocks<L>(rows), kThreads, 0, stream>>>(
           rows, static_cast<int>(columns), static_cast<float>(eps), input_of<T>(x),
           matrix_of<T>(y));
       check_launch();
@@ -258,9 +264,10 @@ void l2_normalize_backward(const Exec& exec, const Tensor& dy, const Tensor& x, 
   if (rows == 0 || columns == 0) return;
   const cudaStream_t stream = stream_of(exec);
   dispatch_type(x.dtype, [&](auto zero_value) {
-    dispatch_wide_lanes(columns, can_vectorize(columns, {x, dy, dx}), [&](auto lanes) {
+    dispatch_lanes(columns, can_vectorize(columns, {x, dy, dx}), [&](auto lanes) {
       using T = decltype(zero_value);
-      l2_backward_kernel<T, decltype(lanes)><<<row_blocks(rows), kThreads, 0, stream>>>(
+      using L = decltype(lanes);
+      l2_backward_kernel<T, L><<<row_blocks<L>(rows), kThreads, 0, stream>>>(
           rows, static_cast<int>(columns), static_cast<float>(eps), input_of<T>(dy), input_of<T>(x),
           matrix_of<T>(dx));
       check_launch();

@@ -27,12 +27,13 @@ NormParams norm_params(ModeBed& bed, const Shape& s, bool round_weights) {
   return p;
 }
 
-// One of each path: a lane holds 8, 16, 32, 64 columns, or single columns of odd and unaligned
-// rows.
-const std::vector<Shape> kShapes = {{1, 8},      {70, 256},         {5000, 512}, {9, 1000},
-                                    {33, 37},    {20, 1200},        {0, 512},    {300, 512, 4},
-                                    {17, 60, 5}, {40, 64, 1, true}, {700, 1024}, {600, 2048},
-                                    {20, 1201},  {300, 2048, 4}};
+// One of each path: a lane holds 8, 16 or 32 columns and shares a row with 31, 63, 127 or 255
+// others, or single columns of odd and unaligned rows.
+const std::vector<Shape> kShapes = {{1, 8},        {70, 256},         {5000, 512}, {9, 1000},
+                                    {33, 37},      {20, 1200},        {0, 512},    {300, 512, 4},
+                                    {17, 60, 5},   {40, 64, 1, true}, {700, 1024}, {600, 2048},
+                                    {20, 1201},    {300, 2048, 4},    {300, 3000}, {200, 4096},
+                                    {90, 4096, 8}, {60, 8192},        {20, 4099}};
 
 TEST_F(GpuNormTest, LayerAndGroupNorm) {
   for (const Shape& s : kShapes) {
@@ -52,7 +53,8 @@ TEST_F(GpuNormTest, LayerAndGroupNorm) {
         const Tensor dweight = bed.parameter(5, {p.weight.elements()});
         const Tensor dbias = bed.parameter(6, {p.weight.elements()});
         const Tensor input_bias = bed.parameter(8, {s.columns});
-        norm_backward(bed.exec, p, dy, x, stats, residual, dx, {dweight, dbias, input_bias});
+        norm_backward(bed.exec, p, dy, x, stats, residual, dx,
+                      {dweight, dbias, with_residual ? input_bias : Tensor()});
         return {{"y", false, bed.values(y)},
                 {"mean", false, bed.values(stats.mean)},
                 {"rstd", false, bed.values(stats.rstd)},
@@ -125,8 +127,8 @@ TEST_F(GpuNormTest, L2Normalize) {
 
 TEST_F(GpuNormTest, RowsThatAreTooWideAreRefused) {
   ModeBed bed(Device::cuda(), Precision::kF32);
-  const Tensor x = bed.activation(1, {1, 2056});
-  NormParams p = norm_params(bed, {1, 2056}, false);
+  const Tensor x = bed.activation(1, {1, 8200});
+  NormParams p = norm_params(bed, {1, 8200}, false);
   EXPECT_THROW(norm_forward(bed.exec, p, x, x, make_norm_stats(bed.exec, 1)), Error);
 }
 
@@ -172,7 +174,8 @@ Outputs run_gate(ModeBed& bed, const Shape& s, bool concat, float dropout, bool 
 TEST_F(GpuGateTest, ForwardAndBackward) {
   for (const Shape& s :
        {Shape{700, 512}, Shape{33, 128}, Shape{5, 1000}, Shape{19, 37}, Shape{0, 64},
-        Shape{300, 512, 4}, Shape{17, 60, 5}, Shape{600, 1024}, Shape{300, 2048}}) {
+        Shape{300, 512, 4}, Shape{17, 60, 5}, Shape{600, 1024}, Shape{300, 2048}, Shape{400, 4096},
+        Shape{30, 4096, 8}, Shape{20, 8192}, Shape{9, 2049}}) {
     for (const bool concat : {true, false}) {
       for (const float dropout : {0.f, 0.3f}) {
         SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns << " / " << s.groups
@@ -184,8 +187,9 @@ TEST_F(GpuGateTest, ForwardAndBackward) {
 }
 
 TEST_F(GpuGateTest, KeptBitsChangeNothing) {
-  for (const Shape& s : {Shape{300, 512}, Shape{40, 256}, Shape{30, 1024}, Shape{50, 120},
-                         Shape{19, 37}, Shape{40, 512, 4}, Shape{17, 60, 5}, Shape{40, 2048}}) {
+  for (const Shape& s :
+       {Shape{300, 512}, Shape{40, 256}, Shape{30, 1024}, Shape{50, 120}, Shape{19, 37},
+        Shape{40, 512, 4}, Shape{17, 60, 5}, Shape{40, 2048}, Shape{30, 4096}, Shape{20, 8192}}) {
     for (const bool concat : {true, false}) {
       for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
         const auto run = [&](bool keep) {
@@ -252,9 +256,10 @@ TEST_F(GpuGateTest, DropsWhatTheCpuDrops) {
   }
 }
 
-/// As wide as u, v, q and k together of a layer of 1,024; the gradient lies among others.
+/// As wide as u, v, q and k together of a layer of 1,024, and odd; the gradient lies among others.
 TEST_F(GpuGateTest, SiluAndItsBiasOfWideRows) {
-  for (const Shape& s : {Shape{700, 1024}, Shape{300, 2048}, Shape{257, 3072}, Shape{300, 4096}}) {
+  for (const Shape& s : {Shape{9, 37}, Shape{3000, 264}, Shape{700, 1024}, Shape{300, 2048},
+                         Shape{257, 3072}, Shape{300, 4096}}) {
     SCOPED_TRACE(testing::Message() << s.rows << " x " << s.columns);
     expect_like_cpu([&](ModeBed& bed) -> Outputs {
       const Tensor x = bed.activation(1, {s.rows, s.columns}, 4);
@@ -262,8 +267,12 @@ TEST_F(GpuGateTest, SiluAndItsBiasOfWideRows) {
       silu_forward(bed.exec, x, y);
       const Tensor dx = bed.activation(3, {s.rows, 2 * s.columns}).columns(s.columns, s.columns);
       silu_backward(bed.exec, bed.activation(4, {s.rows, s.columns}), x, dx);
-      const Tensor bias = bed.parameter(5, {s.columns});
+      const Tensor bias = bed.parameter(5, {s.columns}), same = bed.parameter(5, {s.columns});
       column_sum(bed.exec, dx, bias);
+      const Tensor again = bed.activation(4, {s.rows, s.columns});
+      silu_backward(bed.exec, again, x, again, same);
+      EXPECT_EQ(bed.values(again), bed.values(dx));
+      EXPECT_EQ(bed.values(same), bed.values(bias)) << "sums in the same pass";
       return {{"y", false, bed.values(y)},
               {"dx", true, bed.values(dx)},
               {"bias", true, bed.values(bias)}};

@@ -33,7 +33,25 @@ struct SharedRow {
   }
 };
 
-/// The arithmetic of a norm for kernels that contain one: a warp per row, the row in registers.
+/// The sum over all lanes of a team, the same in all of them. `place` is 0 and 1 in turn: what lies
+/// in one is overwritten when all have passed the other, so that a sum waits once.
+template <class L>
+__device__ float team_sum(float x, int place) {
+  x = warp_sum(x);
+  if constexpr (L::kTeam > kWarp) {
+    __shared__ float parts[2][kWarpsPerBlock];
+    constexpr int kWarps = L::kTeam / kWarp;
+    const int team = static_cast<int>(threadIdx.x) / L::kTeam;
+    if (threadIdx.x % kWarp == 0) parts[place][threadIdx.x / kWarp] = x;
+    asm volatile("bar.sync %0, %1;" ::"r"(1 + team), "n"(L::kTeam) : "memory");
+    x = 0;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) x += parts[place][team * kWarps + w];
+  }
+  return x;
+}
+
+/// The arithmetic of a norm for kernels that contain one: a team per row, the row in registers.
 struct NormArgs {
   const float* weight;
   const float* bias;
@@ -64,7 +82,7 @@ struct NormArgs {
                  "norm: one weight and bias per column, or per group");
   }
   int64_t weights() const { return groups == 1 && columns_per_weight == 1 ? columns : groups; }
-  /// A single group that fills the lanes of a warp: what __device__ code may take for constant.
+  /// A single group that fills the lanes of a team: what __device__ code may take for constant.
   template <class L>
   bool fills() const {
     return groups == 1 && columns == L::kColumns;
@@ -77,9 +95,10 @@ struct NormArgs {
   /// Pieces of 8 columns lie inside one group.
   bool can_vectorize_groups() const { return groups == 1 || width % 8 == 0; }
   size_t parameter_bytes() const { return 2 * static_cast<size_t>(columns) * sizeof(float); }
-  /// Of shared memory in a backward kernel: the parameters, then the sums of each warp.
-  size_t backward_bytes(int kinds_of_sums = 2) const {
-    return (2 + static_cast<size_t>(kinds_of_sums) * kWarpsPerBlock) * parameter_bytes() / 2;
+  /// Of shared memory in a backward kernel: the parameters, then the sums of each team.
+  template <class L>
+  size_t backward_bytes(int kinds_of_sums) const {
+    return (2 + static_cast<size_t>(kinds_of_sums) * L::kTeams) * parameter_bytes() / 2;
   }
 
   /// Weight and bias as they are used, one per column, into shared memory: two SharedRows.
@@ -111,14 +130,14 @@ __device__ NormSpan measure_group(const NormArgs& a, int64_t row, int group, con
     if (!s.has(c)) return;
     for (int j = 0; j < L::kW; ++j) sum += x.v[i][j];
   });
-  s.mean = warp_sum(sum) / static_cast<float>(a.width);
+  s.mean = team_sum<L>(sum, 0) / static_cast<float>(a.width);
   float squares = 0;
   L::for_each(a.columns, [&](int i, int c) {
     if (!s.has(c)) return;
     for (int j = 0; j < L::kW; ++j) squares += (x.v[i][j] - s.mean) * (x.v[i][j] - s.mean);
   });
-  s.rstd = 1.f / sqrtf(warp_sum(squares) / static_cast<float>(a.width) + a.eps);
-  if (threadIdx.x % kWarp == 0) {
+  s.rstd = 1.f / sqrtf(team_sum<L>(squares, 1) / static_cast<float>(a.width) + a.eps);
+  if (threadIdx.x % L::kTeam == 0) {
     a.mean[row * a.groups + group] = s.mean;
     a.rstd[row * a.groups + group] = s.rstd;
   }
@@ -149,9 +168,9 @@ __device__ inline NormSpan saved_group(const NormArgs& a, int64_t row, int group
 }
 
 /// Sums over rows of what weight and bias, and perhaps a third parameter, get per column, in shared
-/// memory [kinds * columns] of this warp: registers are for rows in flight.
+/// memory [kinds * columns] of this team: registers are for rows in flight.
 template <class L>
-struct WarpSums {
+struct TeamSums {
   float* sums;
   int columns;
 
@@ -183,7 +202,7 @@ struct WarpSums {
 template <class L, class X, class Dn, class Finish>
 __device__ void norm_backward_row(const NormArgs& a, int64_t row, const NormSpan& first,
                                   const float* parameters, const X& x, const Dn& dn,
-                                  WarpSums<L>& sums, const Finish& finish) {
+                                  TeamSums<L>& sums, const Finish& finish) {
   for (int group = 0; group < a.groups; ++group) {
     const NormSpan s = group == 0 ? first : saved_group(a, row, group);
     float sum1 = 0, sum2 = 0;
@@ -200,8 +219,8 @@ __device__ void norm_backward_row(const NormArgs& a, int64_t row, const NormSpan
       }
       sums.add(c, value, d);
     });
-    const float mean1 = warp_sum(sum1) / static_cast<float>(a.width);
-    const float mean2 = warp_sum(sum2) / static_cast<float>(a.width);
+    const float mean1 = team_sum<L>(sum1, 0) / static_cast<float>(a.width);
+    const float mean2 = team_sum<L>(sum2, 1) / static_cast<float>(a.width);
     L::for_each(a.columns, [&](int i, int c) {
       if (!s.has(c)) return;
       float w[L::kW], value[L::kW], d[L::kW];
@@ -217,10 +236,10 @@ __device__ void norm_backward_row(const NormArgs& a, int64_t row, const NormSpan
   }
 }
 
-/// Adds the sums of this block's warps in order and writes them to partials[blockIdx.x]
+/// Adds the sums of this block's teams in order and writes them to partials[blockIdx.x]
 /// [kinds * columns]: weight, then bias.
 template <class L>
-__device__ void write_partials(int columns, int kinds, const float* warp_sums, float* partials) {
+__device__ void write_partials(int columns, int kinds, const float* team_sums, float* partials) {
   __syncthreads();
   const int all = kinds * columns;
   float* to = partials + static_cast<int64_t>(blockIdx.x) * all;
@@ -228,7 +247,7 @@ __device__ void write_partials(int columns, int kinds, const float* warp_sums, f
     const int half = c / columns * columns;
     const int at = half + SharedRow<L::kW>::at(columns, c - half);
     float sum = 0;
-    for (int w = 0; w < kWarpsPerBlock; ++w) sum += warp_sums[w * all + at];
+    for (int t = 0; t < L::kTeams; ++t) sum += team_sums[t * all + at];
     to[c] = sum;
   }
 }

@@ -104,7 +104,7 @@ TEST_F(GpuOptimizerTest, RowwiseUpdates) {
 
 TEST_F(GpuLossTest, BinaryAndRegression) {
   for (const TaskKind kind : {TaskKind::kBinary, TaskKind::kRegression}) {
-    for (const int64_t n : {0, 1, 3000}) {
+    for (const int64_t n : {0, 1, 3000, 70000}) {  // the last by several blocks
       for (const bool weighted : {false, true}) {
         expect_like_cpu(
             [&](ModeBed& bed) -> Outputs {

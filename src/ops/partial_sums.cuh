@@ -22,4 +22,29 @@ class PartialSums {
   bool deferred_ = false;
 };
 
+/// Columns that one block sums up over its rows.
+inline constexpr int kSumWidth = 256;
+/// Their part of a row in the registers of a warp, in pieces of kW columns.
+template <int kW>
+using SumPiece = Lanes<kW, kSumWidth / kWarp / kW>;
+
+/// Adds the sums of this block's warps in order and writes them to partials[blockIdx.x], columns
+/// base .. base + count of `columns`.
+template <int kW>
+__device__ void write_column_sums(const SumPiece<kW>& sum, int base, int count, int columns,
+                                  float* partials) {
+  __shared__ float sums[kSumWidth];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  for (int w = 0; w < kWarpsPerBlock; ++w) {
+    if (warp == w) {
+      SumPiece<kW>::for_each(count, [&](int i, int c) {
+        for (int j = 0; j < kW; ++j) sums[c + j] = (w == 0 ? 0.f : sums[c + j]) + sum.v[i][j];
+      });
+    }
+    __syncthreads();
+  }
+  const auto c = static_cast<int>(threadIdx.x);
+  if (c < count) partials[static_cast<int64_t>(blockIdx.x) * columns + base + c] = sums[c];
+}
+
 }  // namespace segue::ops::cuda

@@ -10,6 +10,11 @@ struct Shape {
   int64_t rows, columns;
 };
 
+/// Columns of a piece: 16 bytes of the widest type, so that neighbouring lanes touch neighbouring
+/// bytes of every matrix.
+template <class... T>
+inline constexpr int kPiece = ((sizeof(T) == 4) || ...) ? 4 : 8;
+
 template <class A, class B, class To, int kW, class F>
 __global__ void __launch_bounds__(kThreads)
     map_kernel(Shape shape, Matrix<const A> a, Matrix<const B> b, Matrix<To> y, F f) {
@@ -56,7 +61,7 @@ void map(const Exec& exec, const Tensor& a, const Tensor& b, const Tensor& y, F 
     check_launch();
   };
   if (can_vectorize(shape.columns, {a_rows, b_rows, y_rows})) {
-    launch(map_kernel<A, B, To, 8, F>, 8);
+    launch(map_kernel<A, B, To, kPiece<A, B, To>, F>, kPiece<A, B, To>);
   } else {
     launch(map_kernel<A, B, To, 1, F>, 1);
   }
@@ -95,16 +100,27 @@ struct RoundTo {
   __device__ float operator()(float x, float) const { return rounded<T>(x); }
 };
 
-template <class A, class T>
+/// `da` or `db` may be absent.
+template <class A, class T, int kW>
 __global__ void __launch_bounds__(kThreads)
     multiply_backward_kernel(Shape shape, Matrix<const T> dy, Matrix<const A> a, Matrix<const T> b,
                              Matrix<A> da, Matrix<T> db) {
-  const int64_t n = shape.rows * shape.columns, step = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t pieces = shape.columns / kW, n = shape.rows * pieces;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
   for (int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; i < n; i += step) {
-    const int64_t r = i / shape.columns, c = i % shape.columns;
-    const float gradient = to_float(dy.row(r)[c]), other = to_float(a.row(r)[c]);
-    if (da.data != nullptr) da.row(r)[c] = from_float<A>(gradient * to_float(b.row(r)[c]));
-    if (db.data != nullptr) db.row(r)[c] = from_float<T>(gradient * other);
+    const int64_t r = i / pieces, c = (i - r * pieces) * kW;
+    float gradient[kW], left[kW], right[kW];
+    load(dy.row(r) + c, gradient);
+    if (db.data != nullptr) load(a.row(r) + c, left);
+    if (da.data != nullptr) {
+      load(b.row(r) + c, right);
+      for (int j = 0; j < kW; ++j) right[j] *= gradient[j];
+      store(da.row(r) + c, right);
+    }
+    if (db.data != nullptr) {
+      for (int j = 0; j < kW; ++j) left[j] *= gradient[j];
+      store(db.row(r) + c, left);
+    }
   }
 }
 
@@ -310,12 +326,19 @@ void multiply_backward(const Exec& exec, const Tensor& dy, const Tensor& a, cons
     dispatch_type(dy.dtype, [&](auto zero_value) {
       using A = decltype(a_zero);
       using T = decltype(zero_value);
-      const int64_t blocks = std::min(divide_up(dy.elements(), kThreads), kMaxBlocks);
-      multiply_backward_kernel<A, T>
-          <<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(
-              shape, input_of<T>(dy), input_of<A>(a), input_of<T>(b), matrix_of<A>(da),
-              matrix_of<T>(db));
-      check_launch();
+      const auto launch = [&](auto kernel, int64_t width) {
+        const int64_t blocks = std::min(divide_up(dy.elements() / width, kThreads), kMaxBlocks);
+        kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream_of(exec)>>>(
+            shape, input_of<T>(dy), input_of<A>(a), input_of<T>(b), matrix_of<A>(da),
+            matrix_of<T>(db));
+        check_launch();
+      };
+      constexpr int kWide = kPiece<A, T>;
+      if (can_vectorize(shape.columns, {dy, a, b, da, db})) {
+        launch(multiply_backward_kernel<A, T, kWide>, kWide);
+      } else {
+        launch(multiply_backward_kernel<A, T, 1>, 1);
+      }
     });
   });
 }

@@ -210,7 +210,7 @@ TEST_F(GpuAssembleTest, ForwardIsBitEqual) {
 
 TEST_F(GpuAssembleTest, NormInTheSamePassChangesNothing) {
   std::vector<AssembleShape> shapes = kAssembleShapes;
-  shapes.push_back({40, 1032, 0.2f, true, true, true, true});  // two passes after all
+  shapes.push_back({40, 1032, 0.2f, true, true, true, true});  // above 512 in two passes
   for (const AssembleShape& s : shapes) {
     for (const Precision precision : {Precision::kF32, Precision::kBf16}) {
       const auto run = [&](bool together) {

@@ -103,10 +103,24 @@ EvalPoint eval_point(const json& line) {
   return p;
 }
 
+LayersPoint layers_point(const json& line) {
+  LayersPoint p;
+  p.at = place_of(line);
+  p.device_s = number(line, "device_s");
+  p.imbalance = number(line, "imbalance");
+  if (const auto parts = line.find("parts"); parts != line.end() && parts->is_object()) {
+    for (const auto& [name, part] : parts->items()) {
+      if (part.is_object()) p.parts.push_back({name, number(part, "s"), number(part, "tflops")});
+    }
+  }
+  return p;
+}
+
 /// A resumed run does some steps again: forgets what was beyond them.
 void rewind(Run& run, int64_t step) {
   std::erase_if(run.train, [step](const TrainPoint& p) { return p.at.step > step; });
   std::erase_if(run.eval, [step](const EvalPoint& p) { return p.at.step > step; });
+  std::erase_if(run.layers, [step](const LayersPoint& p) { return p.at.step > step; });
 }
 
 template <class Point>
@@ -123,6 +137,9 @@ void add_line(const json& line, Run& run, int64_t& last_step) {
     const auto status = line.find("status");
     run.status = status != line.end() && status->is_string() ? status->get<std::string>() : "ended";
     return;
+  }
+  if (kind == "layers") {  // of a step before those of the lines around it
+    return put(run.layers, layers_point(line));
   }
   if (kind != "train" && kind != "eval") return;
   run.status = "unfinished";

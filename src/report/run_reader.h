@@ -34,6 +34,17 @@ struct TrainPoint {
   std::vector<double> lengths;  // samples since the previous line by number of tokens
 };
 
+/// A tracked step: where the time of the device went.
+struct LayersPoint {
+  RunPoint at;
+  struct Part {
+    std::string name;
+    double seconds = kAbsent, tflops = kAbsent;
+  };
+  std::vector<Part> parts;
+  double device_s = kAbsent, imbalance = kAbsent;
+};
+
 struct TaskMetrics {
   std::string name;
   double auc = kAbsent, normalized_entropy = kAbsent, accuracy = kAbsent, calibration = kAbsent;
@@ -57,6 +68,7 @@ struct Run {
   std::string status = "unfinished";  // no end line: still running, or killed
   std::vector<TrainPoint> train;      // steps increase: what a resumed run did again counts once
   std::vector<EvalPoint> eval;
+  std::vector<LayersPoint> layers;
   std::string config_text;  // config.toml as it is; empty: none
   Settings config;          // its values
   Settings mlperf;          // parameters in the MLPerf log

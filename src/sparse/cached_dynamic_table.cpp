@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "base/parallel.h"
 
@@ -31,6 +33,7 @@ void CachedDynamicTable::look_ahead(std::span<const int64_t> keys, HeldRows& hel
   }
   if (keys.empty()) return;
   const std::lock_guard lock(mutex_);
+  require_whole();
   find_rows(keys);
   try {
     cache_.acquire(rows_.span(), {}, Mode::kEvaluation, held);
@@ -63,15 +66,26 @@ void CachedDynamicTable::resolve(const Exec& exec, std::span<const LateBatch> ba
 
 void CachedDynamicTable::hold_rows(const KeyBatch& batch, HeldRows& held) {
   const std::lock_guard lock(mutex_);
+  require_whole();
   count_batch(batch.mode);
   if (batch.keys.elements() == 0) return;
   is_new_.resize(0);
   if (batch.mode == Mode::kTraining) {
     find_or_add_rows(batch);
+    whole_ = false;
   } else {
     find_rows(batch.keys.span<int64_t>());
   }
   cache_.acquire(rows_.span(), is_new_.span(), batch.mode, held);
+  whole_ = true;
+}
+
+void CachedDynamicTable::require_whole() const {
+  if (whole_) return;
+  fail(
+      ErrorCode::kOutOfMemory,
+      fmt::format("the cache of table `{}` could not hold a batch; resume from the last checkpoint",
+                  spec().config.name));
 }
 
 void CachedDynamicTable::send_slots(const LateBatch& late, const Stream& stream) {
@@ -111,12 +125,12 @@ void CachedDynamicTable::find_or_add_rows(const KeyBatch& batch) {
   is_new_.resize(n);
   reserve_places(batch.keys.span<int64_t>());
   const Exec host;
-  MixedOrder::Sorted sorted{batch.keys, batch.uses, rows_.tensor(), is_new_.tensor()};
+  MixedOrder::Sorted sorted{batch.keys, batch.uses, batch.scores, rows_.tensor(), is_new_.tensor()};
   if (!mixes_early()) {
-    const MixedOrder::List list{batch.keys, batch.uses, rows_.tensor()};
+    const MixedOrder::List list{batch.keys, batch.uses, batch.scores, rows_.tensor()};
     sorted = order_.sort(host, {&list, 1}).front();
   }
-  index()->find_or_insert({sorted.keys, sorted.uses, {}, clock(), batch.time},
+  index()->find_or_insert({sorted.keys, sorted.uses, sorted.scores, clock(), batch.time},
                           {sorted.rows, sorted.is_new}, Stream(Device::cpu()));
   if (!mixes_early()) order_.put_back(host);
   ids_.resize(static_cast<size_t>(index()->rows_in_use()));
@@ -139,6 +153,7 @@ void CachedDynamicTable::release(std::span<const int64_t> slots, Mode mode,
 
 std::vector<TableArray> CachedDynamicTable::snapshot(Extent extent) {
   const std::lock_guard lock(mutex_);
+  require_whole();
   cache_.flush(Stream(spec().device));
   const std::shared_ptr<Saved> saved = begin_snapshot(extent);
   if (index() != nullptr) add_entries(*saved, index()->entries());
@@ -151,6 +166,7 @@ std::vector<TableArray> CachedDynamicTable::snapshot(Extent extent) {
 void CachedDynamicTable::load(const SavedArrays& saved) {
   const std::lock_guard lock(mutex_);
   cache_.clear();
+  whole_ = true;
   KeyTable::load(saved);
 }
 

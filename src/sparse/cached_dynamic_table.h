@@ -34,7 +34,9 @@ class CachedDynamicTable final : public KeyTable {
   std::optional<TableStats> stats() const override;
   int64_t bytes() const override;
 
-  void set_most_mapped(int64_t bytes) { cache_.set_most_mapped(bytes); }  // for tests
+  // For tests.
+  void set_most_mapped(int64_t bytes) { cache_.set_most_mapped(bytes); }
+  void set_most_slots(int64_t slots) { cache_.set_most_slots(slots); }
 
  private:
   RowCacheConfig cache_config();
@@ -46,6 +48,9 @@ class CachedDynamicTable final : public KeyTable {
   void find_rows(std::span<const int64_t> keys);
   /// The same, and is_new_; ids_ of rows that are.
   void find_or_add_rows(const KeyBatch& batch);
+  /// Error(kOutOfMemory) from when the cache could not hold a batch on: the index knows its ids,
+  /// whose rows were never begun, so that nothing may be read or saved any more.
+  void require_whole() const;
   /// Where there is no room for rows that may begin, nothing has happened yet.
   void reserve_places(std::span<const int64_t> keys);
   void load_rows(const SavedArrays& saved, std::span<const int64_t> places,
@@ -54,6 +59,7 @@ class CachedDynamicTable final : public KeyTable {
   mutable std::mutex mutex_;  // of the index, the cache and the following
   RowCache cache_;
   std::vector<int64_t> ids_;  // of rows
+  bool whole_ = true;         // until the cache cannot hold a batch that the index has taken
   // Of one call.
   MixedOrder order_;
   HostArray<int64_t> mixed_, rows_;

@@ -4,6 +4,7 @@
 #include "sparse/cached_dynamic_table.h"
 
 #include <map>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -136,7 +137,7 @@ TEST(CachedDynamicTableTest, TheSameBitsForAllInitialValues) {
 TEST(CachedDynamicTableTest, TheSameBitsOnSeveralRanks) {
   for (const Sharding sharding : {Sharding::kTable, Sharding::kRow}) {
     for (const int ranks : {2, 3}) {
-      for (const Policy& policy : {kPolicies[0], kPolicies[3]}) {
+      for (const Policy& policy : {kPolicies[0], kPolicies[3], kPolicies[5]}) {
         const auto run = [&](Tier tier, const Script& script) {
           return play_on_ranks(config_of(policy), plan_of(tier, ranks, sharding), script);
         };
@@ -150,7 +151,7 @@ TEST(CachedDynamicTableTest, TheSameBitsOnSeveralRanks) {
 
 TEST(CachedDynamicTableTest, AnyTierGoesOnWithWhatAnotherSaved) {
   constexpr Tier kTiers[] = {Tier::kDevice, Tier::kCached, Tier::kHost, Tier::kFile};
-  for (const Policy& policy : {kPolicies[0], kPolicies[4]}) {
+  for (const Policy& policy : {kPolicies[4], kPolicies[5]}) {
     SCOPED_TRACE(policy.name);
     const TablesConfig config = config_of(policy);
     Tables whole = make(Tier::kDevice, config);
@@ -292,6 +293,51 @@ TEST_F(ForgettingTest, RowsThatWereBegunAndNotTrained) {
   EXPECT_GT(tables.table(kItem).stats()->evicted, 0);
   EXPECT_GT(tables.table(kItem).stats()->cache->evicted, 0);
   EXPECT_EQ(logs[0], logs[1]);
+}
+
+/// The index has taken ids that the cache has no room for: from then on nothing is read or saved.
+TEST_F(ForgettingTest, ACacheThatCannotGrowStopsTheTable) {
+  Tables tables = make_small(Tier::kCached);
+  auto& table = dynamic_cast<CachedDynamicTable&>(tables.table(kItem));
+  Ticket first = begin(tables, 0, 20);
+  use(tables, first, 1);
+  const Saved saved(table.snapshot(Extent::kAll));
+  const auto message = [](auto action) {
+    return test::message_of(ErrorCode::kOutOfMemory, action);
+  };
+  table.set_most_slots(32);
+  Ticket large = begin(tables, 100, 90);
+  EXPECT_TRUE(test::contains(message([&] { use(tables, large, 2); }), "Raise its `cache_share`"));
+  table.set_most_slots(1000);
+  const std::string later = "could not hold a batch; resume from the last checkpoint";
+  EXPECT_TRUE(test::contains(message([&] { (void)table.snapshot(Extent::kAll); }), later));
+  EXPECT_TRUE(test::contains(message([&] { begin(tables, 0, 20); }), later));
+  tables.load([&](const std::string&) { return std::make_unique<Saved>(saved); });
+  Ticket again = begin(tables, 100, 90);
+  use(tables, again, 2);
+  EXPECT_EQ(table.stats()->rows, 110);
+}
+
+/// Rows of a batch that goes without having been used can leave the cache.
+TEST_F(ForgettingTest, TicketsThatGoGiveBackWhatTheyHold) {
+  Tables tables = make_small(Tier::kCached);
+  auto& table = dynamic_cast<CachedDynamicTable&>(tables.table(kItem));
+  for (int64_t i = 0; i < 4; ++i) {
+    Ticket ticket = begin(tables, 30 * i, 30);
+    use(tables, ticket, i + 1);
+  }
+  const int64_t slots = table.stats()->cache->capacity;
+  for (int64_t i = 0; i < 40; ++i) {
+    Ticket dropped = begin(tables, 30 * (i % 4), 30);
+    Ticket moved = std::move(dropped);
+    if (i % 2 == 0) moved = begin(tables, 30 * ((i + 1) % 4), 30);
+  }
+  EXPECT_LE(table.stats()->cache->capacity, slots + 60);  // two were held at a time
+  Ticket left;
+  {
+    Tables others = make_small(Tier::kCached);
+    left = begin(others, 0, 30);
+  }
 }
 
 TEST_F(ForgettingTest, ABatchThatIsNeverUsedLeavesNoTrace) {

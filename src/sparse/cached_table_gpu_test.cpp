@@ -56,7 +56,8 @@ void play(ModeBed& bed, Tables& tables, int64_t ahead, int64_t ids_per_step) {
   const int64_t rows = tables.config().tables[0].rows;
   const auto begin = [&](int64_t step, Mode mode, Ticket old = {}) {
     const Ids ids = ids_of(step, rows, ids_per_step);
-    const Lookup lookup{kItem, "item", ids};
+    const Ids scores = test::scores_of(ids.size(), step);
+    const Lookup lookup{.table = kItem, .feature = "item", .ids = ids, .scores = scores};
     Ticket ticket = tables.begin(std::span(&lookup, 1), mode, std::move(old));
     tables.stage(ticket, copies);
     return ticket;
@@ -121,7 +122,7 @@ TEST_F(GpuCachedTableTest, TheSameBitsAsInDeviceMemory) {
 
 /// Tables that grow and forget, in all ways, and what was saved of them in between.
 TEST_F(GpuCachedTableTest, DynamicTablesHaveTheSameBits) {
-  for (const bool counts : {false, true}) {
+  for (const Evict evict : {Evict::kLru, Evict::kLfu, Evict::kScore}) {
     for (const int64_t dim : {6, 64}) {
       TablesConfig config = config_of(dim, RowOptimizer::kAdam, 20'000);
       TableConfig& table = config.tables[0];
@@ -129,10 +130,8 @@ TEST_F(GpuCachedTableTest, DynamicTablesHaveTheSameBits) {
       table.max_rows = 4096;
       table.start_rows = 512;
       table.init_bound = 0.1;
-      if (counts) {
-        table.evict = Evict::kLfu;
-        table.admit_after = 2;
-      }
+      table.evict = evict;
+      table.admit_after = evict == Evict::kLfu ? 2 : 1;
       const auto run = [&](Tier tier, int64_t ahead) {
         ShardPlan plan = ShardPlan::single(1);
         plan.tables[0].tier = tier;

@@ -10,6 +10,7 @@
 namespace segue::sparse {
 
 DynamicTable::DynamicTable(TableSpec given) : KeyTable(std::move(given), IndexAt::kDevice) {
+  if (spec().weights != nullptr) return;
   const int64_t value = size_of(spec().dtype);
   weight_memory_ = GrowingBuffer(spec().device, most_rows() * spec().dim * value, Purpose::kTable);
   state_memory_ =
@@ -17,6 +18,7 @@ DynamicTable::DynamicTable(TableSpec given) : KeyTable(std::move(given), IndexAt
 }
 
 void DynamicTable::make_room(int64_t rows) {
+  if (spec().weights != nullptr) return;
   const int64_t value = size_of(spec().dtype);
   weight_memory_.grow(rows * spec().dim * value);
   state_memory_.grow(rows * state_columns() * value);
@@ -62,21 +64,21 @@ void DynamicTable::find_or_add_rows(const Exec& exec, std::span<const LateBatch>
   if (mixes_early()) {
     for (const auto& [table, batch, slots, held] : batches) {
       const Tensor is_new = exec.arena->tensor(DType::kU8, {batch.keys.elements()});
-      sorted.push_back({batch.keys, batch.uses, slots, is_new});
+      sorted.push_back({batch.keys, batch.uses, batch.scores, slots, is_new});
     }
   } else {
     std::vector<MixedOrder::List> lists;
     for (const auto& [table, batch, slots, held] : batches) {
-      lists.push_back({batch.keys, batch.uses, slots});
+      lists.push_back({batch.keys, batch.uses, batch.scores, slots});
     }
     sorted = order_.sort(exec, lists);
   }
   std::vector<IndexRequest> requests;
   for (size_t i = 0; i < batches.size(); ++i) {
     const auto& own = static_cast<const DynamicTable&>(*batches[i].table);
-    const auto& [keys, uses, rows, is_new] = sorted[i];
+    const auto& [keys, uses, scores, rows, is_new] = sorted[i];
     requests.push_back(
-        {own.index(), {keys, uses, {}, own.clock(), batches[i].batch.time}, {rows, is_new}});
+        {own.index(), {keys, uses, scores, own.clock(), batches[i].batch.time}, {rows, is_new}});
   }
   find_or_insert(requests, stream);
   std::vector<ops::NewRows> new_rows;
@@ -97,6 +99,9 @@ void DynamicTable::release(std::span<const int64_t> /*slots*/, Mode /*mode*/,
 }
 
 Resident DynamicTable::resident() const {
+  if (spec().weights != nullptr) {
+    return rows_at(spec().weights, spec().state, most_rows(), spec().device);
+  }
   const int64_t row_bytes = spec().dim * size_of(spec().dtype);
   return rows_at(weight_memory_.data(), state_memory_.data(), weight_memory_.bytes() / row_bytes,
                  spec().device);
@@ -129,11 +134,11 @@ Table::Frozen DynamicTable::freeze(Extent extent, const Stream& stream) {
   saved->rows = std::move(memory);
   auto* const weights = static_cast<std::byte*>(saved->rows.data());
   std::byte* const state = weights + weight_bytes;
-  const auto copy_rows = [&](std::byte* to, const GrowingBuffer& from, int64_t bytes) {
-    copy_bytes(to, device, from.data(), device, static_cast<size_t>(bytes), &stream);
+  const auto copy_rows = [&](std::byte* to, const Tensor& from, int64_t bytes) {
+    copy_bytes(to, device, from.data, device, static_cast<size_t>(bytes), &stream);
   };
-  if (weight_bytes > 0) copy_rows(weights, weight_memory_, weight_bytes);
-  if (state_bytes > 0) copy_rows(state, state_memory_, state_bytes);
+  if (weight_bytes > 0) copy_rows(weights, resident().weights, weight_bytes);
+  if (state_bytes > 0) copy_rows(state, resident().state, state_bytes);
   const auto done = std::make_shared<Event>();
   done->record(stream);
   return [this, saved, done, rows, weights, state, entries = std::move(entries)] {
@@ -150,7 +155,8 @@ void DynamicTable::load_rows(const SavedArrays& saved, std::span<const int64_t> 
 }
 
 int64_t DynamicTable::bytes() const {
-  return weight_memory_.bytes() + state_memory_.bytes() + (index() ? index()->bytes() : 0);
+  const Resident rows = resident();
+  return rows.weights.bytes() + rows.state.bytes() + (index() ? index()->bytes() : 0);
 }
 
 }  // namespace segue::sparse

@@ -10,7 +10,8 @@
 
 namespace segue::sparse {
 
-/// All rows, and the index, in device memory that grows.
+/// All rows, and the index, in device memory that grows; the rows of a small table have all of
+/// their memory from the start (TableSpec::weights).
 class DynamicTable final : public KeyTable {
  public:
   explicit DynamicTable(TableSpec spec);
@@ -31,9 +32,9 @@ class DynamicTable final : public KeyTable {
   void load_rows(const SavedArrays& saved, std::span<const int64_t> places,
                  std::span<const int64_t> keys) override;
 
-  GrowingBuffer weight_memory_, state_memory_;
-  MixedOrder order_;  // of resolve(), where this table is the first
-  Event updated_;     // behind the last use that was released
+  GrowingBuffer weight_memory_, state_memory_;  // nothing where the spec has memory
+  MixedOrder order_;                            // of resolve(), where this table is the first
+  Event updated_;                               // behind the last use that was released
 };
 
 }  // namespace segue::sparse

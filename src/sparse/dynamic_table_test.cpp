@@ -64,7 +64,8 @@ Ids ids_of(int64_t step, int rank, int ranks, int64_t vocabulary) {
 /// One step: every use of an id brings a gradient that follows from id and step.
 void train(Tables& tables, const Ids& ids, int64_t step, int64_t time = 0) {
   Bench bench;
-  const Lookup lookup{kTable, "item", ids};
+  const Ids scores = test::scores_of(ids.size(), step, tables.rank(), tables.plan().ranks);
+  const Lookup lookup{.table = kTable, .feature = "item", .ids = ids, .scores = scores};
   Ticket ticket = tables.begin(std::span(&lookup, 1), Mode::kTraining, {}, time);
   (void)tables.rows(bench.exec, ticket, kTable);
   const Tensor each = bench.arena.tensor(DType::kF32, {std::ssize(ids), kDim});
@@ -415,7 +416,8 @@ TEST(DynamicTableTest, ConfigsThatCannotBe) {
   says([](TableConfig& t) { t.max_gib = 1; }, "give one");
   says([](TableConfig& t) { t.max_rows = 0, t.max_gib = -1; }, "max_gib");
   says([](TableConfig& t) { t.start_rows = 4096; }, "start_rows");
-  says([](TableConfig& t) { t.evict = Evict::kScore; }, "no model gives its rows scores");
+  says([](TableConfig& t) { t.evict = Evict::kScore; }, "name one or more in `score`");
+  says([](TableConfig& t) { t.score = {"time"}; }, "`score` is for evict = \"score\"");
   says([](TableConfig& t) { t.admit_after = 0; }, "admit_after");
   says([](TableConfig& t) { t.admit_share = 0; }, "admit_share");
   says([](TableConfig& t) { t.admit_share = 1.5; }, "admit_share");
@@ -423,6 +425,7 @@ TEST(DynamicTableTest, ConfigsThatCannotBe) {
   says([](TableConfig& t) { t.sharding = Sharding::kColumn; }, "sharding");
   says([](TableConfig& t) { t.sharding = Sharding::kReplicated; }, "sharding");
   says([](TableConfig& t) { t.kind = TableKind::kStatic, t.rows = 5; }, "kind");
+  says([](TableConfig& t) { t = {.name = "item", .rows = 5}, t.score = {"time"}; }, "`score` is");
   TableConfig by_rows = dynamic_table(0);
   by_rows.rows = 1000;
   EXPECT_NO_THROW(one_table(by_rows).validate());

@@ -30,33 +30,45 @@ int64_t first_key(int64_t shard, int64_t shards) {
   return static_cast<int64_t>(from ^ (uint64_t{1} << 63));
 }
 
-int64_t most_rows_here(const HashIndexConfig& config) {
-  const detail::IndexRules rules = detail::rules_of(config);
-  return rules.shards_here() * rules.max_buckets * rules.rows_per_bucket;
+/// First and one past the last shard of a rank.
+std::pair<int64_t, int64_t> shards_at(const TablePlacement& placement, int64_t shards, int rank) {
+  const int64_t place = placement.place_of(rank);
+  const auto owners = static_cast<int64_t>(placement.ranks.size());
+  if (place >= owners) return {0, 0};
+  return {shards * place / owners, shards * (place + 1) / owners};
+}
+
+/// Of what this rank keeps.
+HashIndexConfig index_config(const TableSpec& spec) {
+  constexpr int64_t kStartShare = 16;
+  const TableConfig& c = spec.config;
+  HashIndexConfig config{.max_rows = spec.rows,
+                         .start_rows = c.start_rows > 0
+                                           ? std::min(c.start_rows, spec.rows)
+                                           : std::max<int64_t>(1, spec.rows / kStartShare),
+                         .evict = c.evict,
+                         .admit_after = c.admit_after,
+                         .admit_share = c.admit_share,
+                         .ttl_seconds = c.ttl_seconds,
+                         .seed = base::splitmix64(spec.seed) ^ base::xxh64(c.name)};
+  std::tie(config.first_shard, config.end_shard) =
+      shards_at(spec.placement, num_shards(config), spec.rank);
+  return config;
 }
 
 }  // namespace
 
-KeyTable::KeyTable(TableSpec given, IndexAt index_at) : Table(std::move(given)) {
-  HashIndexConfig config = index_config();
-  num_shards_ = num_shards(config);
-  std::tie(config.first_shard, config.end_shard) = shards_of(spec().rank);
-  if (config.first_shard == config.end_shard) return;
-  index_ = make_hash_index(config, index_at == IndexAt::kHost ? Device::cpu() : spec().device);
-  most_rows_ = most_rows_here(config);
+int64_t KeyTable::most_rows_of(const TableSpec& spec) {
+  const detail::IndexRules rules = detail::rules_of(index_config(spec));
+  return rules.shards_here() * rules.max_buckets * rules.rows_per_bucket;
 }
 
-HashIndexConfig KeyTable::index_config() const {
-  constexpr int64_t kStartShare = 16;
-  const TableConfig& c = spec().config;
-  return {.max_rows = spec().rows,
-          .start_rows = c.start_rows > 0 ? std::min(c.start_rows, spec().rows)
-                                         : std::max<int64_t>(1, spec().rows / kStartShare),
-          .evict = c.evict,
-          .admit_after = c.admit_after,
-          .admit_share = c.admit_share,
-          .ttl_seconds = c.ttl_seconds,
-          .seed = base::splitmix64(spec().seed) ^ base::xxh64(c.name)};
+KeyTable::KeyTable(TableSpec given, IndexAt index_at) : Table(std::move(given)) {
+  const HashIndexConfig config = index_config(spec());
+  num_shards_ = num_shards(config);
+  if (config.first_shard == config.end_shard) return;
+  index_ = make_hash_index(config, index_at == IndexAt::kHost ? Device::cpu() : spec().device);
+  most_rows_ = most_rows_of(spec());
 }
 
 int64_t KeyTable::check(const Lookup& /*lookup*/) const { return 0; }
@@ -72,10 +84,7 @@ void KeyTable::make_keys(std::span<const int64_t> ids, int64_t* keys) const {
 }
 
 std::pair<int64_t, int64_t> KeyTable::shards_of(int rank) const {
-  const int64_t place = spec().placement.place_of(rank);
-  const auto owners = static_cast<int64_t>(spec().placement.ranks.size());
-  if (place >= owners) return {0, 0};
-  return {num_shards_ * place / owners, num_shards_ * (place + 1) / owners};
+  return shards_at(spec().placement, num_shards_, rank);
 }
 
 Share KeyTable::share_of(int rank) const {

@@ -22,10 +22,11 @@ class KeyTable : public Table {
   void make_keys(std::span<const int64_t> ids, int64_t* keys) const override;
   bool has_negative_keys() const override { return true; }
   Share share_of(int rank) const override;
-  bool ids_are_keys() const override { return !mixes_early() && !counts_uses(); }
+  bool ids_are_keys() const override { return !mixes_early() && !counts_uses() && !keeps_scores(); }
   void find_slots(std::span<int64_t> keys, Mode mode) override;
   bool resolves_late() const override { return true; }
   bool counts_uses() const override;
+  bool keeps_scores() const override { return spec().config.evict == Evict::kScore; }
   ops::MissingRows missing_rows() const override;
   /// Saved are "weight", "state", "key" and "stamp" of the rows in the order of keys; "candidate":
   /// keys that wait; "buckets" of the index's shards; "clock" and "totals": what was counted; of
@@ -33,6 +34,9 @@ class KeyTable : public Table {
   void mark_saved() override { marked_ = shown_; }
   void load(const SavedArrays& saved) override;
   std::optional<TableStats> stats() const override;
+
+  /// Rows that a table of this spec may have on its rank.
+  static int64_t most_rows_of(const TableSpec& spec);
 
  protected:
   /// Where the index lies: with the ops, or on the host.
@@ -80,7 +84,6 @@ class KeyTable : public Table {
   void show(std::shared_ptr<Saved> saved) { saved_ = std::move(saved); }
 
  private:
-  HashIndexConfig index_config() const;
   /// First and one past the last.
   std::pair<int64_t, int64_t> shards_of(int rank) const;
   /// Keys of this rank among `keys` become entries; where each was, by its place among them.

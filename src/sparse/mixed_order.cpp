@@ -15,9 +15,9 @@ namespace segue::sparse {
 namespace {
 
 constexpr int64_t kIdGrain = 1 << 14;
-constexpr int64_t kBytesPerKey = 8 + 8 + 4 + 1;     // keys, rows, uses, is_new
-constexpr int64_t kBytesPerId = 4 + 2 * 4 + 2 * 4;  // place; prefixes and items of a sort
-constexpr int64_t kArrays = 10, kArrayAlignment = 256;
+constexpr int64_t kBytesPerKey = 8 + 8 + 4 + 8 + 1;  // keys, rows, uses, scores, is_new
+constexpr int64_t kBytesPerId = 4 + 2 * 4 + 2 * 4;   // place; prefixes and items of a sort
+constexpr int64_t kArrays = 11, kArrayAlignment = 256;
 
 int64_t aligned(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
@@ -36,11 +36,14 @@ void choose_bits(MixedLists& m, int64_t longest) {
 MixedLists lists_of(std::span<const MixedOrder::List> lists) {
   MixedLists m{};
   int64_t at = 0, longest = 0;
-  for (const auto& [ids, uses, rows] : lists) {
+  for (const auto& [ids, uses, scores, rows] : lists) {
     const int64_t n = ids.elements();
     m.lists[m.count++] = {static_cast<const int64_t*>(ids.data),
                           uses ? static_cast<const int32_t*>(uses.data) : nullptr,
-                          static_cast<int64_t*>(rows.data), m.n, at};
+                          scores ? static_cast<const int64_t*>(scores.data) : nullptr,
+                          static_cast<int64_t*>(rows.data),
+                          m.n,
+                          at};
     m.n += n;
     at += aligned(n, kMixedAlignment);
     longest = std::max(longest, n);
@@ -64,6 +67,7 @@ MixedArrays MixedOrder::divide(int64_t ids, int64_t room) const {
   take(a.keys, room);
   take(a.rows, room);
   take(a.uses, room);
+  take(a.scores, room);
   take(a.is_new, room);
   a.scratch = next;
   a.scratch_bytes = memory_.bytes() - (next - static_cast<char*>(memory_.data()));
@@ -92,12 +96,13 @@ std::vector<MixedOrder::Sorted> MixedOrder::sort(const Exec& exec, std::span<con
   const MixedArrays a = divide(ids_, room_);
   std::vector<Sorted> sorted;
   int64_t at = 0;
-  for (const auto& [ids, uses, rows] : lists) {
+  for (const auto& [ids, uses, scores, rows] : lists) {
     const int64_t n = ids.elements();
     const auto view = [&]<class T>(T* array) {
       return Tensor(array + at, kDTypeOf<T>, exec.device, {n});
     };
-    sorted.push_back({view(a.keys), uses ? view(a.uses) : Tensor{}, view(a.rows), view(a.is_new)});
+    sorted.push_back({view(a.keys), uses ? view(a.uses) : Tensor{},
+                      scores ? view(a.scores) : Tensor{}, view(a.rows), view(a.is_new)});
     at += aligned(n, kMixedAlignment);
   }
   if (ids_ == 0) return sorted;
@@ -111,7 +116,7 @@ std::vector<MixedOrder::Sorted> MixedOrder::sort(const Exec& exec, std::span<con
   int32_t* place = a.place;
   at = 0;
   for (const List& list : lists) {
-    const Tensor &ids = list.ids, &uses = list.uses;
+    const Tensor &ids = list.ids, &uses = list.uses, &scores = list.scores;
     const int64_t n = ids.elements();
     mixed_.resize(n);
     base::parallel_for(n, kIdGrain, [&](int64_t begin, int64_t end) {
@@ -123,6 +128,7 @@ std::vector<MixedOrder::Sorted> MixedOrder::sort(const Exec& exec, std::span<con
       const int64_t to = at + distinct_.inverse[i];
       place[i] = static_cast<int32_t>(to);
       if (uses) a.uses[to] = uses.ptr<int32_t>()[i];
+      if (scores) a.scores[to] = scores.ptr<int64_t>()[i];
     }
     place += n;
     at += aligned(n, kMixedAlignment);

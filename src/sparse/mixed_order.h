@@ -22,14 +22,14 @@ class MixedOrder {
 
   /// Where exec's device is; ids of a list are distinct.
   struct List {
-    Tensor ids;   // i64 [n]
-    Tensor uses;  // i32 [n]; absent: nobody asks
-    Tensor rows;  // i64 [n]: what put_back() fills
+    Tensor ids;           // i64 [n]
+    Tensor uses, scores;  // i32 and i64 [n]; absent: nobody asks
+    Tensor rows;          // i64 [n]: what put_back() fills
   };
   /// Of one list; valid until the next sort().
   struct Sorted {
-    Tensor keys, uses;    // in the order of keys
-    Tensor rows, is_new;  // i64, u8: the caller fills them, in the same order
+    Tensor keys, uses, scores;  // in the order of keys
+    Tensor rows, is_new;        // i64, u8: the caller fills them, in the same order
   };
   std::vector<Sorted> sort(const Exec& exec, std::span<const List> lists);
   /// The rows of the last sort(), in the order of ids, to where its lists said.

@@ -54,6 +54,7 @@ __global__ void place_keys_kernel(const __grid_constant__ MixedLists m, const ui
   to.keys[place] = key;
   to.place[item] = static_cast<int32_t>(place);
   if (list.uses != nullptr) to.uses[place] = list.uses[item - list.first];
+  if (list.scores != nullptr) to.scores[place] = list.scores[item - list.first];
 }
 
 __global__ void put_back_kernel(const __grid_constant__ MixedLists m, MixedArrays from) {

@@ -14,6 +14,7 @@ struct MixedLists {
   struct List {
     const int64_t* ids;
     const int32_t* uses;
+    const int64_t* scores;
     int64_t* rows;
     int64_t first;  // of its ids among those of all
     int64_t at;     // place of its first key
@@ -28,6 +29,7 @@ struct MixedArrays {
   int32_t* place;         // [n]: of each id's key
   int64_t *keys, *rows;   // [room]
   int32_t* uses;
+  int64_t* scores;
   uint8_t* is_new;
   void* scratch;
   int64_t scratch_bytes;

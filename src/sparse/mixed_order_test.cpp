@@ -22,7 +22,7 @@ std::vector<int64_t> longs_of(const Tensor& t, const Stream& stream) {
   return values;
 }
 
-/// Rows that stand for keys come back in the order of ids; uses went along.
+/// Rows that stand for keys come back in the order of ids; uses and scores went along.
 void check(Device device, uint64_t seed, std::vector<int64_t> sizes) {
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   std::mt19937_64 random(seed);
@@ -38,8 +38,10 @@ void check(Device device, uint64_t seed, std::vector<int64_t> sizes) {
       list.erase(std::unique(list.begin(), list.end()), list.end());
       std::vector<int32_t> uses;
       for (const int64_t id : list) uses.push_back(static_cast<int32_t>(id % 100));
-      MixedOrder::List to{bed.longs(list), {}, bed.longs(std::vector<int64_t>(list.size(), -7))};
+      MixedOrder::List to{
+          bed.longs(list), {}, {}, bed.longs(std::vector<int64_t>(list.size(), -7))};
       if (ids.size() % 2 == 1) to.uses = bed.ints(uses);
+      if (ids.size() % 3 == 1) to.scores = to.ids;
       lists.push_back(to);
       ids.push_back(list);
     }
@@ -59,6 +61,12 @@ void check(Device device, uint64_t seed, std::vector<int64_t> sizes) {
         for (size_t i = 0; i < uses.size(); ++i) {
           ASSERT_EQ(uses[i], static_cast<int32_t>(id_of_key(expected[i]) % 100));
         }
+      }
+      ASSERT_EQ(static_cast<bool>(sorted[l].scores), l % 3 == 1);
+      if (l % 3 == 1) {
+        std::vector<int64_t> scores;
+        for (const int64_t key : expected) scores.push_back(id_of_key(key));
+        ASSERT_EQ(longs_of(sorted[l].scores, *bed.exec.stream), scores);
       }
       ASSERT_EQ(sorted[l].is_new.elements(), std::ssize(expected));
       copy(sorted[l].rows, sorted[l].keys, bed.exec.stream);
@@ -97,7 +105,7 @@ TEST_F(GpuMixedOrderTest, KeysThatBeginAlikeAreInOrder) {
   for (const int64_t key : expected) ids.push_back(id_of_key(key));
   std::ranges::sort(ids);
   const Tensor rows = bed.longs(std::vector<int64_t>(ids.size()));
-  const MixedOrder::List list{bed.longs(ids), {}, rows};
+  const MixedOrder::List list{bed.longs(ids), {}, {}, rows};
   MixedOrder order;
   const std::vector<MixedOrder::Sorted> sorted = order.sort(bed.exec, {&list, 1});
   EXPECT_EQ(longs_of(sorted[0].keys, *bed.exec.stream), expected);

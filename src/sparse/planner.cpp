@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "sparse/planner_loads.h"
+#include "sparse/planner_words.h"
 
 namespace segue::sparse {
 namespace {
@@ -31,7 +32,7 @@ constexpr int64_t kNarrowestBlock = 32;
 class Planner {
  public:
   explicit Planner(const PlannerInput& input) : in_(input) {
-    check();
+    check_input(in_);
     for (const PlannerInput::Fixed& f : in_.fixed) fixed_ += f.bytes;
     choices_.resize(in_.tables.size());
     for (size_t t = 0; t < choices_.size(); ++t) {
@@ -59,19 +60,6 @@ class Planner {
     int64_t cache_rows = 0;  // of each owner; 0: as few as possible
     Cause cause = Cause::kTraffic;
   };
-
-  static Tier tier_of(TierChoice choice) {
-    switch (choice) {
-      case TierChoice::kHost:
-        return Tier::kHost;
-      case TierChoice::kCached:
-        return Tier::kCached;
-      case TierChoice::kFile:
-        return Tier::kFile;
-      default:
-        return Tier::kDevice;
-    }
-  }
 
   // ---- what a table takes ----
 
@@ -350,24 +338,6 @@ class Planner {
 
   // ---- words ----
 
-  std::string how(size_t t) const {
-    const TablePlacement& p = out_.plan.tables[t];
-    const auto n = p.ranks.size();
-    switch (p.sharding) {
-      case Sharding::kTable:
-        return fmt::format("whole on rank {}", p.ranks.front());
-      case Sharding::kRow:
-        return fmt::format("rows split over all {} ranks", n);
-      case Sharding::kColumn:
-        return fmt::format("columns cut into {} blocks", n);
-      case Sharding::kTableRow:
-        return fmt::format("rows split over ranks {} to {} of one machine", p.ranks.front(),
-                           p.ranks.back());
-      default:
-        return fmt::format("a copy on each of {} ranks", n);
-    }
-  }
-
   std::string why(size_t t) const {
     const TableDemand& d = in_.tables[t];
     const Choice& c = choices_[t];
@@ -397,8 +367,8 @@ class Planner {
   }
 
   std::string reason(size_t t) const {
-    std::string text = how(t) + ": " + why(t);
     const TablePlacement& p = out_.plan.tables[t];
+    std::string text = how_shared(p) + ": " + why(t);
     if (p.tier != Tier::kDevice) {
       const bool file = p.tier == Tier::kFile;
       text += fmt::format("; in {} behind a cache of {} rows per owner, {}",
@@ -496,24 +466,6 @@ class Planner {
     return 0;
   }
 
-  void check() const {
-    SEGUE_ASSERT(!in_.tables.empty(), "there is something to plan");
-    if (in_.ranks < 1 || in_.ranks_per_machine < 1) {
-      fail(ErrorCode::kInvalidArgument,
-           fmt::format("a plan needs at least one rank and one rank per machine, not {} and {}",
-                       in_.ranks, in_.ranks_per_machine));
-    }
-    for (const TableDemand& d : in_.tables) {
-      const bool elsewhere = tier_of(d.placement) != Tier::kDevice;
-      if (elsewhere && d.sharding == Sharding::kReplicated) {
-        fail(ErrorCode::kConfig,
-             fmt::format("table `{}` asks for a place outside of device memory, where replicated "
-                         "tables cannot lie",
-                         d.name));
-      }
-    }
-  }
-
   PlannerInput in_;
   double fixed_ = 0;
   double mean_bytes_ = 1, mean_traffic_ = 1;
@@ -529,45 +481,5 @@ int PlannedTables::fullest() const {
 }
 
 PlannedTables plan_tables(const PlannerInput& input) { return Planner(input).run(); }
-
-double expected_distinct(double lookups, int64_t rows, double exponent) {
-  if (lookups <= 0 || rows <= 0) return 0;
-  const auto n = static_cast<double>(rows);
-  // Ids in groups that are nearly alike: one by one at first, then in steps of 1 %.
-  constexpr double kStep = 1.01;
-  const auto groups = [&](auto visit) {
-    for (double first = 1; first <= n;) {
-      const double last = std::min(n, std::max(first, std::floor(first * kStep)));
-      visit(last - first + 1, std::pow((first + last) / 2, -exponent));
-      first = last + 1;
-    }
-  };
-  double mass = 0, distinct = 0;
-  groups([&](double ids, double weight) { mass += ids * weight; });
-  groups(
-      [&](double ids, double weight) { distinct -= ids * std::expm1(-lookups * weight / mass); });
-  return std::min({distinct, lookups, n});
-}
-
-std::string_view to_string(Sharding sharding) {
-  constexpr std::string_view kNames[] = {"auto",   "table",     "row",
-                                         "column", "table_row", "replicated"};
-  return kNames[static_cast<size_t>(sharding)];
-}
-
-std::string_view to_string(Tier tier) {
-  constexpr std::string_view kNames[] = {"device", "host", "cached", "file"};
-  return kNames[static_cast<size_t>(tier)];
-}
-
-std::string to_text(const ShardPlan& plan) {
-  std::string text = fmt::format("{} ranks", plan.ranks);
-  for (const TablePlacement& p : plan.tables) {
-    text += fmt::format("; {} ", to_string(p.sharding));
-    if (p.tier != Tier::kDevice) text += fmt::format("{} {} ", to_string(p.tier), p.cache_rows);
-    text += fmt::format("{}", fmt::join(p.ranks, ","));
-  }
-  return text;
-}
 
 }  // namespace segue::sparse

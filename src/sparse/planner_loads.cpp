@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include <fmt/format.h>
+
+#include "base/error.h"
+
 namespace segue::sparse {
 namespace {
 
@@ -23,6 +27,56 @@ double row_bytes(const TableDemand& d, int64_t value_bytes) {
 }
 
 }  // namespace
+
+Tier tier_of(TierChoice choice) {
+  switch (choice) {
+    case TierChoice::kHost:
+      return Tier::kHost;
+    case TierChoice::kCached:
+      return Tier::kCached;
+    case TierChoice::kFile:
+      return Tier::kFile;
+    default:
+      return Tier::kDevice;
+  }
+}
+
+void check_input(const PlannerInput& input) {
+  SEGUE_ASSERT(!input.tables.empty(), "there is something to plan");
+  if (input.ranks < 1 || input.ranks_per_machine < 1) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("a plan needs at least one rank and one rank per machine, not {} and {}",
+                     input.ranks, input.ranks_per_machine));
+  }
+  for (const TableDemand& d : input.tables) {
+    const bool elsewhere = tier_of(d.placement) != Tier::kDevice;
+    if (elsewhere && d.sharding == Sharding::kReplicated) {
+      fail(ErrorCode::kConfig,
+           fmt::format("table `{}` asks for a place outside of device memory, where replicated "
+                       "tables cannot lie",
+                       d.name));
+    }
+  }
+}
+
+double expected_distinct(double lookups, int64_t rows, double exponent) {
+  if (lookups <= 0 || rows <= 0) return 0;
+  const auto n = static_cast<double>(rows);
+  // Ids in groups that are nearly alike: one by one at first, then in steps of 1 %.
+  constexpr double kStep = 1.01;
+  const auto groups = [&](auto visit) {
+    for (double first = 1; first <= n;) {
+      const double last = std::min(n, std::max(first, std::floor(first * kStep)));
+      visit(last - first + 1, std::pow((first + last) / 2, -exponent));
+      first = last + 1;
+    }
+  };
+  double mass = 0, distinct = 0;
+  groups([&](double ids, double weight) { mass += ids * weight; });
+  groups(
+      [&](double ids, double weight) { distinct -= ids * std::expm1(-lookups * weight / mass); });
+  return std::min({distinct, lookups, n});
+}
 
 double table_bytes(const PlannerInput& input, size_t table) {
   const TableDemand& d = input.tables[table];

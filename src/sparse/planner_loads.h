@@ -4,6 +4,11 @@
 
 namespace segue::sparse {
 
+/// Where the config asks a table to lie; kAuto: on the device, as long as it fits.
+Tier tier_of(TierChoice choice);
+/// Error(kConfig): contradictions.
+void check_input(const PlannerInput& input);
+
 // What tables take where they lie; the planner's arithmetic.
 
 /// Weights and optimizer state.

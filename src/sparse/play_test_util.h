@@ -64,14 +64,16 @@ inline Log play(Tables& tables, const Script& script, int ranks = 1) {
   const Stream main(Device::cpu()), copies(Device::cpu());
   const TableId both[] = {kItem, kArtist};
   const auto begin = [&](int64_t step, Mode mode, Ticket old = {}) {
-    Ids ids[2];
+    Ids ids[2], scores[2];
     std::vector<Lookup> lookups;
     for (size_t t = 0; t < 2; ++t) {
       ids[t] = ids_of(step, tables.config().tables[t].rows, tables.rank(), ranks);
       if (tables.config().tables[t].dynamic()) {
         for (int64_t& id : ids[t]) id = id * 1'000'003 - 7;
       }
-      lookups.push_back({both[t], "feature", ids[t]});
+      scores[t] = scores_of(ids[t].size(), step, tables.rank(), ranks);
+      lookups.push_back(
+          {.table = both[t], .feature = "feature", .ids = ids[t], .scores = scores[t]});
     }
     Ticket ticket = tables.begin(lookups, mode, std::move(old), 100 * step);
     if (script.stages) tables.stage(ticket, copies);

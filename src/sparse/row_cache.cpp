@@ -74,7 +74,8 @@ RowCache::RowCache(RowCacheConfig config)
 
 void RowCache::make_room(int64_t slots) {
   try {
-    if (slots > resident_.weights.size(0)) fail(ErrorCode::kOutOfMemory, "no addresses");
+    if (slots > std::min(resident_.weights.size(0), most_slots_))
+      fail(ErrorCode::kOutOfMemory, "no addresses");
     weight_memory_.grow(slots * weight_bytes());
     state_memory_.grow(slots * state_bytes());
   } catch (const Error& error) {
@@ -83,7 +84,7 @@ void RowCache::make_room(int64_t slots) {
         ErrorCode::kOutOfMemory,
         fmt::format("batches in flight use more than {} rows of table `{}` at once, and its cache "
                     "has no memory for more ({}). Raise its `cache_share`, so that room is planned "
-                    "for it, or use smaller batches",
+                    "for it, or use smaller batches, and resume from the last checkpoint",
                     slots - 1, config_.store.table, error.what()));
   }
   if (static_cast<size_t>(slots) > places_.size()) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <span>
 #include <vector>
@@ -80,7 +81,9 @@ class RowCache {
 
   CacheStats stats() const;
   int64_t bytes() const { return weight_memory_.bytes() + state_memory_.bytes(); }
-  void set_most_mapped(int64_t bytes) { store_.set_most_mapped(bytes); }  // for tests
+  // For tests.
+  void set_most_mapped(int64_t bytes) { store_.set_most_mapped(bytes); }
+  void set_most_slots(int64_t slots) { most_slots_ = slots; }
 
  private:
   /// What one acquire() has left to do, in order.
@@ -118,6 +121,7 @@ class RowCache {
   Event staged_;                        // end of the last stage()
   RowMover mover_;
   double stage_seconds_ = 0;
+  int64_t most_slots_ = std::numeric_limits<int64_t>::max();
 
   // Batches that are done with their slots wait here for the next acquire(), so that the thread
   // that computes never waits for the one that prepares.

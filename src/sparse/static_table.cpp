@@ -12,10 +12,15 @@ StaticTable::StaticTable(TableSpec given) : RowTable(std::move(given)) {
   const int64_t rows = shard().rows();
   const DType dtype = spec().dtype;
   const Device device = spec().device;
-  weight_memory_ = Buffer(device, rows * columns() * size_of(dtype), Purpose::kTable);
-  resident_.weights = Tensor(weight_memory_.data(), dtype, device, {rows, columns()});
-  state_memory_ = Buffer(device, rows * state_columns() * size_of(dtype), Purpose::kOptimizer);
-  resident_.state = Tensor(state_memory_.data(), dtype, device, {rows, state_columns()});
+  void *weights = spec().weights, *state = spec().state;
+  if (weights == nullptr) {
+    weight_memory_ = Buffer(device, rows * columns() * size_of(dtype), Purpose::kTable);
+    state_memory_ = Buffer(device, rows * state_columns() * size_of(dtype), Purpose::kOptimizer);
+    weights = weight_memory_.data();
+    state = state_memory_.data();
+  }
+  resident_.weights = Tensor(weights, dtype, device, {rows, columns()});
+  resident_.state = Tensor(state, dtype, device, {rows, state_columns()});
   initialize_rows();
 }
 

@@ -20,12 +20,12 @@ class StaticTable final : public RowTable {
   /// "weight" and "state": the memory itself.
   std::vector<TableArray> snapshot(Extent extent) override;
   void load(const SavedArrays& saved) override;
-  int64_t bytes() const override { return weight_memory_.bytes() + state_memory_.bytes(); }
+  int64_t bytes() const override { return resident_.weights.bytes() + resident_.state.bytes(); }
 
  private:
   void initialize_rows();
 
-  Buffer weight_memory_, state_memory_;
+  Buffer weight_memory_, state_memory_;  // nothing where the spec has memory
   Resident resident_;
   std::vector<int64_t> saved_rows_, saved_order_;  // what snapshot() shows of changes
 };

@@ -29,6 +29,9 @@ void describe(base::ConfigVisitor& v, TableConfig& c) {
   v.choice("evict", c.evict, {"lru", "lfu", "age", "score"},
            "dynamic, full: forget what was used longest ago, least often, came first, or has the "
            "lowest score");
+  v.field("score", c.score,
+          "evict = \"score\": integer columns with the scores of ids; those of an id come from the "
+          "column that has a value beside each id, or else one for its sample");
   v.field("admit_after", c.admit_after, "dynamic: uses of an id before it gets a row");
   v.field("admit_share", c.admit_share, "dynamic: chance of a use to get its id a row");
   v.field("ttl_seconds", c.ttl_seconds,
@@ -77,10 +80,13 @@ void check_dynamic(const TableConfig& c) {
   if (c.start_rows < 0 || (c.max_rows > 0 && c.start_rows > c.max_rows)) {
     refuse(fmt::format("`start_rows` must be between 0 and max_rows, not {}", c.start_rows));
   }
-  if (c.evict == Evict::kScore) {
+  if (c.evict == Evict::kScore && c.score.empty()) {
     refuse(
-        "`evict` is \"score\", but no model gives its rows scores yet; set it to \"lru\", \"lfu\" "
-        "or \"age\"");
+        "`evict` is \"score\", but no column has the scores; name one or more in `score`, such as "
+        "score = [\"action_timestamp\", \"item_query_time\"]");
+  }
+  if (c.evict != Evict::kScore && !c.score.empty()) {
+    refuse("`score` is for evict = \"score\"; set that, or leave `score` out");
   }
   if (c.admit_after < 1) {
     refuse(fmt::format("`admit_after` must be 1 or more, not {}", c.admit_after));
@@ -108,6 +114,7 @@ void check_static(const TableConfig& c) {
   only_dynamic("max_gib", c.max_gib != 0);
   only_dynamic("start_rows", c.start_rows != 0);
   only_dynamic("evict", c.evict != defaults.evict);
+  only_dynamic("score", !c.score.empty());
   only_dynamic("admit_after", c.admit_after != defaults.admit_after);
   only_dynamic("admit_share", c.admit_share != defaults.admit_share);
   only_dynamic("ttl_seconds", c.ttl_seconds != 0);
@@ -156,6 +163,15 @@ ops::RowInit TableSpec::init() const {
   constexpr ops::Init kKinds[] = {ops::Init::kUniform, ops::Init::kNormal,
                                   ops::Init::kTruncatedNormal, ops::Init::kConstant};
   return {kKinds[static_cast<size_t>(config.init)], init_bound, seed, base::xxh64(config.name)};
+}
+
+RowBytes rows_on_device(const TableSpec& spec) {
+  if (spec.placement.tier != Tier::kDevice) return {};
+  const LocalShard shard = local_shard(spec.placement, spec.rows, spec.dim, spec.rank);
+  const int64_t rows = spec.config.dynamic() ? KeyTable::most_rows_of(spec) : shard.rows();
+  const int64_t columns = spec.config.dynamic() ? spec.dim : shard.columns.width();
+  const int64_t bytes = rows * size_of(spec.dtype);
+  return {bytes * columns, bytes * ops::row_state_size(spec.optimizer, columns)};
 }
 
 Table::Table(TableSpec spec) : spec_(std::move(spec)) {}

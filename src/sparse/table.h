@@ -61,6 +61,7 @@ struct TableConfig {
   double max_gib = 0;
   int64_t start_rows = 0;  // 0: a sixteenth of the most
   Evict evict = Evict::kLru;
+  std::vector<std::string> score;  // kScore: columns of a batch that have a value for every use
   int64_t admit_after = 1;
   double admit_share = 1;
   int64_t ttl_seconds = 0;
@@ -84,9 +85,12 @@ struct Lookup {
   std::string_view feature;  // for messages
   std::span<const int64_t> ids;
   std::span<const int32_t> uses = {};  // places in `ids`, one per use; absent: each is used once
+  /// Of every use, in training and where the table keeps them (Table::keeps_scores).
+  std::span<const int64_t> scores = {};
   Tensor on_device = {};  // instead of `ids`: i64 where the tables are; see Tables::begin
 
   int64_t count() const { return on_device ? on_device.elements() : std::ssize(ids); }
+  int64_t num_uses() const { return uses.empty() ? count() : std::ssize(uses); }
 };
 
 /// Everything that a table is made from.
@@ -104,9 +108,19 @@ struct TableSpec {
   DType dtype = DType::kF32;
   uint64_t seed = 0;
   std::string spill_folder;  // of tables that lie in files
+  /// Memory of a small table, for all rows_on_device(), zeroed; null: the table takes its own.
+  void* weights = nullptr;
+  void* state = nullptr;
 
   ops::RowInit init() const;
 };
+
+/// What a table that lies in device memory takes there on its rank, with as many rows as it may
+/// ever have: bytes of weights and of optimizer state. Nothing of one that lies elsewhere.
+struct RowBytes {
+  int64_t weights = 0, state = 0;
+};
+RowBytes rows_on_device(const TableSpec& spec);
 
 /// What one rank holds of a table: rows by key, and these columns of them.
 struct Share {
@@ -122,8 +136,9 @@ struct Resident {
 
 /// One batch's keys at their owner, each once and ascending, where the table is.
 struct KeyBatch {
-  Tensor keys;  // i64
-  Tensor uses;  // i32, how often each is used; of tables that count them
+  Tensor keys;    // i64
+  Tensor uses;    // i32, how often each is used; of tables that count them
+  Tensor scores;  // i64, the largest of each key's uses; of tables that keep them, in training
   Mode mode = Mode::kTraining;
   int64_t time = 0;  // latest event time of the batch, seconds
 };
@@ -204,6 +219,8 @@ class Table {
   virtual void look_ahead(std::span<const int64_t> keys, HeldRows& held);
   /// Whether it matters how often a batch uses a row.
   virtual bool counts_uses() const { return false; }
+  /// Whether uses of training have scores: a row keeps the largest of its last batch.
+  virtual bool keeps_scores() const { return false; }
   /// Slots (i64, where the tables are) of keys; -1: there is no row, which reads as
   /// missing_rows() says and is not updated.
   struct LateBatch;

@@ -1,6 +1,7 @@
 #include "sparse/table_exchange.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -71,7 +72,7 @@ int64_t TableExchange::row_bytes(size_t t, int64_t columns, Wire wire) const {
 }
 
 // Two exchanges: how many rows of each table every rank wants from every other (and how late it is
-// there), then which ones, and how often where that counts.
+// there), then which ones, and how often and with which scores where that counts.
 void TableExchange::ask() {
   comm::Communicator& group = *tables_.groups().ids;
   const auto w = static_cast<size_t>(ranks());
@@ -87,11 +88,13 @@ void TableExchange::ask() {
       const Segment& segment = requests(t).from.emplace_back(find_segment(t, static_cast<int>(q)));
       counts[q * head + t] = segment.count;
       const Ticket::Part& part = ticket_.parts[t];
-      const auto first = part.distinct.values.span().begin() + segment.first;
-      words.insert(words.end(), first, first + segment.count);
-      if (!table(t).counts_uses()) continue;
-      const auto uses = part.uses.span().begin() + segment.first;
-      words.insert(words.end(), uses, uses + segment.count);
+      const auto add = [&](const auto& values) {
+        const auto first = values.span().begin() + segment.first;
+        words.insert(words.end(), first, first + segment.count);
+      };
+      add(part.distinct.values);
+      if (table(t).counts_uses()) add(part.uses);
+      if (has_scores(t)) add(part.scores);
     }
     counts[q * head + tables] = ticket_.time;
     word_counts[q] = static_cast<int64_t>(words.size() - before);
@@ -101,7 +104,8 @@ void TableExchange::ask() {
   std::vector<int64_t> wanted_words(w);
   for (size_t q = 0; q < w; ++q) {
     for (size_t t = 0; t < tables; ++t) {
-      wanted_words[q] += wanted[q * head + t] * (table(t).counts_uses() ? 2 : 1);
+      const int words_per_key = 1 + (table(t).counts_uses() ? 1 : 0) + (has_scores(t) ? 1 : 0);
+      wanted_words[q] += wanted[q * head + t] * words_per_key;
     }
     ticket_.time = std::max(ticket_.time, wanted[q * head + tables]);
   }
@@ -119,6 +123,7 @@ void TableExchange::ask() {
       requests(t).served.push_back(n);
       take(n, asked[t].keys);
       if (table(t).counts_uses()) take(n, asked[t].uses);
+      if (has_scores(t)) take(n, asked[t].scores);
     }
   }
   for (size_t t = 0; t < tables; ++t) add_requests(t, asked[t]);
@@ -135,6 +140,15 @@ void TableExchange::add_requests(size_t t, const Asked& asked) {
     for (size_t i = 0; i < asked.uses.size(); ++i) {
       uses[static_cast<size_t>(wanted.inverse[static_cast<int64_t>(i)])] +=
           static_cast<int32_t>(asked.uses[i]);
+    }
+  }
+  if (has_scores(t)) {
+    to.scores = block.add<int64_t>(wanted.values.size());
+    const std::span<int64_t> scores = block.span(to.scores);
+    std::ranges::fill(scores, std::numeric_limits<int64_t>::min());
+    for (size_t i = 0; i < asked.scores.size(); ++i) {
+      int64_t& score = scores[static_cast<size_t>(wanted.inverse[static_cast<int64_t>(i)])];
+      score = std::max(score, asked.scores[i]);
     }
   }
   table(t).find_slots(wanted.values.span(), ticket_.mode);

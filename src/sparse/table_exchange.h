@@ -46,11 +46,15 @@ class TableExchange {
   /// Rows that the ranks before `rank` get from this one.
   int64_t served_before(size_t t, int rank) const;
   int64_t row_bytes(size_t t, int64_t columns, Wire wire) const;
+  /// Whether the scores of a table's keys travel.
+  bool has_scores(size_t t) const {
+    return ticket_.mode == Mode::kTraining && table(t).keeps_scores();
+  }
   int64_t own_columns(size_t t) const { return table(t).resident().weights.size(1); }
 
   /// What all ranks want of a table, one after the other.
   struct Asked {
-    std::vector<int64_t> keys, uses;
+    std::vector<int64_t> keys, uses, scores;
   };
   void add_requests(size_t t, const Asked& asked);
   Tensor request_slots(size_t t) const;

@@ -1,6 +1,7 @@
 #include "sparse/tables.h"
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -29,6 +30,22 @@ void count_uses(std::span<const Lookup> lookups, const Ticket& ticket, size_t ta
   }
 }
 
+/// The largest score among a batch's uses of each of a table's distinct rows.
+void find_scores(std::span<const Lookup> lookups, const Ticket& ticket, size_t table,
+                 HostArray<int64_t>& scores) {
+  std::ranges::fill(scores.span(), std::numeric_limits<int64_t>::min());
+  for (size_t l = 0; l < lookups.size(); ++l) {
+    const Lookup& lookup = lookups[l];
+    if (static_cast<size_t>(lookup.table) != table) continue;
+    const std::span<const int32_t> inverse = ticket.inverse(static_cast<int64_t>(l));
+    for (size_t use = 0; use < lookup.scores.size(); ++use) {
+      const size_t id = lookup.uses.empty() ? use : static_cast<size_t>(lookup.uses[use]);
+      int64_t& score = scores[inverse[id]];
+      score = std::max(score, lookup.scores[use]);
+    }
+  }
+}
+
 }  // namespace
 
 Tables::Tables(const TablesConfig& config, Device device, DType dtype, uint64_t seed)
@@ -48,30 +65,60 @@ Tables::Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups gr
       (config_.forward_wire == Wire::kBf16 || config_.backward_wire == Wire::kBf16)) {
     fail(ErrorCode::kUnsupported, "tables in double precision have no bf16 wire; use f32 or f16");
   }
+  std::vector<TableSpec> specs;
   for (size_t t = 0; t < config_.tables.size(); ++t) {
     const TableConfig& table = config_.tables[t];
-    tables_.push_back(make({.config = table,
-                            .dim = config_.dim_of(table),
-                            .rows = config_.rows_of(table),
-                            .optimizer = config_.optimizer_of(table),
-                            .init_bound = config_.init_bound_of(table),
-                            .per_block_state = config_.per_block_state,
-                            .out_of_range = config_.out_of_range,
-                            .placement = plan_.tables[t],
-                            .ranks = plan_.ranks,
-                            .rank = rank_,
-                            .device = device,
-                            .dtype = dtype,
-                            .seed = seed,
-                            .spill_folder = config_.spill_folder}));
+    specs.push_back({.config = table,
+                     .dim = config_.dim_of(table),
+                     .rows = config_.rows_of(table),
+                     .optimizer = config_.optimizer_of(table),
+                     .init_bound = config_.init_bound_of(table),
+                     .per_block_state = config_.per_block_state,
+                     .out_of_range = config_.out_of_range,
+                     .placement = plan_.tables[t],
+                     .ranks = plan_.ranks,
+                     .rank = rank_,
+                     .device = device,
+                     .dtype = dtype,
+                     .seed = seed,
+                     .spill_folder = config_.spill_folder});
   }
+  share_memory(specs);
+  for (TableSpec& spec : specs) tables_.push_back(make(std::move(spec)));
   out_of_range_.assign(tables_.size(), 0);
   work_.resize(tables_.size());
+}
+
+/// A GPU maps memory that grows in pieces of kSmall: a table whose rows need less than one gains
+/// nothing by growing, and shares.
+void Tables::share_memory(std::span<TableSpec> specs) {
+  constexpr int64_t kSmall = 2 << 20, kAlignment = 256;
+  const auto aligned = [](int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  std::vector<RowBytes> at(specs.size());
+  RowBytes all;
+  for (size_t t = 0; t < specs.size(); ++t) {
+    at[t] = all;
+    const RowBytes rows = rows_on_device(specs[t]);
+    if (rows.weights > kSmall || rows.state > kSmall) continue;
+    all.weights += aligned(rows.weights);
+    all.state += aligned(rows.state);
+  }
+  small_weights_ = Buffer(device_, all.weights, Purpose::kTable);
+  small_state_ = Buffer(device_, all.state, Purpose::kOptimizer);
+  for (size_t t = 0; t < specs.size(); ++t) {
+    const int64_t weights_end = t + 1 < specs.size() ? at[t + 1].weights : all.weights;
+    if (weights_end == at[t].weights) continue;  // it is large, or not here
+    specs[t].weights = static_cast<std::byte*>(small_weights_.data()) + at[t].weights;
+    specs[t].state = static_cast<std::byte*>(small_state_.data()) + at[t].state;
+  }
 }
 
 std::vector<int64_t> Tables::lay_out(std::span<const Lookup> lookups, Mode mode, int64_t time,
                                      Ticket& ticket) const {
   ticket.mode = mode;
+  ticket.tables = self_;
   ticket.staged = ticket.resolved = ticket.on_device = ticket.has_places = false;
   ticket.time = time;
   ticket.shared = !alone();
@@ -106,8 +153,16 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, 
                       lookup.feature, table(lookup.table).spec().config.name));
     }
     outside[static_cast<size_t>(l)] = table(lookup.table).check(lookup);
+    const bool scored = mode == Mode::kTraining && table(lookup.table).keeps_scores();
+    if (scored && std::ssize(lookup.scores) != lookup.num_uses()) {
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format("feature `{}` has {} ids and {} scores for them, but table `{}` forgets by "
+                       "score and needs one for each",
+                       lookup.feature, lookup.num_uses(), lookup.scores.size(),
+                       table(lookup.table).spec().config.name));
+    }
   });
-  if (ticket.held) give_back(ticket, nullptr);  // it was never used
+  if (ticket.held) drop(ticket);
   const std::vector<int64_t> ids_per_table = lay_out(lookups, mode, time, ticket);
   for (size_t l = 0; l < lookups.size(); ++l) {
     out_of_range_[static_cast<size_t>(lookups[l].table)] += outside[l];
@@ -131,6 +186,11 @@ Ticket Tables::begin(std::span<const Lookup> lookups, Mode mode, Ticket ticket, 
       if (device_.is_cuda()) part.uses.set_memory(HostMemory::kPinned);
       part.uses.resize(part.rows);
       count_uses(lookups, ticket, t, part.uses);
+    }
+    if (mode == Mode::kTraining && tables_[t]->keeps_scores()) {
+      if (device_.is_cuda()) part.scores.set_memory(HostMemory::kPinned);
+      part.scores.resize(part.rows);
+      find_scores(lookups, ticket, t, part.scores);
     }
   });
   if (alone()) {
@@ -198,13 +258,18 @@ Table::LateBatch Tables::late_batch(const Exec& exec, Ticket& ticket, TableId id
   } else {
     batch.keys = on_host ? part.distinct.values.tensor() : keys_for(exec, ticket, id);
   }
+  const auto where_keys_are = [&](const Tensor& values) {
+    if (on_host || values.device == exec.device) return values;
+    const Tensor there = exec.arena->tensor(values.dtype, {values.size(0)});
+    copy(there, values, exec.stream);
+    return there;
+  };
   if (table(id).counts_uses()) {
-    batch.uses = ticket.shared ? requested(requests.uses) : part.uses.tensor();
-    if (!on_host && batch.uses.device != exec.device) {
-      const Tensor there = exec.arena->tensor(DType::kI32, {batch.uses.size(0)});
-      copy(there, batch.uses, exec.stream);
-      batch.uses = there;
-    }
+    batch.uses = where_keys_are(ticket.shared ? requested(requests.uses) : part.uses.tensor());
+  }
+  if (table(id).keeps_scores() && ticket.mode == Mode::kTraining) {
+    batch.scores =
+        where_keys_are(ticket.shared ? requested(requests.scores) : part.scores.tensor());
   }
   const int64_t distinct = batch.keys.size(0);
   const int64_t asked = ticket.shared ? requests.place.count : 0;

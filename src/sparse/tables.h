@@ -35,6 +35,8 @@ class Tables {
   /// `plan` and what `groups` point to belong to the same ranks; the groups outlive the tables.
   Tables(const TablesConfig& config, const ShardPlan& plan, TableGroups groups, Device device,
          DType dtype, uint64_t seed, const MakeTable& make = make_table);
+  Tables(const Tables&) = delete;
+  Tables& operator=(const Tables&) = delete;
 
   const TablesConfig& config() const { return config_; }
   const ShardPlan& plan() const { return plan_; }
@@ -98,6 +100,8 @@ class Tables {
   /// What `stream` has been given so far is the last to use the ticket's rows. Needed where a later
   /// stage() uses another stream, and by tables that take slots away from rows.
   void release(Ticket& ticket, const Stream& stream);
+  /// The ticket is never going to be used.
+  void drop(Ticket& ticket) { give_back(ticket, nullptr); }
 
   /// See Table::load(); `saved` has the arrays of the table that it is asked for.
   void load(const std::function<std::unique_ptr<SavedArrays>(const std::string& table)>& saved);
@@ -110,6 +114,8 @@ class Tables {
   int64_t bytes() const;
 
  private:
+  /// Small tables get pieces of one allocation.
+  void share_memory(std::span<TableSpec> specs);
   void make_ready(const Exec& exec, Ticket& ticket);
   void resolve(const Exec& exec, Ticket& ticket);
   Table::LateBatch late_batch(const Exec& exec, Ticket& ticket, TableId id) const;
@@ -141,6 +147,7 @@ class Tables {
   Device device_;
   int rank_ = 0;
   DType dtype_ = DType::kF32;
+  Buffer small_weights_, small_state_;  // of all small tables, one after the other
   std::vector<std::unique_ptr<Table>> tables_;
   std::vector<int64_t> out_of_range_;
   struct Work {
@@ -150,6 +157,7 @@ class Tables {
   };
   std::vector<Work> work_;  // per table: memory of begin()
   std::unique_ptr<Stream> id_stream_;
+  std::shared_ptr<Tables*> self_ = std::make_shared<Tables*>(this);  // of tickets
 };
 
 }  // namespace segue::sparse

@@ -16,6 +16,8 @@
 #include "ops/gpu_test_util.h"
 #include "ops/initialize.h"
 #include "sparse/tables_test_util.h"
+#include "tensor/device_memory.h"
+#include "tensor/growing_buffer.h"
 #include "tensor/launches.h"
 
 namespace segue::sparse {
@@ -77,7 +79,7 @@ TEST_F(GpuTablesTest, RowsAndUpdatesLikeTheCpu) {
 
 /// Ids, stamps and evictions are equal, rows nearly.
 TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
-  for (const Evict evict : {Evict::kLru, Evict::kLfu, Evict::kAge}) {
+  for (const Evict evict : {Evict::kLru, Evict::kLfu, Evict::kAge, Evict::kScore}) {
     for (const bool admits : {true, false}) {
       TableConfig table{.name = "item", .init_bound = 0.1};
       table.kind = TableKind::kDynamic;
@@ -96,7 +98,8 @@ TEST_F(GpuTablesTest, DynamicTablesLikeTheCpu) {
         for (int64_t step = 1; step <= 30; ++step) {
           std::vector<int64_t> ids(200);
           for (int64_t& id : ids) id = static_cast<int64_t>(random() % 4000) * 1'000'003 - 9;
-          const Lookup lookup{TableId{0}, "item", ids};
+          const test::Ids scores = test::scores_of(ids.size(), step);
+          const Lookup lookup{.table = TableId{0}, .feature = "item", .ids = ids, .scores = scores};
           const Mode mode = step % 5 == 0 ? Mode::kEvaluation : Mode::kTraining;
           Ticket ticket = tables.begin(std::span(&lookup, 1), mode, {}, 60 * step);
           const int64_t rows = ticket.distinct_rows(TableId{0});
@@ -239,6 +242,49 @@ TEST_F(GpuTablesTest, ManyTablesTakeTheLaunchesOfOne) {
       return launches() - before;
     };
     EXPECT_LE(kernels(8), kernels(1) + 1);  // a pass more of a sort
+  }
+}
+
+/// Memory that grows comes in pieces of 2 MiB, and every table has two.
+TEST_F(GpuTablesTest, SmallTablesShareAnAllocation) {
+  constexpr int64_t kTables = 10, kRows = 256, kColumns = 64;
+  const Device device = Device::cuda();
+  for (const TableKind kind : {TableKind::kStatic, TableKind::kDynamic}) {
+    TablesConfig config;
+    config.dim = kColumns;
+    config.optimizer = ops::RowOptimizer::kAdam;
+    for (int64_t t = 0; t < kTables; ++t) {
+      TableConfig table{.name = "t" + std::to_string(t), .rows = kRows, .init_bound = 0.1};
+      table.kind = kind;
+      config.tables.push_back(table);
+    }
+    constexpr int64_t kWeights = kRows * kColumns * 4;  // of a table
+    const int64_t held = device_bytes_held(Purpose::kTable);
+    const int64_t free = device_bytes_in_use(device);
+    std::vector<GrowingBuffer> apart;
+    if (kind == TableKind::kDynamic) {
+      for (int64_t t = 0; t < kTables; ++t) {
+        apart.emplace_back(device, kWeights, Purpose::kTable).grow(kWeights);
+        apart.emplace_back(device, 2 * kWeights, Purpose::kOptimizer).grow(2 * kWeights);
+      }
+    }
+    const int64_t taken_apart = device_bytes_in_use(device) - free;
+    apart.clear();
+    const int64_t before = device_bytes_in_use(device);
+    const Tables tables(config, device, DType::kF32, 9);
+    std::printf(
+        "%s: %ld tables take %ld bytes of the device, %ld of them for themselves; rows of "
+        "each in memory that grows: %ld\n",
+        kind == TableKind::kStatic ? "static" : "dynamic", kTables,
+        device_bytes_in_use(device) - before, tables.bytes(), taken_apart);
+    const auto* const first =
+        static_cast<const char*>(tables.table(TableId{0}).resident().weights.data);
+    for (int32_t t = 0; t < kTables; ++t) {
+      const Resident rows = tables.table(TableId{t}).resident();
+      EXPECT_EQ(static_cast<const char*>(rows.weights.data), first + t * kWeights);
+      EXPECT_EQ(rows.weights.size(0), kRows);
+    }
+    EXPECT_LE(device_bytes_held(Purpose::kTable) - held, tables.bytes());
   }
 }
 

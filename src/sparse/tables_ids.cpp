@@ -69,7 +69,7 @@ Tensor Tables::send_ids(std::span<const Lookup> lookups, const std::vector<int64
 
 bool Tables::begin_on_device(std::span<const Lookup> lookups, Mode mode, int64_t time,
                              Ticket& ticket) {
-  if (ticket.held) give_back(ticket, nullptr);  // it was never used
+  if (ticket.held) drop(ticket);
   const std::vector<int64_t> ids_per_table = lay_out(lookups, mode, time, ticket);
   std::vector<IdPart> parts(tables_.size());
   for (size_t t = 0; t < parts.size(); ++t) {

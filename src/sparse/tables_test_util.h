@@ -12,6 +12,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/rng.h"
 #include "base/test_util.h"
 #include "sparse/tables.h"
 #include "tensor/arena.h"
@@ -30,11 +31,25 @@ inline constexpr Policy kPolicies[] = {{"lru", Evict::kLru, 1, 0, 1},
                                        {"lfu", Evict::kLfu, 1, 0, 1},
                                        {"age", Evict::kAge, 1, 0, 1},
                                        {"lfu, admitted", Evict::kLfu, 2, 0, 1},
-                                       {"lru, ttl, by share", Evict::kLru, 1, 700, 0.5}};
+                                       {"lru, ttl, by share", Evict::kLru, 1, 700, 0.5},
+                                       {"score", Evict::kScore, 1, 0, 1},
+                                       {"score, admitted, ttl", Evict::kScore, 2, 900, 1}};
 
 using base::contains;
 using base::message_of;
 using Ids = std::vector<int64_t>;
+
+/// One of each use, where uses of all ranks are dealt out in turn: whatever the number of ranks, a
+/// use has the same.
+inline Ids scores_of(size_t uses, int64_t step, int rank = 0, int ranks = 1) {
+  Ids scores;
+  for (uint64_t i = 0; i < uses; ++i) {
+    const uint64_t use = i * static_cast<uint64_t>(ranks) + static_cast<uint64_t>(rank);
+    const uint64_t random = base::splitmix64(static_cast<uint64_t>(step) * 1'000'003 + use);
+    scores.push_back(static_cast<int64_t>(random % 1000) - 500);
+  }
+  return scores;
+}
 
 inline TablesConfig two_tables() {
   TablesConfig config;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -14,9 +15,10 @@ namespace segue::sparse {
 /// Where a batch's inverse is wanted. kDevice: Tables::places() has it, Ticket::inverse() may not.
 enum class InverseAt { kHost, kDevice };
 
-/// One batch's distinct rows, and the slots that its tables keep them in: made by Tables::begin(),
-/// used by the calls after it, may exist a step ahead. Keeps its memory when it is made again.
-struct Ticket {
+class Tables;
+
+/// What a Ticket has.
+struct TicketParts {
   int64_t distinct_rows(TableId table) const { return part(table).rows; }
   /// i32 [ids of the lookup]: place of each id among the distinct rows of its table, -1 for a zero
   /// row.
@@ -45,6 +47,7 @@ struct Ticket {
     UploadBlock::Part<int64_t> distinct_slots;  // the same, each once
     UploadBlock::Part<int32_t> place;           // [sum of served] place among the distinct ones
     UploadBlock::Part<int32_t> uses;            // of the distinct ones; where they are counted
+    UploadBlock::Part<int64_t> scores;          // likewise; where they are kept
   };
   /// Of one table.
   struct Part {
@@ -53,11 +56,12 @@ struct Ticket {
     Tensor placed_slots;  // absent: not placed
     Requests requests;    // with several ranks
     // Of tables that resolve late. Until then their keys stand where slots do.
-    HostArray<int32_t> uses;  // of the distinct rows, on one rank; where they are counted
-    Buffer memory;            // of the next two
-    Tensor slots;             // of the distinct rows, or of the distinct requests
-    Tensor request_slots;     // with several ranks: by asking rank
-    HeldRows held;            // of those that the host resolves
+    HostArray<int32_t> uses;    // of the distinct rows, on one rank; where they are counted
+    HostArray<int64_t> scores;  // likewise; where they are kept
+    Buffer memory;              // of the next two
+    Tensor slots;               // of the distinct rows, or of the distinct requests
+    Tensor request_slots;       // with several ranks: by asking rank
+    HeldRows held;              // of those that the host resolves
   };
   struct LookupPlace {
     TableId table{};
@@ -71,6 +75,7 @@ struct Ticket {
   bool shared = false;                // by several ranks
   bool staged = false, held = false;  // since begin(); until release()
   bool resolved = false;              // since begin()
+  std::weak_ptr<Tables*> tables;      // that it is of; gone with them
   int64_t time = 0;                   // of the batch, latest of all ranks
   std::vector<Part> parts;            // per table
   std::vector<LookupPlace> lookups;
@@ -89,6 +94,20 @@ struct Ticket {
   HostArray<int32_t> all_places;
   Buffer places_memory;
   Event places_sent;
+};
+
+/// One batch's distinct rows, and the slots that its tables keep them in: made by Tables::begin(),
+/// used by the calls after it, may exist a step ahead. Keeps its memory when it is made again. One
+/// that goes without having been used gives back what it holds; one that was used and not released
+/// cannot, for the device may still be at it.
+struct Ticket : TicketParts {
+  Ticket() = default;
+  Ticket(Ticket&& other) noexcept;
+  Ticket& operator=(Ticket&& other) noexcept;
+  ~Ticket();
+
+ private:
+  void drop() noexcept;
 };
 
 }  // namespace segue::sparse

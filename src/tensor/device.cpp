@@ -10,6 +10,7 @@
 #include "tensor/buffer.h"
 #include "tensor/device_memory.h"
 #include "tensor/event.h"
+#include "tensor/l2_cache.h"
 
 namespace segue {
 
@@ -88,6 +89,11 @@ void copy_bytes(void* to, Device to_device, const void* from, Device from_device
 CudaFacts cuda_facts(int index) {
   require_available(Device::cuda(index));
   return {};
+}
+
+int64_t cuda_l2_bytes(int index) {
+  require_available(Device::cuda(index));
+  return 0;
 }
 
 namespace detail {

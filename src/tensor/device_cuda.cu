@@ -11,6 +11,7 @@
 #include "tensor/device_memory.h"
 #include "tensor/event.h"
 #include "tensor/host_mapping.h"
+#include "tensor/l2_cache.h"
 
 namespace segue {
 
@@ -61,6 +62,13 @@ CudaFacts cuda_facts(int index) {
   check_cuda(cudaDriverGetVersion(&f.driver));
   check_cuda(cudaRuntimeGetVersion(&f.runtime));
   return f;
+}
+
+int64_t cuda_l2_bytes(int index) {
+  require_available(Device::cuda(index));
+  int bytes = 0;
+  check_cuda(cudaDeviceGetAttribute(&bytes, cudaDevAttrL2CacheSize, index));
+  return bytes;
 }
 
 int cuda_device_count() {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/config_checks.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "train/presets.h"
 #include "train/step/random_schema.h"
@@ -38,6 +39,21 @@ void check_random(const RunConfig& c, const model::Model& model) {
       "model.max_seq_len = {}; lower data.random.lengths.high, or raise model.max_seq_len to {}",
       model.sample_tokens(events, candidates), events, model.most_tokens(),
       model.sample_tokens(events, candidates)));
+}
+
+/// Samples that are made up have the columns that the model reads; stores may have more.
+void check_score_columns(const RunConfig& c, const model::Model& model) {
+  std::vector<std::string> names;
+  for (const model::ColumnDemand& d : model.demands()) names.push_back(d.column);
+  for (const sparse::TableConfig& table : c.sparse.tables) {
+    for (const std::string& name : table.score) {
+      if (std::ranges::find(names, name) != names.end()) continue;
+      fail_config(
+          fmt::format("table `{}`: `score` names column `{}`, which samples without a "
+                      "store do not have; they have: {}",
+                      table.name, name, fmt::join(names, ", ")));
+    }
+  }
 }
 
 /// Nothing that is predicted may depend on what came later.
@@ -81,7 +97,7 @@ void describe(base::ConfigVisitor& v, RunConfig& c) {
   v.section("checkpoint", c.checkpoint, "when to save, and how much is kept");
   v.section("publish", c.publish, "versions for serving, made of checkpoints");
   v.section("mlperf", c.mlperf, "the MLPerf log");
-  v.section("trace", c.trace, "traces of named stages");
+  v.section("trace", c.trace, "traces of what threads and GPUs do, step by step");
   v.section("comm", c.comm, "how ranks find and reach each other");
   v.section("parallel", c.parallel, "how ranks share the work");
   v.section("balance", c.balance, "how samples are dealt to ranks");
@@ -113,6 +129,7 @@ void RunConfig::validate() const {
         "parallel.tensor_parallel = {} shares attention heads, of which this model has none; use 1",
         parallel.tensor_parallel));
   }
+  if (data.store.empty()) check_score_columns(*this, *made);
   if (data.is_random()) {
     check_random(*this, *made);
   } else if (!data.store.empty()) {
@@ -152,6 +169,12 @@ RunConfig load_run_config(const base::ConfigSources& given) {
   base::ConfigSources sources = given;
   if (sources.text.empty() && base::exists(sources.file)) {
     sources.text = base::read_file(sources.file) + "\n";
+  }
+  if (base::has_key(sources, "events") && base::has_key(sources, "user")) {
+    fail(ErrorCode::kConfig,
+         fmt::format("{} is the schema of a log, which `segue prep --schema` takes; this takes the "
+                     "config of a run: see configs/, or print one with `segue config`",
+                     sources.file));
   }
   RunConfig config;
   if (const auto name = base::peek_string(sources, "preset"); name && !name->empty()) {

@@ -22,6 +22,9 @@ constexpr int64_t kMostCount = std::numeric_limits<int32_t>::max();
 
 void describe(base::ConfigVisitor& v, DataConfig& c) {
   v.field("store", c.store, "event store made by `segue prep` or `segue synth`; empty: random");
+  v.field("stage_to", c.stage_to,
+          "folder on a disk of every machine: the store is copied there and read from it; empty: "
+          "read where it is");
   v.field("index", c.index,
           "folder for what is derived from a read-only store; empty: in the store");
   v.choice("verify", c.verify, {"auto", "always", "never"},
@@ -71,6 +74,9 @@ void describe(base::ConfigVisitor& v, TrainConfig& c) {
           "say where each thread is when no step ends for so long; 0: never");
   v.field("peak_tflops", c.peak_tflops,
           "of the device, for utilisation; 0: what is known of it, if anything");
+  v.field("track_layers_every", c.track_layers_every,
+          "steps between two whose layers are timed, on the device and without waiting for it; 0: "
+          "never");
 }
 
 void describe(base::ConfigVisitor& v, EvalConfig& c) {
@@ -123,8 +129,14 @@ void describe(base::ConfigVisitor& v, PublishSettings& c) {
 }
 
 void describe(base::ConfigVisitor& v, TraceConfig& c) {
-  v.field("steps", c.steps, "steps at which a trace begins");
+  v.field("steps", c.steps, "steps at which a trace begins; or else `repeat`");
+  v.field("wait", c.wait, "with `repeat`: steps without recording before each trace");
+  v.field("warm_up", c.warm_up, "steps before a trace in which recording is on, and dropped");
   v.field("active", c.active, "steps in a trace");
+  v.field(
+      "repeat", c.repeat,
+      "traces one after the other, each after `wait` and `warm_up` steps; -1: to the end of the "
+      "run; 0: only those of `steps`");
 }
 
 data::StreamConfig DataConfig::stream_config() const {
@@ -155,6 +167,10 @@ void DataConfig::validate() const {
         "with "
         "eval_windows of at least 1, and train_windows = -1");
   }
+  if (follow && !stage_to.empty()) {
+    fail_config(
+        "data.stage_to copies a store as it is, data.follow waits for it to grow: leave one out");
+  }
   if (!has_interactions()) return;
   interactions.validate();
   if (!store.empty()) {
@@ -178,6 +194,7 @@ void TrainConfig::validate() const {
   require_between("train.warn_z_score", warn_z_score, 0, 1e9);
   require_between("train.watchdog_seconds", watchdog_seconds, 0, 1e9);
   require_between("train.peak_tflops", peak_tflops, 0, 1e9);
+  require_at_least("train.track_layers_every", track_layers_every, 0);
   constexpr double kLeastGib = 0x1p-20;  // 1 KiB
   if (arena_gib != 0) require_between("train.arena_gib", arena_gib, kLeastGib, kMostGib);
 }
@@ -207,8 +224,17 @@ void MlperfConfig::validate() const {
 }
 
 void TraceConfig::validate() const {
-  require_at_least("trace.active", active, 1);
   for (const int64_t step : steps) require_at_least("trace.steps", step, 1);
+  require_between("trace.wait", static_cast<double>(wait), 0, 1e9);
+  require_between("trace.warm_up", static_cast<double>(warm_up), 0, 1e4);
+  require_between("trace.active", static_cast<double>(active), 1, 1e6);
+  require_at_least("trace.repeat", repeat, -1);
+  if (!steps.empty() && repeat != 0) {
+    fail_config("trace.steps and trace.repeat are both set; traces begin by one of them");
+  }
+  if (wait > 0 && repeat == 0) {
+    fail_config("trace.wait does nothing without trace.repeat; set that, or list trace.steps");
+  }
 }
 
 }  // namespace segue::train

@@ -18,8 +18,9 @@ namespace segue::train {
 /// Where samples come from: an event store in time order, a made-up log of interactions, or at
 /// random.
 struct DataConfig {
-  std::string store;  // empty: random samples
-  std::string index;  // where to keep what is derived from a read-only store
+  std::string store;     // empty: random samples
+  std::string stage_to;  // a disk of every machine to read the store from; empty: where it is
+  std::string index;     // where to keep what is derived from a read-only store
   data::VerifyMode verify = data::VerifyMode::kAuto;
   bool follow = false;        // at the end of the store, wait for what is appended to it
   double follow_seconds = 0;  // how long at most while nothing comes; 0: for ever
@@ -59,6 +60,7 @@ struct TrainConfig {
   double warn_z_score = 8;
   double watchdog_seconds = 300;
   double peak_tflops = 0;
+  int64_t track_layers_every = 0;  // steps; 0: never
 
   /// Of a CPU, and where nothing has been chosen.
   static constexpr int64_t kUsualMicroBatch = 65536;
@@ -123,10 +125,10 @@ struct PublishSettings {
 };
 void describe(base::ConfigVisitor& v, PublishSettings& c);
 
-/// Traces of named stages: steps [s, s + active) for every listed step s.
+/// Traces of what host and device do: see report::TracePlan for which steps.
 struct TraceConfig {
   std::vector<int64_t> steps;
-  int64_t active = 5;
+  int64_t wait = 0, warm_up = 1, active = 5, repeat = 0;
 
   void validate() const;  // Error(kConfig)
 };

@@ -136,7 +136,7 @@ declare -A help=()
 # Every option that the command names is one of its program, also where it is optional or not run.
 check_options() {
   local command=$1 sub option
-  [[ $command =~ (^|[ /])segue\ ((checkpoint|mllog)\ [a-z]+|bench\ report|publish\ verify|publish\ apply|[a-z]+)(.*) ]] || return 0
+  [[ $command =~ (^|[ /])segue\ ((checkpoint|mllog|edu|trace)\ [a-z-]+|bench\ report|bench\ suite|bench\ map|publish\ verify|publish\ apply|[a-z]+)(.*) ]] || return 0
   sub=${BASH_REMATCH[2]}
   local rest=${BASH_REMATCH[4]}
   [[ -n ${help[$sub]:-} ]] || help[$sub]=$(segue $sub --help 2>&1)

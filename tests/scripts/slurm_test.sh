@@ -70,6 +70,11 @@ grep -q 'scontrol requeue 77' calls || fail "a job that saved was not requeued"
 TENTHS=100 ON_TERM=6 run 6 USR1
 ! grep -q scontrol calls || fail "a job that could not save was requeued"
 
+# The other form: what ranks measure.
+rm -f calls
+bash "$script" bench suite --out rows.jsonl --lengths zipf >out 2>&1 || fail "the suite did not start"
+grep -q 'srun .* segue bench suite --out rows.jsonl --lengths zipf$' calls || fail "wrong step of the suite"
+
 code=0
 bash "$script" only-one >out 2>&1 || code=$?
 [[ $code == 2 ]] || fail "a missing argument was accepted"

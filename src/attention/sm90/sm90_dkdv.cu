@@ -206,7 +206,8 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     dkdv_kernel(const __grid_constant__ CUtensorMap q_map,
                 const __grid_constant__ CUtensorMap k_map,
                 const __grid_constant__ CUtensorMap v_map,
-                const __grid_constant__ CUtensorMap o_map, const KeyArgs args) {
+                const __grid_constant__ CUtensorMap o_map, const KeyArgs args,
+                const __grid_constant__ FewSequences few) {
 #if SEGUE_SM90A
   using Shape = KeyShape<kHeadDim>;
   extern __shared__ uint8_t raw[];
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     if (threadIdx.x < 32) {
       fetch<T, kHeadDim>(sh, args.mask, q_map, k_map, v_map, o_map);
     } else if (threadIdx.x < 64) {
-      pick_tiles<kKeys>(sh.queue, args.work, Order::kFirstTileFirst, [&](const Tile& t) {
+      pick_tiles<kKeys>(sh.queue, args.work, few, Order::kKeys, [&](const Tile& t) {
         return query_steps(args.mask, t, kKeys, Shape::kQueries);
       });
     }
@@ -259,7 +260,8 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
   launch_persistent(exec, reinterpret_cast<const void*>(dkdv_kernel<T, kHeadDim, kSpill>),
                     args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
                     tile_map(p.q, rows, Shape::kQueries), tile_map(p.k, rows, 64),
-                    tile_map(p.v, rows, 64), tile_map(grad_o, rows, Shape::kQueries), args);
+                    tile_map(p.v, rows, 64), tile_map(grad_o, rows, Shape::kQueries), args,
+                    plan.few());
 }
 
 }  // namespace

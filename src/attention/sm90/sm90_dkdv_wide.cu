@@ -241,7 +241,8 @@ __global__ void __launch_bounds__(3 * kWarpgroup, 1)
     wide_dkdv_kernel(const __grid_constant__ CUtensorMap q_map,
                      const __grid_constant__ CUtensorMap k_map,
                      const __grid_constant__ CUtensorMap v_map,
-                     const __grid_constant__ CUtensorMap o_map, const KeyArgs args) {
+                     const __grid_constant__ CUtensorMap o_map, const KeyArgs args,
+                     const __grid_constant__ FewSequences few) {
 #if SEGUE_SM90A
   extern __shared__ uint8_t raw[];
   auto& sh = *reinterpret_cast<WideKeyShared<T>*>(tile_aligned(raw));
@@ -269,7 +270,7 @@ __global__ void __launch_bounds__(3 * kWarpgroup, 1)
     if (threadIdx.x < 32) {
       fetch<T>(sh, args.mask, q_map, k_map, v_map, o_map);
     } else if (threadIdx.x < 64) {
-      pick_tiles<kKeys>(sh.queue, args.work, Order::kFirstTileFirst,
+      pick_tiles<kKeys>(sh.queue, args.work, few, Order::kKeys,
                         [&](const Tile& t) { return query_steps(args.mask, t, kKeys, kQueries); });
     }
   } else {
@@ -301,7 +302,7 @@ void backward_dkdv_wide(const Exec& exec, const HstuAttentionParams& p, const Te
     launch_persistent(exec, reinterpret_cast<const void*>(wide_dkdv_kernel<T>), args.work.tiles,
                       3 * kWarpgroup, kBytes, tile_map(p.q, rows, kQueries),
                       tile_map(p.k, rows, kKeys), tile_map(p.v, rows, kKeys),
-                      tile_map(grad_o, rows, kQueries), args);
+                      tile_map(grad_o, rows, kQueries), args, plan.few());
   });
 }
 

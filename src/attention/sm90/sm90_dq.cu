@@ -227,7 +227,7 @@ template <class T, int kHeadDim>
 __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     dq_kernel(const __grid_constant__ CUtensorMap q_map, const __grid_constant__ CUtensorMap k_map,
               const __grid_constant__ CUtensorMap v_map, const __grid_constant__ CUtensorMap o_map,
-              const QueryArgs args) {
+              const QueryArgs args, const __grid_constant__ FewSequences few) {
 #if SEGUE_SM90A
   using Shape = QueryShape<kHeadDim>;
   extern __shared__ uint8_t raw[];
@@ -252,9 +252,7 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     if (threadIdx.x < 32) {
       fetch<T, kHeadDim>(sh, q_map, k_map, v_map, o_map);
     } else if (threadIdx.x < 64) {
-      const Order order =
-          args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
-      pick_tiles<kQueries>(sh.queue, args.work, order, [&](const Tile& t) {
+      pick_tiles<kQueries>(sh.queue, args.work, few, query_order(args.mask), [&](const Tile& t) {
         return key_steps(args.mask, t, kQueries, Shape::kKeys);
       });
     }
@@ -289,7 +287,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
   launch_persistent(exec, reinterpret_cast<const void*>(dq_kernel<T, kHeadDim>), args.work.tiles,
                     (kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),
                     tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys),
-                    tile_map(grad_o, rows, 64), args);
+                    tile_map(grad_o, rows, 64), args, plan.few());
 }
 
 }  // namespace

@@ -142,7 +142,8 @@ __device__ void compute(SpilledShared<T, kHeadDim>& sh, const SpilledArgs& args,
 
 template <class T, int kHeadDim>
 __global__ void __launch_bounds__((SpilledShape<kHeadDim>::kConsumers + 1) * kWarpgroup, 1)
-    dq_spilled_kernel(const __grid_constant__ CUtensorMap k_map, const SpilledArgs args) {
+    dq_spilled_kernel(const __grid_constant__ CUtensorMap k_map, const SpilledArgs args,
+                      const __grid_constant__ FewSequences few) {
 #if SEGUE_SM90A
   using Shape = SpilledShape<kHeadDim>;
   constexpr int kConsumers = Shape::kConsumers, kQueries = 64 * kConsumers;
@@ -162,9 +163,7 @@ __global__ void __launch_bounds__((SpilledShape<kHeadDim>::kConsumers + 1) * kWa
     if (threadIdx.x < 32) {
       fetch<T, kHeadDim>(sh, args, k_map);
     } else if (threadIdx.x < 64) {
-      const Order order =
-          args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
-      pick_tiles<kQueries>(sh.queue, args.work, order,
+      pick_tiles<kQueries>(sh.queue, args.work, few, query_order(args.mask),
                            [&](const Tile& t) { return key_steps(args.mask, t, kQueries, kKeys); });
     }
   } else {
@@ -197,7 +196,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& dq, co
                 shared_registers(kConsumers + 1));
   launch_persistent(exec, reinterpret_cast<const void*>(dq_spilled_kernel<T, kHeadDim>),
                     args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
-                    tile_map(p.k, p.offsets.back(), kKeys), args);
+                    tile_map(p.k, p.offsets.back(), kKeys), args, plan.few());
 }
 
 }  // namespace

@@ -235,7 +235,8 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
     forward_kernel(const __grid_constant__ CUtensorMap q_map,
                    const __grid_constant__ CUtensorMap k_map,
                    const __grid_constant__ CUtensorMap v_map,
-                   const __grid_constant__ CUtensorMap o_map, const ForwardArgs args) {
+                   const __grid_constant__ CUtensorMap o_map, const ForwardArgs args,
+                   const __grid_constant__ FewSequences few) {
 #if SEGUE_SM90A
   using Shape = ForwardShape<kHeadDim>;
   extern __shared__ uint8_t raw[];
@@ -268,9 +269,7 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
     } else if (threadIdx.x < 64) {
       fetch_values<T, kHeadDim, kHalves>(sh, v_map);
     } else if (threadIdx.x < 96) {
-      const Order order =
-          args.mask.contextual_len > 0 ? Order::kFirstTileFirst : Order::kLastTileFirst;
-      pick_tiles<sh.kQueries>(sh.queue, args.work, order, [&](Tile& t) {
+      pick_tiles<sh.kQueries>(sh.queue, args.work, few, query_order(args.mask), [&](Tile& t) {
         const Steps steps = key_steps(args.mask, t, sh.kQueries, Shape::kKeys);
         find_full_steps(args.mask, t, steps, sh.kQueries, Shape::kKeys);
         return steps;
@@ -327,7 +326,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   launch_persistent(exec, reinterpret_cast<const void*>(kernel), args.work.tiles,
                     (Shape::kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),
                     tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys),
-                    tile_map(o, rows, 16), args);
+                    tile_map(o, rows, 16), args, plan.few());
 }
 
 }  // namespace

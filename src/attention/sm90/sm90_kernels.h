@@ -10,9 +10,13 @@
 /// those that a head does not have are zeros; 16-byte aligned rows.
 namespace segue::attention::hopper {
 
-/// Whether backward has the room that it needs beside the tensors: wide heads have no kernel that
-/// computes scores twice.
-bool has_room_for_backward(const Exec& exec, const HstuAttentionParams& p);
+/// Scratch that backward cannot do without (wide heads have no kernel that computes scores twice,
+/// so that of one sequence all score gradients must fit), and how much of it there is.
+struct BackwardRoom {
+  int64_t needed = 0, free = 0;
+  bool suffices() const { return needed <= free; }
+};
+BackwardRoom backward_room(const Exec& exec, const HstuAttentionParams& p);
 
 /// Heads that have kernels of their own, or none: their results take too many registers.
 inline bool is_wide(const HstuAttentionParams& p) { return p.q.size(2) > 128; }

@@ -34,12 +34,12 @@ int64_t spill_room(const Exec& exec) {
 
 }  // namespace
 
-bool has_room_for_backward(const Exec& exec, const HstuAttentionParams& p) {
-  if (!is_wide(p)) return true;
+BackwardRoom backward_room(const Exec& exec, const HstuAttentionParams& p) {
+  if (!is_wide(p)) return {};
   const int64_t rows = p.offsets.back() - p.offsets.front();
   const int64_t sum_rows = most_sum_rows(rows, static_cast<int64_t>(p.offsets.size()) - 1);
   const int64_t sums = sum_rows * 3 * p.q.size(1) * p.q.size(2) * size_of(DType::kF32);
-  return least_spill_bytes(p) <= spill_room(exec) - sums;
+  return {least_spill_bytes(p), std::max<int64_t>(spill_room(exec) - sums, 0)};
 }
 
 // Copies move bits: which of the 16-bit types they belong to is all the same.

@@ -140,62 +140,90 @@ struct TileQueue {
   __device__ static int sum_place(const Position& at) { return at.stage + kSlots * at.parity; }
 };
 
-/// Whether heads and tiles of a sequence come with the longest tile first.
-enum class Order { kLastTileFirst, kFirstTileFirst };
+/// In which order the tiles of a head come, the longest first: keys from the first one on; queries
+/// from the last one on, and before these, where there is context, the tile that holds it.
+enum class Order { kKeys, kQueries, kContextAndQueries };
+__device__ inline Order query_order(const KernelMask& mask) {
+  return mask.contextual_len > 0 ? Order::kContextAndQueries : Order::kQueries;
+}
+/// Which of `tiles` comes in such a place.
+__device__ inline int tile_in_place(Order order, int place, int tiles) {
+  if (order == Order::kKeys || (order == Order::kContextAndQueries && place == 0)) return place;
+  return tiles - (order == Order::kQueries ? 1 : 0) - place;
+}
 
-/// Finds tile `index` and the sum row of its first rows: a search with 32 probes at a time, by a
-/// whole warp.
-template <int kRows>
-__device__ inline Tile find_tile(const WorkList& work, int index, Order order, int& sum_row) {
+/// Finds tile `index` among the sequences of `entries` and the sum row of its first rows: a search
+/// with 32 probes at a time, by a whole warp.
+template <int kRows, class Entries>
+__device__ inline Tile find_tile(const WorkList& work, const Entries& entries, int index,
+                                 Order order, int& sum_row) {
   const auto first_tile = [&](const SequenceEntry& s) {
     return work.queries ? s.first_query_tile : s.first_key_tile;
   };
   const int lane = threadIdx.x & 31;
-  int first = 0;
-  int count = work.sequences;
+  const bool in_tail = index >= work.tail_tile;
+  int first = 0, head = 0, place = 0;
+  if (in_tail) {
+    const int heads = work.tail * work.heads, local = index - work.tail_tile;
+    place = local / heads;
+    const int which = local - place * heads;
+    first = work.sequences - work.tail + which / work.heads;
+    head = which % work.heads;
+  }
+  int count = in_tail ? 1 : work.sequences - work.tail;
   while (count > 1) {
     const int step = (count + 31) / 32;
     const int probe = first + lane * step;
-    const bool before = lane * step < count && first_tile(work.table[probe]) <= index;
+    const bool before = lane * step < count && first_tile(entries[probe]) <= index;
     const int hits = __popc(__ballot_sync(~0u, before));
     const int end = first + count;
     first += (hits - 1) * step;
     count = min(step, end - first);
   }
-  const SequenceEntry& s = work.table[first];
+  const SequenceEntry& s = entries[first];
   Tile t;
   t.n = s.n;
   const int tiles = (t.n + kRows - 1) / kRows;
-  const int local = index - first_tile(s);
-  const int head = local / tiles;
-  const int place = local - head * tiles;
+  if (!in_tail) {
+    const int local = index - first_tile(s);
+    head = local / tiles;
+    place = local - head * tiles;
+  }
   t.first_row = s.first_row;
   t.targets = s.targets;
   t.head = head;
-  t.begin = (order == Order::kFirstTileFirst ? place : tiles - 1 - place) * kRows;
+  t.begin = tile_in_place(order, place, tiles) * kRows;
   t.spill = s.first_spill + head * s.spill;
   sum_row = s.sum_row + t.begin / kSummedRows;
   return t;
 }
 
-/// Warp 1 of the fetching warpgroup: takes tiles from the common counter until there are none.
-/// steps_of(tile) says which steps a tile has.
+/// The tile that this block takes in its `round`, by a whole warp.
+__device__ inline int next_tile(const WorkList& work, int round) {
+  const int own = static_cast<int>(blockIdx.x), blocks = static_cast<int>(gridDim.x);
+  if (round == 0 || work.counter == nullptr) return own + round * blocks;
+  int taken = 0;
+  if ((threadIdx.x & 31) == 0) taken = atomicAdd(work.counter, 1);
+  return blocks + __shfl_sync(~0u, taken, 0);
+}
+
+/// Warp 1 of the fetching warpgroup: takes tiles until there are none. steps_of(tile) says which
+/// steps a tile has.
 template <int kRows, int kSlots, class StepsOf>
-__device__ void pick_tiles(TileQueue<kSlots>& queue, const WorkList& work, Order order,
-                           StepsOf&& steps_of) {
+__device__ void pick_tiles(TileQueue<kSlots>& queue, const WorkList& work, const FewSequences& few,
+                           Order order, StepsOf&& steps_of) {
   const int lane = threadIdx.x & 31;
   RingPosition<kSlots> at;
-  for (;;) {
-    int index = 0;
-    if (lane == 0) index = atomicAdd(work.counter, 1);
-    index = __shfl_sync(~0u, index, 0);
+  for (int round = 0;; ++round) {
+    const int index = next_tile(work, round);
     const bool more = index < work.tiles;
     Tile t;
     Steps steps;
     t.head = -1;
     int sum_row = 0;
     if (more) {
-      t = find_tile<kRows>(work, index, order, sum_row);
+      t = work.table != nullptr ? find_tile<kRows>(work, work.table, index, order, sum_row)
+                                : find_tile<kRows>(work, few.entries, index, order, sum_row);
       steps = steps_of(t);  // and may complete the tile
       t.count = steps.count();
     }

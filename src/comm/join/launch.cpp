@@ -42,7 +42,7 @@ class Signals {
  public:
   Signals() {
     sigemptyset(&set_);
-    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&set_, s);
+    for (const int s : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) sigaddset(&set_, s);
     pthread_sigmask(SIG_BLOCK, &set_, &before_);
     fd_ = Socket(::signalfd(-1, &set_, SFD_CLOEXEC | SFD_NONBLOCK));
     if (!fd_) io_error("signalfd");

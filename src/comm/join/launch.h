@@ -23,11 +23,11 @@ struct LaunchOptions {
 /// by SEGUE_RANK, SEGUE_RANKS and SEGUE_RENDEZVOUS, a port of the loopback address behind which
 /// rank 0 inherits the listening socket (SEGUE_LISTENER), and know each other by SEGUE_SECRET.
 /// Standard output is rank 0's; lines that others write, and all lines to standard error, go to
-/// standard error, with "rank N: " before those of ranks other than 0. SIGINT, SIGTERM, SIGHUP and
-/// SIGUSR1 are passed on. When a rank fails, its lines come before those of the others, which are
-/// killed after the grace time; the exit code is that of the failed rank (128 + signal if one ended
-/// it), and a last line names it. Ranks die with the launcher. Call it before the process has
-/// threads. Error(kIo).
+/// standard error, with "rank N: " before those of ranks other than 0. SIGINT, SIGTERM, SIGHUP,
+/// SIGUSR1 and SIGUSR2 are passed on. When a rank fails, its lines come before those of the others,
+/// which are killed after the grace time; the exit code is that of the failed rank (128 + signal if
+/// one ended it), and a last line names it. Ranks die with the launcher. Call it before the process
+/// has threads. Error(kIo).
 int launch_ranks(const LaunchOptions& options);
 
 }  // namespace segue::comm

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "comm/flight/recorder.h"
 #include "tensor/device.h"
 
 namespace segue::comm {
@@ -29,7 +30,18 @@ struct Call {
   int64_t step = 0;       // for messages
   uint64_t sequence = 0;  // of the group: equal on all ranks
   Clock::time_point deadline;
-  double timeout_seconds = 0;  // what the deadline was made of, for messages
+  double timeout_seconds = 0;    // what the deadline was made of, for messages
+  FlightRing* flight = nullptr;  // where the link says whom the call waits for; may be null
+
+  void set_due(int peer) const {
+    if (flight != nullptr) flight->set_due(peer);
+  }
+  void set_settled(int peer) const {
+    if (flight != nullptr) flight->set_settled(peer);
+  }
+  void set_gone(int peer) const {
+    if (flight != nullptr) flight->set_gone(peer);
+  }
 };
 
 /// Why the ranks of a world cannot go on; the first reason stays. One per rank, shared by all its
@@ -48,6 +60,8 @@ class WorldFailure {
     return reason_;
   }
   Status status() const { return {ErrorCode::kPeer, reason()}; }
+  /// What the groups of this rank did last; written when they fail.
+  FlightRecorder& flight() { return flight_; }
 
   /// A group that finds a peer gone asks whether it said why over the group that all ranks share
   /// and that is idle: `look` sets the failure then. Set before there are other groups.
@@ -63,6 +77,7 @@ class WorldFailure {
   mutable std::mutex mutex_;
   std::atomic<bool> set_{false};
   std::string reason_;
+  FlightRecorder flight_;
 };
 
 /// How the bytes of one group get from rank to rank. Spans are indexed by rank in the group; the

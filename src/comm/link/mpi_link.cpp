@@ -131,6 +131,7 @@ class MpiLink::Exchange {
   struct Peer {
     FrameHeader out, in;
     int missing = 0;  // header and pieces that have not come
+    int open = 0;     // requests
   };
 
   void add(What what, int peer, size_t bytes, MPI_Request request, int rc) {
@@ -138,6 +139,8 @@ class MpiLink::Exchange {
     kinds_.push_back({what, peer, bytes});
     requests_.push_back(rc == MPI_SUCCESS ? request : MPI_REQUEST_NULL);
     ++open_;
+    ++peers_[static_cast<size_t>(peer)].open;
+    call_.set_due(peer);
   }
 
   template <class Function>
@@ -200,6 +203,7 @@ class MpiLink::Exchange {
 
   Status completed(const Kind& kind, const MPI_Status& s, int rc) {
     const auto q = static_cast<size_t>(kind.peer);
+    if (--peers_[q].open == 0) call_.set_settled(kind.peer);
     const std::string name = link_.group_.peer(kind.peer);
     if (rc != MPI_SUCCESS && rc != MPI_ERR_PENDING) return broken(kind.peer, rc);
     if (kind.what == kSend) return {};

@@ -196,6 +196,8 @@ class NcclLink final : public Link {
     std::unique_lock lock(mutex_);
     while (!stopped_.wait_for(lock, kPause, [this] { return stop_; })) {
       while (!queue_.empty() && cudaEventQuery(queue_.front().done) != cudaErrorNotReady) {
+        const Call& done = queue_.front().call;
+        if (done.flight != nullptr) done.flight->set_device_done(done.sequence);
         events_.push_back(queue_.front().done);
         queue_.pop_front();
       }

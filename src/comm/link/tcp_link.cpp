@@ -35,6 +35,7 @@ TcpLink::~TcpLink() {
 
 Status TcpLink::exchange(const Call& call, std::span<const ConstBytes> send,
                          std::span<const Bytes> receive) {
+  flight_ = call.flight;
   std::vector<Traffic> peers(send.size());
   for (size_t q = 0; q < peers.size(); ++q) {
     if (static_cast<int>(q) == group_.rank) continue;
@@ -45,6 +46,7 @@ Status TcpLink::exchange(const Call& call, std::span<const ConstBytes> send,
     t.receiving = !t.receive.empty();
     t.watching = !t.receiving;
     if (t.sending) t.out = data_frame(id_, call, t.send);
+    if (t.sending || t.receiving) call.set_due(static_cast<int>(q));
   }
   Status status;
   for (bool busy = true; busy && status.ok();) status = step(call, peers, busy);
@@ -94,6 +96,7 @@ Status TcpLink::step(const Call& call, std::vector<Traffic>& peers, bool& busy) 
     }
     if (status.ok() && (events & ~POLLIN) != 0 && t.sending) status = send_some(who[i], t);
     if (!status.ok()) return status;
+    if (!t.sending && !t.receiving) call.set_settled(who[i]);
   }
   return {};
 }
@@ -215,6 +218,7 @@ Status TcpLink::closed(int peer, const Traffic& t) {
   // It could not say it here when it stopped in the middle of a message.
   if (!failure_->is_set()) failure_->ask_world();
   if (failure_->is_set()) return failure_->status();
+  if (flight_ != nullptr) flight_->set_gone(peer);
   return {ErrorCode::kPeer,
           group_.peer(peer) + " is gone (its connection is closed); its own last lines say why"};
 }

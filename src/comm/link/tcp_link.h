@@ -56,7 +56,8 @@ class TcpLink final : public Link {
   Group group_;
   std::vector<Socket> sockets_;
   std::shared_ptr<WorldFailure> failure_;
-  std::vector<bool> half_sent_;  // a message was left unfinished: nothing may follow it
+  std::vector<bool> half_sent_;   // a message was left unfinished: nothing may follow it
+  FlightRing* flight_ = nullptr;  // of the group, once it has made a call
   bool told_ = false;
 };
 

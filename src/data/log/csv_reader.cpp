@@ -2,18 +2,18 @@
 #include <charconv>
 #include <cmath>
 #include <cstring>
-#include <functional>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "base/file_io.h"
+#include "data/log/byte_source.h"
+#include "data/log/iso_time.h"
 #include "data/log/table_reader.h"
 
 namespace segue::data {
 namespace {
 
-constexpr size_t kBuffer = 1 << 20;
 constexpr size_t kLongestLine = 1 << 26;
 constexpr double kLargestInteger = 9.2e18;  // as a double, safely inside int64
 
@@ -22,36 +22,11 @@ bool is_missing(std::string_view field) {
          field == "NaN" || field == "nan";
 }
 
-/// Where the bytes of a table come from, and how many are held at a time.
-struct Source {
-  std::string path;  // for messages
-  /// Fills as much of `data` as there is from `offset` on.
-  std::function<size_t(int64_t offset, void* data, size_t bytes)> read_at;
-  size_t buffer_bytes = 0;
-};
-
-Source file_source(const std::string& path) {
-  const auto file = std::make_shared<const base::InputFile>(path);
-  return {path,
-          [file](int64_t offset, void* data, size_t bytes) {
-            return file->read_at(offset, data, bytes);
-          },
-          std::min<size_t>(kBuffer, static_cast<size_t>(file->size()) + 1)};
-}
-
-Source text_source(std::string_view text, const std::string& path, size_t buffer_bytes) {
-  return {path,
-          [text](int64_t offset, void* data, size_t bytes) {
-            return text.copy(static_cast<char*>(data), bytes, static_cast<size_t>(offset));
-          },
-          buffer_bytes};
-}
-
 /// Hands out lines without their ends. A line stays valid until the next call.
 class LineReader {
  public:
   /// Without a separator of one character quotes have no meaning.
-  LineReader(Source source, std::string_view separator)
+  LineReader(ByteSource source, std::string_view separator)
       : source_(std::move(source)),
         quotes_(separator.size() == 1),
         separator_(separator.empty() ? '\0' : separator.front()) {
@@ -88,7 +63,7 @@ class LineReader {
   }
 
   const std::string& path() const { return source_.path; }
-  int64_t bytes_read() const { return offset_; }
+  int64_t bytes_read() const { return source_.consumed(); }
 
  private:
   std::string_view text() const { return {buffer_.data() + begin_, end_ - begin_}; }
@@ -125,24 +100,22 @@ class LineReader {
     }
   }
   void fill() {
-    const size_t n = source_.read_at(offset_, buffer_.data() + end_, buffer_.size() - end_);
+    const size_t n = source_.read(buffer_.data() + end_, buffer_.size() - end_);
     at_end_ = n < buffer_.size() - end_;
-    offset_ += static_cast<int64_t>(n);
     end_ += n;
   }
 
-  Source source_;
+  ByteSource source_;
   bool quotes_;
   char separator_;
   std::string buffer_;
   size_t begin_ = 0, end_ = 0;  // of what was read and not handed out
-  int64_t offset_ = 0;
   bool at_end_ = false;
 };
 
 class CsvReader final : public TableReader {
  public:
-  CsvReader(Source source, const std::vector<ColumnRequest>& requests, const CsvFormat& format,
+  CsvReader(ByteSource source, const std::vector<ColumnRequest>& requests, const CsvFormat& format,
             size_t block_rows)
       : separator_(format.separator),
         quotes_(format.separator.size() == 1),
@@ -169,6 +142,7 @@ class CsvReader final : public TableReader {
     for (size_t i = 0; i < requests_.size(); ++i) {
       block.columns[i].clear();
       block.columns[i].untyped = true;
+      block.columns[i].unit_seconds = 0;
     }
     block.rows = 0;
     block.first_row = row_;
@@ -250,6 +224,10 @@ class CsvReader final : public TableReader {
         column.type = RawColumn::Type::kInteger;
         column.integers.push_back(valid ? integer(request, field) : 0);
         break;
+      case ColumnRole::kTime:
+        column.type = RawColumn::Type::kInteger;
+        column.integers.push_back(valid ? time(column, request, row, field) : 0);
+        break;
       case ColumnRole::kNumber:
         column.type = RawColumn::Type::kNumber;
         column.numbers.push_back(valid ? number(request, field) : 0);
@@ -273,15 +251,33 @@ class CsvReader final : public TableReader {
     if (error == std::errc() && stop == end) return value;
     if (field == "true" || field == "True" || field == "TRUE") return 1;
     if (field == "false" || field == "False" || field == "FALSE") return 0;
-    const bool whole = requests_[request].role == ColumnRole::kWhole;
+    const bool whole = requests_[request].role != ColumnRole::kInteger;
     double real = 0;
     const auto [real_stop, real_error] = std::from_chars(field.data(), end, real);
     const double floor = std::floor(real);
     if (real_error != std::errc() || real_stop != end || !(std::abs(floor) < kLargestInteger) ||
         (!whole && floor != real)) {
-      fail_field(request, field, whole ? "a number" : "an integer");
+      fail_field(request, field,
+                 requests_[request].role == ColumnRole::kTime
+                     ? "a number, or a time such as 2026-01-31T23:59:59Z,"
+                 : whole ? "a number"
+                         : "an integer");
     }
     return static_cast<int64_t>(floor);
+  }
+
+  /// A number in the unit that the schema has, or a date: all of a file are of one kind.
+  int64_t time(RawColumn& column, size_t request, size_t row, std::string_view field) {
+    int64_t seconds = 0;
+    const bool date = parse_iso_time(field, seconds);
+    if (!dates_) dates_ = date;
+    if (date != *dates_) {
+      fail_field(request, field,
+                 *dates_ ? "a time such as 2026-01-31T23:59:59Z, as in the rows before,"
+                         : "a number, as in the rows before,");
+    }
+    if (row == 0 || date) column.unit_seconds = date ? 1 : 0;
+    return date ? seconds : integer(request, field);
   }
 
   double number(size_t request, std::string_view field) const {
@@ -294,8 +290,8 @@ class CsvReader final : public TableReader {
 
   [[noreturn]] void fail_field(size_t request, std::string_view field, const char* wanted) const {
     fail_row(lines_.path(), row_,
-             fmt::format("column \"{}\" has \"{}\" where {} is needed", requests_[request].name,
-                         field.substr(0, 80), wanted));
+             fmt::format("column \"{}\" has \"{}\" where {} is needed{}", requests_[request].name,
+                         field.substr(0, 80), wanted, requests_[request].hint));
   }
 
   std::string separator_;
@@ -306,6 +302,7 @@ class CsvReader final : public TableReader {
   std::vector<size_t> places_;  // of the requests among the fields
   size_t num_columns_ = 0;
   int64_t row_ = 0;
+  std::optional<bool> dates_;  // whether times are dates, once one was read
   std::vector<std::string_view> fields_;
   std::vector<std::unique_ptr<std::string>> unquoted_;
 };
@@ -315,14 +312,14 @@ class CsvReader final : public TableReader {
 std::unique_ptr<TableReader> open_csv(const std::string& path,
                                       const std::vector<ColumnRequest>& columns,
                                       const CsvFormat& format, size_t block_rows) {
-  return std::make_unique<CsvReader>(file_source(path), columns, format, block_rows);
+  return std::make_unique<CsvReader>(open_bytes(path), columns, format, block_rows);
 }
 
 std::unique_ptr<TableReader> open_csv_text(std::string_view text, const std::string& path,
                                            const std::vector<ColumnRequest>& columns,
                                            const CsvFormat& format, size_t block_rows,
                                            size_t buffer_bytes) {
-  return std::make_unique<CsvReader>(text_source(text, path, buffer_bytes), columns, format,
+  return std::make_unique<CsvReader>(text_bytes(text, path, buffer_bytes), columns, format,
                                      block_rows);
 }
 

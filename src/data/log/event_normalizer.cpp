@@ -107,7 +107,8 @@ EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogF
       length_unit_(schema.length_unit_seconds) {
   user_ = request(schema.user, users.role());
   item_ = request(schema.item, items.role());
-  time_ = request(schema.time, ColumnRole::kWhole);
+  requests_.back().hint = "; ids that are texts need item_ids = \"auto\" or \"dense\"";
+  time_ = request(schema.time, ColumnRole::kTime);
   if (!schema.kind.empty()) kind_ = request(schema.kind, ColumnRole::kKind);
   if (!schema.value.empty()) value_ = request(schema.value, ColumnRole::kNumber);
   for (const std::string& flag : schema.flags) {

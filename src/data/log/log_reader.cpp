@@ -39,20 +39,37 @@ void expand(const fs::path& folder, fs::path::const_iterator part,
   }
 }
 
+/// The first few names in a folder, for messages.
+std::string what_is_in(const fs::path& folder) {
+  constexpr size_t kShown = 8;
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), last; !error && it != last; it.increment(error)) {
+    names.push_back(it->path().filename().string());
+  }
+  if (names.empty()) return "the folder is empty";
+  std::sort(names.begin(), names.end());
+  const bool more = names.size() > kShown;
+  if (more) names.resize(kShown);
+  return fmt::format("it has: {}{}", fmt::join(names, ", "), more ? ", ..." : "");
+}
+
 }  // namespace
 
 std::vector<LogFile> find_log_files(const std::string& folder, const std::string& pattern) {
   const fs::path root(folder), relative(pattern);
   std::error_code error;
   if (!fs::is_directory(root, error)) {
-    fail(ErrorCode::kNotFound, fmt::format("{}: no such folder", folder));
+    fail(ErrorCode::kNotFound,
+         fs::is_regular_file(root, error)
+             ? fmt::format("{}: is a file; name the folder that it lies in", folder)
+             : fmt::format("{}: no such folder", folder));
   }
   std::vector<fs::path> paths;
   expand(root, relative.begin(), relative.end(), paths);
   if (paths.empty()) {
-    fail(ErrorCode::kNotFound, is_pattern(pattern)
-                                   ? fmt::format("{}: has no file {}", folder, pattern)
-                                   : fmt::format("{}: no such file", (root / relative).string()));
+    fail(ErrorCode::kNotFound, fmt::format("{}: has no file {}, which the schema names; {}", folder,
+                                           pattern, what_is_in(root)));
   }
   std::sort(paths.begin(), paths.end());
   std::vector<LogFile> files;

@@ -73,8 +73,9 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
   const std::string& first = files.front().path;
   scan.users = look_at(schema.user, schema.user_ids, first, options, memory_bytes / 2);
   scan.items = look_at(schema.item, schema.item_ids, first, options, memory_bytes / 2);
-  std::vector<ColumnRequest> columns = {{schema.user, scan.users.role()},
-                                        {schema.time, ColumnRole::kWhole}};
+  const std::string text_ids = "; ids that are texts need user_ids = \"auto\" or \"dense\"";
+  std::vector<ColumnRequest> columns = {{schema.user, scan.users.role(), text_ids},
+                                        {schema.time, ColumnRole::kTime}};
   if (scan.items.dictionary) columns.push_back({schema.item, scan.items.role()});
 
   const RowChecker check(schema, files);
@@ -115,7 +116,8 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
   progress.finish();
   if (scan.rows == 0) {
     fail(ErrorCode::kCorrupt,
-         fmt::format("{}{}: no events", first, files.size() > 1 ? " and others" : ""));
+         fmt::format("{}{}: no events, only a header at most; see `events` of the schema", first,
+                     files.size() > 1 ? " and others" : ""));
   }
   if (scan.users.dictionary) scan.users.dictionary->finish();
   if (scan.items.dictionary) scan.items.dictionary->finish();

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_checks.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -59,6 +60,16 @@ void check_distinct(Problems& problems, const std::vector<std::string>& names, c
   }
 }
 
+/// `there is no flag "x"`, and what was probably meant.
+std::string unknown_name(const char* what, const std::string& name,
+                         const std::vector<std::string>& known) {
+  std::string text = fmt::format("there is no {} \"{}\"", what, name);
+  const std::string nearest = base::nearest_name(name, known);
+  if (!nearest.empty()) return fmt::format("{}; did you mean \"{}\"?", text, nearest);
+  if (known.empty()) return fmt::format("{}; the schema has no {}s", text, what);
+  return fmt::format("{}; there are: {}", text, fmt::join(known, ", "));
+}
+
 void check_columns(Problems& problems, const LogSchema& c) {
   problems.check(!c.events.empty(), "events: say which file (or pattern) holds the events");
   problems.check(c.events.empty() || base::is_confined(c.events),
@@ -93,7 +104,9 @@ void check_kinds(Problems& problems, const LogSchema& c) {
   problems.check(!c.anchor_kinds.empty(),
                  "anchor_kinds: say which kinds of events are to be predicted");
   for (const std::string& name : c.anchor_kinds) {
-    if (index_of(c.kinds, name) < 0) problems.add("anchor_kinds: there is no kind \"{}\"", name);
+    if (index_of(c.kinds, name) < 0) {
+      problems.add("anchor_kinds: {}", unknown_name("kind", name, c.kinds));
+    }
   }
 }
 
@@ -114,7 +127,7 @@ void check_pools(Problems& problems, const LogSchema& c) {
     bits |= pool.bit;
     for (const std::string& kind : pool.kinds) {
       if (index_of(c.kinds, kind) < 0) {
-        problems.add("pool \"{}\": there is no kind \"{}\"", pool.name, kind);
+        problems.add("pool \"{}\": {}", pool.name, unknown_name("kind", kind, c.kinds));
       }
     }
     if (pool.min_value < 0 || pool.below_value < 0 ||
@@ -123,12 +136,12 @@ void check_pools(Problems& problems, const LogSchema& c) {
                    pool.below_value);
     }
     if (!pool.flag.empty() && index_of(c.flags, pool.flag) < 0) {
-      problems.add("pool \"{}\": there is no flag \"{}\"", pool.name, pool.flag);
+      problems.add("pool \"{}\": {}", pool.name, unknown_name("flag", pool.flag, c.flags));
     }
   }
   check_distinct(problems, names, "pool");
   if (!c.label_pool.empty() && index_of(names, c.label_pool) < 0) {
-    problems.add("label_pool: there is no pool \"{}\"", c.label_pool);
+    problems.add("label_pool: {}", unknown_name("pool", c.label_pool, names));
   }
 }
 
@@ -293,6 +306,12 @@ SampleSchema LogSchema::samples() const {
 }
 
 LogSchema load_log_schema(const base::ConfigSources& sources) {
+  if (base::has_key(sources, "model") || base::has_key(sources, "sparse")) {
+    fail(ErrorCode::kConfig,
+         fmt::format("{} is the config of a run, which `segue train` takes; this takes the schema "
+                     "of a log: see configs/schemas and docs/prep.md",
+                     sources.file));
+  }
   LogSchema schema;
   if (const auto name = base::peek_string(sources, "preset"); name && !name->empty()) {
     schema = LogSchema::preset(*name);

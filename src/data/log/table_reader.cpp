@@ -20,15 +20,6 @@ bool is_parquet(const std::string& path) {
   char magic[4] = {};
   const std::string_view head(magic, file.read_at(0, magic, sizeof(magic)));
   if (head.empty()) fail(ErrorCode::kCorrupt, fmt::format("{}: is empty", path));
-  for (const auto& [start, name] : {std::pair<std::string_view, const char*>("\x1f\x8b", "gzip"),
-                                    {"\x28\xb5\x2f\xfd", "zstd"},
-                                    {"PK\x03\x04", "zip"},
-                                    {"BZh", "bzip2"}}) {
-    if (head.starts_with(start)) {
-      fail(ErrorCode::kUnsupported,
-           fmt::format("{}: is compressed ({}); unpack it first", path, name));
-    }
-  }
   if (head != kParquetMagic && path.ends_with(".parquet")) {
     fail(ErrorCode::kCorrupt, fmt::format("{}: is not a Parquet file", path));
   }

@@ -14,6 +14,7 @@ namespace segue::data {
 enum class ColumnRole {
   kInteger,  // any integer width, true and false, floats without a fraction
   kWhole,    // any number, its fraction cut off (towards minus infinity)
+  kTime,     // as kWhole; text: or a date (ISO 8601), which is seconds since 1970
   kNumber,   // any number; NaN counts as missing
   kText,
   kKind,  // text or integers, as the file has it
@@ -22,6 +23,7 @@ enum class ColumnRole {
 struct ColumnRequest {
   std::string name;
   ColumnRole role = ColumnRole::kInteger;
+  std::string hint = {};  // what to do about a value of another kind, for messages
 };
 
 /// Texts in one piece of memory.

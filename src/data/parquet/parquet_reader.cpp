@@ -218,7 +218,7 @@ class ColumnSource {
     if constexpr (std::is_floating_point_v<Number>) {
       const double floor = std::floor(static_cast<double>(value));
       if (!(std::abs(floor) < kLargestInteger) ||
-          (request_.role != ColumnRole::kWhole && floor != static_cast<double>(value))) {
+          (request_.role == ColumnRole::kInteger && floor != static_cast<double>(value))) {
         fail_value(fmt::format("{}", value), row);
       }
       return static_cast<int64_t>(floor);
@@ -233,7 +233,8 @@ class ColumnSource {
   }
   [[noreturn]] void fail_value(const std::string& value, size_t row) const {
     fail_row(path_, first_row_ + static_cast<int64_t>(row),
-             fmt::format("column \"{}\" has {} where an integer is needed", request_.name, value));
+             fmt::format("column \"{}\" has {} where an integer is needed{}", request_.name, value,
+                         request_.hint));
   }
 
   std::string path_;

@@ -14,6 +14,7 @@
 #include "base/prefetcher.h"
 #include "base/progress.h"
 #include "base/time.h"
+#include "data/inspect/time_span.h"
 #include "data/log/attribute_reader.h"
 #include "data/log/event_normalizer.h"
 #include "data/log/log_reader.h"
@@ -221,10 +222,10 @@ void Prep::warn_if_disk_is_small(const LogScan& scan) const {
 
 /// What is no mistake in itself, but would surprise whoever trains on it.
 void Prep::warn_about_content(const LogScan& scan, const StoreWriter& store) const {
-  constexpr int64_t kFarFuture = 100'000'000'000;  // seconds since 1970: the year 5138
-  if (scan.last_time > kFarFuture) {
-    base::log_warning(fmt::format("{}: times reach up to {} s; is time_unit_seconds = {} right?",
-                                  config_.raw, scan.last_time, config_.schema.time_unit_seconds));
+  const std::string times = doubt_times(scan.first_time, scan.last_time);
+  if (!times.empty() && !target_) {
+    base::log_warning(
+        fmt::format("{}: {} (it is {})", config_.raw, times, config_.schema.time_unit_seconds));
   }
   if (store.num_anchors() == 0 && !target_) {
     base::log_warning(fmt::format(
@@ -337,7 +338,9 @@ PrepResult Prep::run() {
 MemoryPlan plan_memory(int64_t memory_bytes, int threads, TieOrder ties) {
   if (memory_bytes < PrepConfig::kLeastMemory) {
     fail(ErrorCode::kInvalidArgument,
-         fmt::format("prep needs at least {} MiB of memory", PrepConfig::kLeastMemory / kMiB));
+         fmt::format("prep needs at least {} MiB of memory, and {} bytes were given; sizes have "
+                     "units, such as --memory 4GiB",
+                     PrepConfig::kLeastMemory / kMiB, memory_bytes));
   }
   constexpr int kMostBuffers = 9;
   const int64_t bytes = memory_bytes - kProgramBytes;

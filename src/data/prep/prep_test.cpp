@@ -315,13 +315,13 @@ TEST(PrepWarnings, NothingToPredictAndTimesInTheFuture) {
   log.schema.attributes.clear();
   log.put("events.csv", std::string(kCsvHeader) + "1,1700000000000,77,0,1,1,listen\n" +
                             "3,1700000000000,77,0,1,1,listen\n" +
-                            "3,1700000999999,77,0,1,1,listen\n");
+                            "3,1700100000000,77,0,1,1,listen\n");
   PrepConfig config = log.config("store");
   config.min_history = {2};
   testing::internal::CaptureStderr();
   prep(config);
   std::string said = testing::internal::GetCapturedStderr();
-  EXPECT_TRUE(contains(said, "is time_unit_seconds = 1 right?"));
+  EXPECT_TRUE(contains(said, "is time_unit_seconds of its schema right? (it is 1)")) << said;
   EXPECT_TRUE(contains(said, "no event has 2 earlier ones"));
   config = log.config("other");
   config.schema.time_unit_seconds = 0.001;

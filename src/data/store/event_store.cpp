@@ -90,15 +90,21 @@ void EventStore::open() {
 void EventStore::find_folders(const std::string& path, const std::string& index_folder) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
-    fail(ErrorCode::kNotFound, fmt::format("{}: no such folder", path));
+    fail(
+        ErrorCode::kNotFound,
+        fmt::format("{}: no such folder; an event store (data.store of a config) is made by `segue "
+                    "prep` from a log, or by `segue synth`",
+                    path));
   }
   fs::path cache = without_trailing_slash(path);
   if (!is_cache(cache)) {
     const std::vector<fs::path> found = cache_folders_in(path);
     if (found.empty()) {
       fail(ErrorCode::kNotFound,
-           fmt::format("{}: no event store: there is no folder {}<history length> in it", path,
-                       kCachePrefix));
+           fmt::format(
+               "{}: no event store: there is no folder {}<history length> in it; `segue prep "
+               "--raw FOLDER --out STORE` makes one of a raw log",
+               path, kCachePrefix));
     }
     if (found.size() > 1) {
       std::string names;

@@ -204,6 +204,49 @@ std::string task_table(const std::vector<Run>& runs) {
          rows + "</tbody></table></div>\n";
 }
 
+/// Means over the tracked steps of each run that has any.
+std::string layers_table(const std::vector<Run>& runs) {
+  std::string out;
+  for (const Run& run : runs) {
+    if (run.layers.empty()) continue;
+    struct Sum {
+      double seconds = 0, flop = 0;  // of parts with a rate
+    };
+    std::vector<std::pair<std::string, Sum>> parts;
+    double device = 0, imbalance = 0;
+    for (const LayersPoint& p : run.layers) {
+      if (std::isfinite(p.device_s)) device += p.device_s;
+      if (std::isfinite(p.imbalance)) imbalance += p.imbalance;
+      for (const LayersPoint::Part& part : p.parts) {
+        if (!std::isfinite(part.seconds)) continue;
+        auto sum = std::ranges::find(parts, part.name, &std::pair<std::string, Sum>::first);
+        if (sum == parts.end()) sum = parts.insert(sum, {part.name, {}});
+        sum->second.seconds += part.seconds;
+        if (std::isfinite(part.tflops)) sum->second.flop += part.tflops * part.seconds;
+      }
+    }
+    const auto steps = static_cast<double>(run.layers.size());
+    out += fmt::format(
+        "<div class=\"card scroll\" tabindex=\"0\"><table><caption>{}: {} tracked step{}, {} on "
+        "the device{}</caption><thead><tr><th scope=\"col\">Part of a step</th><th "
+        "scope=\"col\">ms</th><th scope=\"col\">Share</th><th "
+        "scope=\"col\">TFLOP/s</th></tr></thead><tbody>\n",
+        escape_html(run.name), run.layers.size(), run.layers.size() > 1 ? "s" : "",
+        fixed(1e3 * device / steps, 3) + " ms",
+        imbalance > 0 ? fmt::format(", slowest rank {:.2f} times the mean", imbalance / steps)
+                      : "");
+    for (const auto& [name, sum] : parts) {
+      out +=
+          fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td></tr>\n",
+                      escape_html(name), fixed(1e3 * sum.seconds / steps, 3),
+                      device > 0 ? fixed(100 * sum.seconds / device, 1) + " %" : kNone,
+                      sum.flop > 0 && sum.seconds > 0 ? fixed(sum.flop / sum.seconds, 1) : kNone);
+    }
+    out += "</tbody></table></div>\n";
+  }
+  return out.empty() ? "" : "<h2>Layers</h2>\n" + out;
+}
+
 /// What differs between the runs that have such settings; empty when fewer than two have.
 std::string difference_table(const std::vector<Run>& runs, Settings Run::*settings,
                              const char* source) {
@@ -297,21 +340,26 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-std::string html_report(const std::vector<Run>& runs, const std::string& title,
-                        const std::string& made) {
-  std::string out = fmt::format(
+std::string page_head(const std::string& title, const std::string& made) {
+  return fmt::format(
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
       "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
       "'unsafe-inline'; script-src "
       "'unsafe-inline'\">\n<title>{0}</title>\n<style>\n{1}</style></head>\n"
-      "<body><div class=\"head\"><h1>{0}</h1><p>{2}</p></div>\n<main>\n",
+      "<body><div class=\"head\"><h1>{0}</h1><p>{2}</p></div>\n",
       escape_html(title), page::kStyle, escape_html(made));
+}
+
+std::string html_report(const std::vector<Run>& runs, const std::string& title,
+                        const std::string& made) {
+  std::string out = page_head(title, made) + "<main>\n";
   out += headline_cards(runs);
   out +=
       "</main>\n<div class=\"bar\"><div id=\"bar\"></div></div>\n<main>\n"
       "<noscript><p class=\"soft\">The charts need JavaScript.</p></noscript>\n";
   out += chart_sections();
+  out += layers_table(runs);
   out += task_table(runs);
   out += settings_section(runs);
   out +=

@@ -14,6 +14,9 @@ namespace segue::report {
 std::string html_report(const std::vector<Run>& runs, const std::string& title,
                         const std::string& made);
 
+/// How a page begins, up to the heading in its body.
+std::string page_head(const std::string& title, const std::string& made);
+
 /// Safe as text and inside a quoted attribute.
 std::string escape_html(std::string_view text);
 

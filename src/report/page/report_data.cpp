@@ -197,8 +197,11 @@ std::string page_data(const std::vector<Run>& runs) {
                             {"stages", stages_json(stage_columns(run.train))},
                             {"lengths", {{"bin", lengths.bin}, {"counts", lengths.counts}}}});
   }
+  return inside_script(data.dump(-1, ' ', false, json::error_handler_t::replace));
+}
+
+std::string inside_script(const std::string& text) {
   // In JSON "<" stands only inside strings; escaped, no text can end the script element.
-  const std::string text = data.dump(-1, ' ', false, json::error_handler_t::replace);
   std::string out;
   out.reserve(text.size());
   for (const char c : text) {

@@ -45,4 +45,7 @@ Lengths total_lengths(const std::vector<TrainPoint>& train);
 /// What the page's script draws, as JSON that is safe inside <script>.
 std::string page_data(const std::vector<Run>& runs);
 
+/// The same JSON, safe in a script element of a page.
+std::string inside_script(const std::string& json);
+
 }  // namespace segue::report

@@ -15,5 +15,7 @@ extern const std::string_view kStyle;
 extern const std::string_view kCharts;
 /// Which charts there are, of what.
 extern const std::string_view kScript;
+/// A trace on a canvas.
+extern const std::string_view kTimeline;
 
 }  // namespace segue::report::page

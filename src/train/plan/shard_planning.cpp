@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/memory.h"
+#include "sparse/key_table.h"
 #include "sparse/row_mover.h"
 #include "train/plan/memory_plan.h"
 #include "train/step/random_schema.h"
@@ -125,6 +126,16 @@ void set_demands(const RunConfig& c, double events, sparse::PlannerInput& in) {
   }
 }
 
+namespace {
+
+/// Dynamic tables have whole buckets.
+int64_t most_rows(const sparse::TablesConfig& tables, const sparse::TableConfig& table) {
+  const int64_t rows = tables.rows_of(table);
+  return table.dynamic() ? sparse::KeyTable::most_rows_of({.config = table, .rows = rows}) : rows;
+}
+
+}  // namespace
+
 sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   sparse::PlannerInput in;
   in.value_bytes = static_cast<int64_t>(size_of(parameter_dtype(c.train.precision)));
@@ -139,7 +150,7 @@ sparse::PlannerInput planner_input(const RunConfig& c, const Cluster& cluster) {
   in.fixed = fixed_parts(c, cluster);
   for (const sparse::TableConfig& t : c.sparse.tables) {
     in.tables.push_back({.name = t.name,
-                         .rows = c.sparse.rows_of(t),
+                         .rows = most_rows(c.sparse, t),
                          .dim = c.sparse.dim_of(t),
                          .optimizer = c.sparse.optimizer_of(t),
                          .sharding = t.sharding,

@@ -113,12 +113,29 @@ TEST_F(DlrmRunTest, RandomSamplesAndStoresWillDoToo) {
   c.model.dlrm.features = {{"uid", "user"},
                            {"item_id", "item", model::FeatureOf::kEvent},
                            {"item_candidate_id", "item", model::FeatureOf::kCandidate}};
+  // Columns that the model does not read will do, too, and one of the sample for all of its ids.
+  c.sparse.tables = {{"user", 200}, {"item", 200}};
+  for (sparse::TableConfig& table : c.sparse.tables) {
+    table.kind = sparse::TableKind::kDynamic;
+    table.evict = sparse::Evict::kScore;
+    table.score = {"dummy_query_time"};
+  }
+  c.sparse.tables[1].score = {"item_query_time", "action_timestamp"};
   LoopOptions options;
   options.overwrite = true;
   const TrainSummary summary = train_loop(c, folder, options);
   EXPECT_EQ(summary.steps, 3);
   ASSERT_TRUE(summary.held_out);
   EXPECT_GT(summary.held_out->samples, 0);
+  const auto message = [&](ErrorCode code, const std::string& column) {
+    c.sparse.tables[1].score = {column};
+    return base::message_of(code, [&] { train_loop(c, folder, options); });
+  };
+  EXPECT_TRUE(base::contains(message(ErrorCode::kConfig, "query_time"),
+                             "`score` of table `item` reads column `query_time`, which samples of "
+                             "the store do not have"));
+  EXPECT_TRUE(base::contains(message(ErrorCode::kConfig, "action_timestamp"),
+                             "has a value for each id of column `item_candidate_id`"));
   std::filesystem::remove_all(store.folder);
 }
 
@@ -135,6 +152,41 @@ TEST_F(DlrmRunTest, WhatTheLogDoesNotHaveIsSaid) {
       base::contains(base::error_of([] { dlrm_config({"parallel.tensor_parallel=2"}); })->what(),
                      "shares attention heads, of which this model has none"));
   EXPECT_TRUE(base::contains(message({"data.batch_size=2000000"}), "lower data.batch_size"));
+  const auto refused = [](const std::string& column) {
+    return std::string(base::error_of([&] {
+                         dlrm_config({"sparse.tables.0.kind=dynamic", "sparse.tables.0.evict=score",
+                                      "sparse.tables.0.score=" + column});
+                       })->what());
+  };
+  EXPECT_TRUE(base::contains(refused("dense"), "which has floats"));
+  EXPECT_TRUE(base::contains(refused("time"), "they have: "));
+}
+
+/// A name alone stands for a list of one.
+TEST_F(DlrmRunTest, LabelsMayBeScores) {
+  RunConfig c = dlrm_config({"sparse.tables.0.kind=dynamic", "sparse.tables.0.evict=score",
+                             "sparse.tables.0.max_rows=256", "sparse.tables.0.score=label",
+                             "data.batch_size=100"});
+  EXPECT_EQ(c.sparse.tables[0].score, std::vector<std::string>{"label"});
+  Trainer trainer(c, Device::cpu());
+  const data::Interactions log(c.data.interactions, 1);
+  Batch batch;
+  int64_t labels = 0;
+  for (int64_t step = 0; step < 20; ++step) {
+    log.fill(step * c.data.batch_size, c.data.batch_size, batch);
+    step_on(trainer, batch);
+    for (const int64_t label : batch.column("label").values.span()) labels += label;
+  }
+  const double share = static_cast<double>(labels) / (20.0 * 100);
+  sparse::Table& table = trainer.tables().table(sparse::TableId{0});
+  EXPECT_GT(table.stats()->evicted, 0);
+  int64_t liked = 0, rows = 0;
+  for (const sparse::TableArray& array : table.snapshot(sparse::Extent::kAll)) {
+    if (array.name != "stamp") continue;
+    rows = array.value.size(0);
+    for (int64_t r = 0; r < rows; ++r) liked += array.value.row<int64_t>(r)[1];
+  }
+  EXPECT_GT(static_cast<double>(liked), 1.2 * share * static_cast<double>(rows));
 }
 
 TEST(DlrmPlanTest, StepsStayBelowThePlan) {

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "comm/world.h"
+#include "train/checkpoint/checkpoint.h"
+#include "train/checkpoint/checkpoint_model.h"
 #include "train/run/loop.h"
 #include "train/run/loop_test_util.h"
 #include "train/test_util.h"
@@ -38,6 +40,8 @@ RunConfig forgetful_config() {
   c.sparse.tables[0].max_rows = 128;
   c.sparse.tables[0].start_rows = 0;
   c.sparse.tables[1].admit_after = 2;
+  c.sparse.tables[1].evict = sparse::Evict::kScore;
+  c.sparse.tables[1].score = {"action_timestamp", "item_query_time"};
   c.sparse.tables[2].evict = sparse::Evict::kAge;
   c.sparse.tables[3].ttl_seconds = 3600;
   return c;
@@ -190,6 +194,97 @@ TEST_F(DynamicTablesTest, AnyNumberOfRanksSavesAndGoesOn) {
     const TrainSummary summary = train_on(ranks, c, parts);
     if (steps == 10) expect_near(summary);
   }
+}
+
+/// Items and artists by a column beside them, users and hours by one of the sample.
+RunConfig scored_config() {
+  RunConfig c = forgetful_config();
+  for (sparse::TableConfig& table : c.sparse.tables) {
+    table.max_rows = 512;
+    table.start_rows = 0;
+    table.evict = sparse::Evict::kScore;
+    table.admit_after = 1;
+    table.ttl_seconds = 0;
+    table.score = {"hour"};
+  }
+  c.sparse.tables[0].score = {"item", "candidate_item"};
+  c.sparse.tables[1].score = {"item_query_time", "action_timestamp"};
+  c.data.batch_size = 8;  // rows of a step and the one before cannot go
+  c.train.steps = 30;
+  return c;
+}
+
+/// Keys and stamps of a table in the last checkpoint.
+std::vector<int64_t> entries_of(const std::string& run, const std::string& table) {
+  const Checkpoint checkpoint = open_checkpoint(run);
+  const auto saved = table_arrays(checkpoint, table);
+  std::vector<int64_t> entries = sparse::saved_integers(*saved, "key", 1);
+  const std::vector<int64_t> stamps = sparse::saved_integers(*saved, "stamp", 3);
+  entries.insert(entries.end(), stamps.begin(), stamps.end());
+  return entries;
+}
+
+/// The score of an item is its number, so large ones stay; without scores that does not matter.
+TEST_F(DynamicTablesTest, TheScoreDecidesWhoStays) {
+  const auto mean_of_items = [&](const RunConfig& c, const std::string& run) {
+    train_loop(c, run);
+    const std::vector<int64_t> entries = entries_of(run, "item");
+    const size_t rows = entries.size() / 4;
+    double sum = 0;
+    for (size_t r = 0; r < rows; ++r) {
+      const int64_t id = sparse::id_of_key(entries[r]);
+      sum += static_cast<double>(id);
+      if (c.sparse.tables[0].evict == sparse::Evict::kScore) {
+        EXPECT_EQ(entries[rows + 3 * r + 1], id);
+      }
+    }
+    EXPECT_GT(rows, 400u);
+    return sum / static_cast<double>(rows);
+  };
+  RunConfig by_use = scored_config();
+  by_use.sparse.tables[0].evict = sparse::Evict::kLru;
+  by_use.sparse.tables[0].score.clear();
+  EXPECT_GT(mean_of_items(scored_config(), folder + "/scored"),
+            1.4 * mean_of_items(by_use, folder + "/lru"));
+}
+
+TEST_F(DynamicTablesTest, TheSameScoresOnAnyNumberOfRanksAndAcrossAResume) {
+  RunConfig c = scored_config();
+  for (sparse::TableConfig& table : c.sparse.tables) {
+    table.sharding = sparse::Sharding::kRow;
+    table.max_rows = 1024;  // several shards
+  }
+  train_on(1, c, folder + "/one");
+  const auto expect_same = [&](const std::string& run) {
+    for (const sparse::TableConfig& table : c.sparse.tables) {
+      EXPECT_EQ(entries_of(run, table.name), entries_of(folder + "/one", table.name)) << table.name;
+    }
+  };
+  for (const int ranks : {2, 3}) {
+    const std::string run = folder + "/on" + std::to_string(ranks);
+    train_on(ranks, c, run);
+    expect_same(run);
+  }
+  for (const auto& [ranks, steps] : {std::pair(3, 11), std::pair(2, 30)}) {
+    c.train.steps = steps;
+    train_on(ranks, c, folder + "/parts");
+  }
+  expect_same(folder + "/parts");
+}
+
+TEST_F(DynamicTablesTest, ScoresNeedColumnsOfIntegersBesideTheIds) {
+  const auto message = [&](std::vector<std::string> score) {
+    RunConfig c = scored_config();
+    c.sparse.tables[0].score = std::move(score);
+    return base::message_of(ErrorCode::kConfig, [&] { c.validate(); });
+  };
+  EXPECT_TRUE(base::contains(message({"action_timestamp"}),
+                             "table `item`: no column of `score` has a value for each id of column "
+                             "`candidate_item` (model.item.candidate)"));
+  EXPECT_TRUE(base::contains(message({"played_for"}), "names column `played_for`, which samples"));
+  RunConfig c = scored_config();
+  c.sparse.tables[2].score = {"user"};  // its own ids
+  EXPECT_NO_THROW(c.validate());
 }
 
 TEST_F(DynamicTablesTest, AStaticRunGoesOnWithDynamicTables) {

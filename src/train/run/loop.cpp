@@ -16,20 +16,21 @@
 #include "base/time.h"
 #include "tensor/device_memory.h"
 #include "train/checkpoint/checkpoint.h"
-#include "train/checkpoint/checkpoint_writer.h"
 #include "train/plan/calibration.h"
 #include "train/plan/memory_plan.h"
-#include "train/plan/scaling_model.h"
+#include "train/run/flight_signal.h"
 #include "train/run/follow.h"
 #include "train/run/metrics_log.h"
 #include "train/run/mlperf_log.h"
-#include "train/run/publisher.h"
 #include "train/run/run_folder.h"
 #include "train/run/run_start.h"
 #include "train/run/run_state.h"
+#include "train/run/saver.h"
 #include "train/run/schedule.h"
+#include "train/run/step_tracker.h"
 #include "train/run/stop_signals.h"
 #include "train/run/terminal_log.h"
+#include "train/run/tracer.h"
 #include "train/run/watchdog.h"
 #include "train/step/batch_pipeline.h"
 #include "train/step/ranks.h"
@@ -48,12 +49,17 @@ class Loop {
         config_toml_(base::to_toml(config)),
         options_(options),
         device_(take_device(config, world)),
-        verifies_(world.local_rank() == 0),
+        first_here_(world.local_rank() == 0),
         ranks_(world, config, device_),
-        checkpoints_path_(ranks_.from_first(run_dir) + "/checkpoints"),
+        run_path_(ranks_.from_first(run_dir)),
+        checkpoints_path_(run_path_ + "/checkpoints"),
         run_dir_(run_dir),
         eval_lifetime_(make_model(config)->tasks()),
-        card_(options.card ? options.card : open_card(device_)) {}
+        card_(options.card ? options.card : open_card(device_)),
+        flight_(world.flight()) {
+    flight_.set_place(run_path_ + "/flight", ranks_.rank(), ranks_.size(),
+                      ranks_.from_first(std::to_string(base::unix_time_ms())));
+  }
 
   TrainSummary run() {
     open();
@@ -63,7 +69,7 @@ class Loop {
           fmt::format("{}: this run is finished (step {}, {} samples); start over with "
                       "--overwrite, or raise train.steps with --allow-config-change",
                       checkpoints_path_, state_.step, state_.samples));
-      if (publisher_) publisher_->wait();
+      saver_->wait_until_published();
     } else {
       state_.finished = false;
       train();
@@ -79,6 +85,7 @@ class Loop {
       base::set_num_threads(config_.train.threads > 0 ? static_cast<int>(config_.train.threads)
                                                       : fair_threads(ranks_));
     }
+    note_idle_keys(config_, ranks_, device_);
     make_plan();  // what cannot be is said before anything is touched
     RunStart start = find_run_start(run_dir_, config_toml_, options_, ranks_);
     folder_ = std::move(start.folder);
@@ -96,12 +103,9 @@ class Loop {
   }
 
   void open_folder() {
-    if (!folder_) return;
-    if (resuming_) {
-      folder_->resume(config_toml_, state_.metrics_bytes, config_.checkpoint.when_full());
-    } else {
-      folder_->start(config_toml_, config_.checkpoint.when_full());
-    }
+    const base::WhenFull when_full = config_.checkpoint.when_full();
+    if (folder_ && resuming_) folder_->resume(config_toml_, state_.metrics_bytes, when_full);
+    if (folder_ && !resuming_) folder_->start(config_toml_, when_full);
   }
 
   /// Everything that can fail on a bad config or file comes before the folder is touched; only an
@@ -109,19 +113,22 @@ class Loop {
   void prepare() {
     const base::Stage stage("prepare");
     if (config_.mlperf.log) open_folder();
-    if (folder_) {
-      mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
-    }
+    if (folder_) mlperf_ = std::make_unique<MlperfLog>(config_, *folder_, resuming_, state_.mllog);
     trainer_ = std::make_unique<Trainer>(config_, device_, ranks_, plan_);
     trainer_->set_wish([this] { return wish(); });
     trainer_->set_meanwhile([this] { write_pending_line(); });
-    open_source();
+    source_ = open_source(config_, ranks_, first_here_);
+    if (ranks_.first() && !resuming_) {
+      for (const std::string& doubt : source_->doubts()) base::log_warning(doubt);
+    }
+    balancer_ = make_balancer(config_, *trainer_);
     schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
+    int64_t saved_step = -1;
     if (checkpoint_) {
       if (!state_.finished) require_place(state_.next, *source_);
       checkpoint_->read(arrays(), trainer_->stream());
       trainer_->restore(*checkpoint_, state_.step, state_.window_labels);
-      saved_step_ = state_.step;
+      saved_step = state_.step;
       log_first(fmt::format("going on from {}: step {}, window {}, {} samples", checkpoint_->path(),
                             state_.step, state_.next.window, state_.samples));
     } else {
@@ -133,7 +140,8 @@ class Loop {
     checkpoint_.reset();
     state_.config = config_toml_;
     if (folder_) log_start(config_, *trainer_, *folder_, card_.get());
-    make_writer();
+    saver_ =
+        std::make_unique<Saver>(checkpoints_path_, config_, ranks_, options_.publish, saved_step);
     if (mlperf_) {
       mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples,
                     ranks_.size());
@@ -149,35 +157,6 @@ class Loop {
       fail(error.code(),
            fmt::format("train.init_from = \"{}\": {}", config_.train.init_from, error.what()));
     }
-  }
-
-  /// The first rank makes the indexes that a store lacks, before the others look for them. It may
-  /// grow meanwhile.
-  void open_source() {
-    const auto open = [&](int64_t segments) {
-      source_ = make_source(config_, ranks_.rank(), ranks_.size(), verifies_, segments);
-    };
-    if (ranks_.first()) open(data::kAllSegments);
-    const int64_t segments = ranks_.first() ? source_->segments() : 0;
-    const std::string agreed = ranks_.from_first(std::to_string(segments));
-    if (!ranks_.first()) open(std::stoll(agreed));
-    if (ranks_.alone() || !config_.balance.on) return;
-    const model::SampleWork work = trainer_->model().work();
-    balancer_ = std::make_unique<balance::Balancer>(
-        config_.balance, work.shape, cost_weights(work, balancing_rates()), *ranks_.balance);
-  }
-
-  /// The first rank clears away what a killed run left, before the others write.
-  void make_writer() {
-    ranks_.first_then_others([&] {
-      writer_ = std::make_unique<CheckpointWriter>(
-          checkpoints_path_, config_.checkpoint, kShardBytes,
-          WriterRanks{ranks_.rank(), ranks_.size(), config_.comm.timeout_seconds});
-    });
-    if (!ranks_.first() || !options_.publish) return;
-    publisher_ = std::make_unique<Publisher>(options_.publish);
-    // The run may have been killed when it had saved this and not published it.
-    if (saved_step_ >= 0) publish(saved_step_);
   }
 
   void make_plan() {
@@ -206,14 +185,24 @@ class Loop {
   void train() {
     std::optional<StopSignals> signals;
     if (options_.own_process) signals.emplace();
-    Watchdog watchdog(config_.train.watchdog_seconds);
+    Watchdog watchdog(config_.train.watchdog_seconds, [this](const std::string& text) {
+      base::log_warning(text);
+      flight_.write(text.substr(0, text.find(';')));
+    });
     watchdog_ = &watchdog;
     if (folder_) {
       log_ = std::make_unique<MetricsLog>(config_, trainer_->model(), device_, *folder_, state_,
                                           total_samples(), card_.get());
     }
+    // Ranks that are threads share the recorder of their process.
+    Tracer tracer(config_.trace, *trainer_, run_path_ + "/trace",
+                  options_.own_process || ranks_.first());
+    StepTracker tracker(config_.train.track_layers_every, *trainer_,
+                        [this](const TrackedStep& tracked) {
+                          if (log_) log_->layers_line(tracked, state_);
+                        });
     base::take_stage_seconds();
-    since_save_.restart();
+    saver_->begin();
     pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kTraining,
                                                 config_.parallel.pipeline, balancer_.get());
     eval_pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kEvaluation,
@@ -221,7 +210,8 @@ class Loop {
     start_batches();
     if (state_.eval_pending) evaluate();
     while (!trainer_->agreed().stop && (!nothing_left() || follow())) {
-      if (log_) log_->before_step(state_.step + 1);
+      tracer.before_step(state_.step + 1);
+      tracker.before_step(state_.step + 1);
       BatchPipeline::Item* item = nullptr;
       {
         const base::Stage stage("load");
@@ -234,15 +224,19 @@ class Loop {
         continue;
       }
       const bool trained = step(*item);
-      if (log_) log_->after_step(state_.step);
+      if (trained) {
+        tracker.after_step(state_.step);
+        tracer.after_step(state_.step);
+      }
       watchdog.alive();
-      report_save_failure(writer_->take_failure());
-      publish_saved();
+      saver_->look();
       if (trained && trainer_->agreed().save) {
         wait_for_verification();
         save(trainer_->agreed().full);
       }
     }
+    tracker.finish();
+    tracer.finish();
     if (nothing_left() && !state_.eval_pending && !stopped_waiting_) {
       finish();
     } else {
@@ -277,9 +271,7 @@ class Loop {
   bool step(BatchPipeline::Item& item) {
     const data::BatchInfo& delivery = item.delivery;
     const int64_t window = delivery.position.window;
-    const SaveReason reason = due(config_.checkpoint, delivery.position.batch + 1, state_.step + 1,
-                                  since_save_.seconds());
-    if (reason != SaveReason::kNone && !std::exchange(save_wanted_, true)) since_due_.restart();
+    saver_->before_step(delivery.position.batch + 1, state_.step + 1);
     try {
       stats_ = trainer_->step(*item.prepared);
     } catch (const Error& error) {
@@ -314,16 +306,10 @@ class Loop {
   }
 
   /// What ranks agree on with every result: they stop together and save together. The clock of the
-  /// first one counts. While the last checkpoint is still being written the next one waits,
-  /// training does not. So it is while the store is verified, but not for ever: there may be no
-  /// time left over for that.
+  /// first one counts.
   Ranks::StopSave wish() {
-    constexpr double kPatience = 60;  // seconds
-    const bool verified = source_->verified(0) || since_due_.seconds() > kPatience;
-    const bool free = !writer_->busy();
-    return {.stop = StopSignals::requested(),
-            .save = save_wanted_ && verified && free,
-            .full = free && !writer_->succeeded()};
+    const Saver::Wish wish = saver_->wish(source_->verified(0));
+    return {.stop = StopSignals::requested(), .save = wish.save, .full = wish.full};
   }
 
   /// Of the newest step. Where batches are prepared ahead it is written while the next step runs.
@@ -405,12 +391,9 @@ class Loop {
     }
   }
 
-  /// An increment where the config asks for them and there is something to add to. The first save
-  /// of a process and its last one are full.
   void save(bool full) {
     write_pending_line();
-    full = full || ++since_full_ >= config_.checkpoint.full_every;
-    if (full) since_full_ = 0;
+    full = saver_->next_is_full(full);
     update_wall_time();
     const Status logs = settle_logs();
     if (folder_) state_.metrics_bytes = folder_->metrics_bytes();
@@ -419,45 +402,14 @@ class Loop {
         trainer_->contents(full ? sparse::Extent::kAll : sparse::Extent::kChanges);
     std::ranges::move(eval_lifetime_.arrays("eval_lifetime"), std::back_inserter(contents.arrays));
     if (config_.checkpoint.full_every > 1) trainer_->tables().mark_saved();
-    writer_->save(state_.step, std::move(contents), to_json(state_), trainer_->stream(), logs,
-                  !full);
-    saved_step_ = state_.step;
-    save_wanted_ = false;
-    since_save_.restart();
+    saver_->save(state_.step, std::move(contents), to_json(state_), trainer_->stream(), logs, full);
   }
 
-  /// The newest checkpoint, when it is whole and the one before it is published.
-  void publish_saved() {
-    if (!publisher_ || publisher_->busy() || writer_->busy() || !writer_->succeeded()) return;
-    if (saved_step_ == published_step_) return;
-    publish(saved_step_);
-  }
-  void publish(int64_t step) {
-    published_step_ = step;
-    publisher_->start(checkpoint_path(checkpoints_path_, step));
-  }
-
-  void report_save_failure(const Status& status) const {
-    if (status.ok()) return;
-    if (config_.checkpoint.on_failure == CheckpointConfig::OnFailure::kStop) {
-      fail(ErrorCode::kIo, status.message());
-    }
-    base::log_warning(
-        fmt::format("a checkpoint could not be saved, training goes on: {}", status.message()));
-  }
-
-  /// The last checkpoint of a process has to be there before it ends.
   void save_and_wait() {
     wait_for_verification();
-    static_cast<void>(writer_->wait());
-    report_save_failure(writer_->take_failure());  // of the one before
+    saver_->settle();
     save(/*full=*/true);
-    const Status status = writer_->wait();
-    if (!status.ok()) fail(ErrorCode::kIo, "the last checkpoint: " + status.message());
-    if (!publisher_) return;
-    publisher_->wait();
-    publish_saved();
-    publisher_->wait();
+    saver_->finish();
   }
 
   void finish() {
@@ -498,7 +450,7 @@ class Loop {
     summary_.samples = state_.samples;
     summary_.finished = state_.finished;
     summary_.target_reached = state_.target_reached;
-    summary_.checkpoint_stall_seconds = writer_->stalled_seconds();
+    summary_.checkpoint_stall_seconds = saver_->stalled_seconds();
     summary_.seconds = wall_.seconds();
     if (!log_) return;
     summary_.first_loss = log_->first_loss();
@@ -513,8 +465,9 @@ class Loop {
   std::string config_toml_;
   const LoopOptions options_;
   const Device device_;
-  const bool verifies_;  // the store: one rank of a machine does
+  const bool first_here_;  // among the ranks of a machine
   Ranks ranks_;
+  const std::string run_path_;  // as the first rank has it
   const std::string checkpoints_path_, run_dir_;
   std::unique_ptr<RunFolder> folder_;  // of the first rank, as are the two logs
   std::unique_ptr<balance::Balancer> balancer_;
@@ -526,20 +479,18 @@ class Loop {
   std::unique_ptr<Source> source_;
   LifetimeAuc eval_lifetime_;
   std::shared_ptr<const CardSensor> card_;  // may be null
+  comm::FlightRecorder& flight_;
   EvalSchedule schedule_;
   std::unique_ptr<MlperfLog> mlperf_;
   std::unique_ptr<MetricsLog> log_;
-  std::unique_ptr<CheckpointWriter> writer_;
-  std::unique_ptr<Publisher> publisher_;  // of the first rank, where something publishes
+  std::unique_ptr<Saver> saver_;
   std::unique_ptr<BatchPipeline> pipeline_, eval_pipeline_;  // while train() runs
   Watchdog* watchdog_ = nullptr;                             // likewise
-  base::Stopwatch wall_, since_save_, since_due_;
+  base::Stopwatch wall_;
   double wall_before_ = 0;
-  bool save_wanted_ = false, stopped_waiting_ = false;
+  bool stopped_waiting_ = false;
   bool line_pending_ = false;  // of metrics, of the newest step
-  int64_t since_full_ = 0;     // saves
-  int64_t saved_step_ = -1, published_step_ = -1;
-  StepStats stats_;  // of the newest step
+  StepStats stats_;            // of the newest step
   TrainSummary summary_;
 };
 
@@ -553,6 +504,8 @@ TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
 
 TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
                         const LoopOptions& options, comm::World& world) {
+  std::optional<FlightSignal> signal;
+  if (options.own_process) signal.emplace(world.flight());
   std::optional<Loop> loop;
   try {
     loop.emplace(config, run_dir, options, world);
@@ -560,7 +513,8 @@ TrainSummary train_loop(const RunConfig& config, const std::string& run_dir,
   } catch (const std::exception& error) {
     // Before this rank's groups close and its threads end: the others shall know why, and what
     // goes on in the background must not wait for them.
-    world.give_up(error.what());
+    const auto* coded = dynamic_cast<const Error*>(&error);
+    world.give_up(error.what(), coded != nullptr && coded->code() == ErrorCode::kPeer);
     throw;
   }
 }

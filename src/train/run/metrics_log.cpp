@@ -120,7 +120,6 @@ MetricsLog::MetricsLog(const RunConfig& config, const model::Model& model, Devic
     : config_(config),
       folder_(folder),
       tensorboard_(folder.path(), state.step, config.checkpoint.when_full()),
-      trace_{config.trace.steps, config.trace.active},
       energy_(card),
       progress_("train", total_samples, "samples", state.samples),
       tasks_(model.tasks()),
@@ -145,26 +144,6 @@ void MetricsLog::add_energy(const Trainer& trainer, Json& line) {
     line["joules_per_sample"] = *joules / static_cast<double>(metered_samples_);
   }
   start_energy();
-}
-
-void MetricsLog::before_step(int64_t step) {
-  if (!trace_.starts_at(step)) return;
-  base::start_stage_recording();
-  recording_ = true;
-}
-
-void MetricsLog::after_step(int64_t step) {
-  if (!recording_ || !trace_.ends_after(step)) return;
-  recording_ = false;
-  const base::StageRecording recording = base::stop_stage_recording();
-  try {
-    base::make_folders(folder_.trace_path());
-    report::write_trace(folder_.trace_path() + "/" + trace_.file_name(step), recording,
-                        base::log_rank());
-  } catch (const Error& error) {
-    if (config_.checkpoint.when_full() == base::WhenFull::kFail) throw;
-    base::log_warning(fmt::format("a trace is lost, training goes on: {}", error.what()));
-  }
 }
 
 void MetricsLog::drain() {
@@ -342,6 +321,40 @@ void MetricsLog::eval_line(const Evaluation& e, double lifetime_auc, std::option
   scalar("eval/loss", e.loss, state);
   tensorboard_.flush();
   start_energy();
+}
+
+void MetricsLog::layers_line(const TrackedStep& tracked, const RunState& state) {
+  const auto tag = [&](const std::string& name, const char* what, double value) {
+    tensorboard_.scalar(fmt::format("layers/{}/{}", name, what).c_str(), tracked.step, value);
+  };
+  Json line = {{"event", "layers"}, {"step", tracked.step}, {"device_s", tracked.seconds}};
+  Json& parts = line["parts"] = Json::object();
+  for (const TrackedStep::Part& part : tracked.parts) {
+    Json& to = parts[part.name] = {{"s", part.seconds}};
+    tag(part.name, "ms", 1e3 * part.seconds);
+    if (part.flop > 0) {
+      to["tflops"] = part.tflops();
+      tag(part.name, "tflops", part.tflops());
+    }
+    if (tracked.ranks.size() > 1) to["most_s"] = part.most;
+  }
+  Json& host = line["host"] = Json::object();
+  for (const TrackedStep::HostStage& stage : tracked.host) {
+    host[stage.thread][stage.name] = stage.seconds;
+  }
+  if (tracked.ranks.size() > 1) {
+    Json& ranks = line["ranks"];
+    for (const TrackedStep::Rank& rank : tracked.ranks) {
+      ranks["device_s"].push_back(rank.seconds);
+      ranks["wait_s"].push_back(rank.wait);
+    }
+    line["imbalance"] = tracked.imbalance();
+    line["slowest_rank"] = tracked.slowest();
+    tag("ranks", "imbalance", tracked.imbalance());
+  }
+  line["wall_s"] = state.wall_seconds;
+  folder_.append_metrics(line);
+  base::log_info(to_text(tracked));
 }
 
 void MetricsLog::end_line(const RunState& state, const char* status) {

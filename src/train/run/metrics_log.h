@@ -10,27 +10,23 @@
 #include "balance/exchange.h"
 #include "base/progress.h"
 #include "report/tensorboard.h"
-#include "report/trace.h"
 #include "tensor/card.h"
 #include "train/run/run_folder.h"
 #include "train/run/run_state.h"
+#include "train/run/step_tracker.h"
 #include "train/run_config.h"
 #include "train/step/metrics.h"
 #include "train/step/trainer.h"
 
 namespace segue::train {
 
-/// What a run tells while it goes: lines of metrics.jsonl, TensorBoard scalars, traces, the
-/// progress line. Every figure is computed once and goes to all of them.
+/// What a run tells while it goes: lines of metrics.jsonl, TensorBoard scalars, the progress
+/// line. Every figure is computed once and goes to all of them.
 class MetricsLog {
  public:
   /// `total_samples` is where the run ends, 0 if that is not known. `card` may be null.
   MetricsLog(const RunConfig& config, const model::Model& model, Device device, RunFolder& folder,
              const RunState& state, int64_t total_samples, const CardSensor* card = nullptr);
-
-  /// Around every step.
-  void before_step(int64_t step);
-  void after_step(int64_t step);
 
   /// Counts a finished step into the interval and moves the progress line.
   void count(const StepStats& stats, const data::BatchInfo& delivery,
@@ -39,6 +35,8 @@ class MetricsLog {
   void train_line(const StepStats& stats, const Trainer& trainer, RunState& state);
   void eval_line(const Evaluation& evaluation, double lifetime_auc, std::optional<double> oracle,
                  double seconds, const RunState& state);
+  /// Of a step some steps ago.
+  void layers_line(const TrackedStep& tracked, const RunState& state);
   void end_line(const RunState& state, const char* status);
   void finish();  // of the progress line
   void drain();   // Error(kIo) while anything waits for a full disk
@@ -60,8 +58,6 @@ class MetricsLog {
   const RunConfig& config_;
   RunFolder& folder_;
   report::TensorboardWriter tensorboard_;
-  report::TracePlan trace_;
-  bool recording_ = false;
   /// Of the steps since the newest line; an evaluation is no part of them.
   EnergyMeter energy_;
   int64_t metered_samples_ = 0;

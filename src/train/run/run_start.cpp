@@ -1,18 +1,24 @@
 #include "train/run/run_start.h"
 
+#include <chrono>
+#include <future>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/stage.h"
 #include "tensor/device_memory.h"
+#include "train/idle_keys.h"
+#include "train/run/stage_store.h"
 
 namespace segue::train {
 namespace {
 
-/// Without a checkpoint the run begins again from nothing.
+/// Without a checkpoint the run begins again from nothing, and may do so with another config: that
+/// is what a mistake in the first one needs.
 void load_state(const std::string& config_toml, const LoopOptions& options, RunStart& start) {
   const base::Stage stage("open checkpoint");
   NewestCheckpoint newest = newest_checkpoint(start.folder->checkpoints_path());
@@ -26,6 +32,11 @@ void load_state(const std::string& config_toml, const LoopOptions& options, RunS
     start.state = run_state_of(*start.checkpoint);
   } else {
     start.state.config = base::read_file(start.folder->config_path());
+    start.resuming = config_differences(start.state.config, config_toml).empty();
+    if (start.resuming) return;
+    base::log_info("the run in this folder has saved no step; it begins anew with this config");
+    start.state = {};
+    return;
   }
   require_same_config(start.state.config, config_toml, options.allow_config_changes);
 }
@@ -55,7 +66,49 @@ void share_state(const Ranks& ranks, RunStart& start) {
   start.state = run_state_from_json(state);
 }
 
+/// Where this machine reads the store. Ranks keep talking while one of them is busy: none may take
+/// another for lost.
+std::string staged_store(const DataConfig& data, const Ranks& ranks, bool first_here) {
+  const base::Stage stage("stage store");
+  constexpr auto kBetweenTalks = std::chrono::milliseconds(500);
+  std::future<std::string> copy;
+  if (first_here) {
+    copy = std::async(std::launch::async, stage_store, data.store, data.stage_to);
+  }
+  for (bool done = false; !done;) {
+    const bool mine = !first_here || copy.wait_for(kBetweenTalks) == std::future_status::ready;
+    done = ranks.agree({.verified = mine}).verified;
+  }
+  return first_here ? copy.get() : stage_store(data.store, data.stage_to);  // finds it there
+}
+
 }  // namespace
+
+void note_idle_keys(const RunConfig& config, const Ranks& ranks, Device device) {
+  if (!ranks.first()) return;
+  for (const IdleKey& key : idle_keys(config, {ranks.size(), device.is_cuda()})) {
+    base::log_warning(
+        fmt::format("{} = {} has no effect in this run: {}", key.key, key.value, key.why));
+  }
+}
+
+/// The first rank makes the indexes that a store lacks, before the others look for them; of a
+/// staged store the first of every machine does. The store may grow meanwhile.
+std::unique_ptr<Source> open_source(const RunConfig& config, const Ranks& ranks, bool first_here) {
+  RunConfig here = config;
+  const bool staged = !config.data.stage_to.empty() && !config.data.store.empty();
+  if (staged) here.data.store = staged_store(config.data, ranks, first_here);
+  const auto open = [&](int64_t segments) {
+    return make_source(here, ranks.rank(), ranks.size(), first_here, segments);
+  };
+  std::unique_ptr<Source> source;
+  if (ranks.first()) source = open(data::kAllSegments);
+  const int64_t segments =
+      std::stoll(ranks.from_first(std::to_string(source != nullptr ? source->segments() : 0)));
+  if (staged && first_here && source == nullptr) source = open(segments);
+  if (staged && !ranks.alone()) ranks.results->barrier().throw_if_failed();
+  return source != nullptr ? std::move(source) : open(segments);
+}
 
 Device take_device(const RunConfig& config, const comm::World& world) {
   Device device = choose_device(config.train.device);

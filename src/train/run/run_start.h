@@ -23,6 +23,13 @@ struct RunStart {
 /// The device of this rank; "auto" and "cuda" spread the ranks of a machine over its GPUs.
 Device take_device(const RunConfig& config, const comm::World& world);
 
+/// Warns of keys that somebody set and that do nothing here; the first rank does.
+void note_idle_keys(const RunConfig& config, const Ranks& ranks, Device device);
+
+/// Collective. The samples of this rank. One rank of a machine, `first_here`, verifies the store,
+/// and copies it first where it is to be staged.
+std::unique_ptr<Source> open_source(const RunConfig& config, const Ranks& ranks, bool first_here);
+
 /// Error(kConfig) when a run that is not finished would go on where `source` has nothing.
 void require_place(const data::StreamPosition& next, const Source& source);
 

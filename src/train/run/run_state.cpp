@@ -91,10 +91,12 @@ constexpr std::array kFreeKeys = {"train.threads",
                                   "train.warn_z_score",
                                   "train.watchdog_seconds",
                                   "train.peak_tflops",
+                                  "train.track_layers_every",
                                   "train.max_skipped",
                                   "publish",
                                   "data.follow",
                                   "data.follow_seconds",
+                                  "data.stage_to",
                                   "data.index",
                                   "data.verify",
                                   "data.loader",
@@ -140,21 +142,6 @@ void flatten(const toml::node& node, const std::string& key,
   out[key] = text.str();
 }
 
-std::map<std::string, std::string> flat(const std::string& text) {
-  std::map<std::string, std::string> keys;
-  if (const int64_t line = base::line_of_deep_key(text); line > 0) {
-    fail(ErrorCode::kCorrupt, fmt::format("line {} of the recorded config has a key of more than "
-                                          "{} parts",
-                                          line, base::kMostKeyParts));
-  }
-  try {
-    flatten(toml::parse(text), "", keys);
-  } catch (const toml::parse_error& error) {
-    fail(ErrorCode::kCorrupt, fmt::format("the recorded config is no TOML: {}", error.what()));
-  }
-  return keys;
-}
-
 /// What does not show in one member alone.
 void require_possible(const RunState& state) {
   const size_t bins = state.interval.lengths.size();
@@ -166,7 +153,7 @@ void require_possible(const RunState& state) {
                                           state.window, state.eval_window, state.next.window));
   }
   if (!state.mllog.empty()) report::mllog_state_from_json(state.mllog);
-  flat(state.config);
+  flat_config(state.config);
 }
 
 /// With the keys that this version has besides, at their defaults; as it is where it does not fit
@@ -185,6 +172,21 @@ std::string value_of(const std::map<std::string, std::string>& keys, const std::
 }
 
 }  // namespace
+
+std::map<std::string, std::string> flat_config(const std::string& text) {
+  std::map<std::string, std::string> keys;
+  if (const int64_t line = base::line_of_deep_key(text); line > 0) {
+    fail(ErrorCode::kCorrupt, fmt::format("line {} of the recorded config has a key of more than "
+                                          "{} parts",
+                                          line, base::kMostKeyParts));
+  }
+  try {
+    flatten(toml::parse(text), "", keys);
+  } catch (const toml::parse_error& error) {
+    fail(ErrorCode::kCorrupt, fmt::format("the recorded config is no TOML: {}", error.what()));
+  }
+  return keys;
+}
 
 std::string to_json(const RunState& state) {
   nlohmann::ordered_json json;
@@ -220,7 +222,8 @@ RunState run_state_of(const Checkpoint& checkpoint) {
 
 std::vector<ConfigDifference> config_differences(const std::string& before,
                                                  const std::string& now) {
-  const std::map<std::string, std::string> old_keys = flat(completed(before)), new_keys = flat(now);
+  const std::map<std::string, std::string> old_keys = flat_config(completed(before)),
+                                           new_keys = flat_config(now);
   std::map<std::string, std::string> all = old_keys;
   all.insert(new_keys.begin(), new_keys.end());
   std::vector<ConfigDifference> differences;

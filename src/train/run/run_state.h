@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,9 @@ std::string to_json(const RunState& state);
 RunState run_state_from_json(const std::string& text);
 /// The same with the path in messages; it must be that of the checkpoint's step.
 RunState run_state_of(const Checkpoint& checkpoint);
+
+/// The values of a config by key: "model.layers", "sparse.tables.0.rows". Error(kCorrupt).
+std::map<std::string, std::string> flat_config(const std::string& toml);
 
 /// A key of two resolved configs with different values.
 struct ConfigDifference {

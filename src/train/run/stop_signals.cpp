@@ -42,7 +42,7 @@ void on_signal(int number) {
   if (number == SIGINT && interrupts_seen.fetch_add(1) > 0) _exit(kExitInterrupted);
 }
 
-sigset_t held_signals() {
+sigset_t stop_request() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGUSR1);
@@ -51,8 +51,9 @@ sigset_t held_signals() {
 
 }  // namespace
 
-void hold_early_stop_request() {
-  const sigset_t held = held_signals();
+void hold_early_signals() {
+  sigset_t held = stop_request();
+  sigaddset(&held, SIGUSR2);
   pthread_sigmask(SIG_BLOCK, &held, nullptr);
 }
 
@@ -70,7 +71,7 @@ StopSignals::StopSignals() : stack_(std::make_unique<Stack>()) {
     const bool nohup = kSignals[i] == SIGHUP && previous[i].sa_handler == SIG_IGN;
     if (!nohup) sigaction(kSignals[i], &action, nullptr);
   }
-  const sigset_t held = held_signals();
+  const sigset_t held = stop_request();
   pthread_sigmask(SIG_UNBLOCK, &held, &blocked_before_);
 }
 

@@ -37,7 +37,7 @@ TEST(StopSignalsTest, NohupIsRespected) {
 TEST(StopSignalsTest, AnEarlyRequestWaits) {
   // A thread of its own, so that nothing stays blocked for the other tests.
   std::thread([] {
-    hold_early_stop_request();
+    hold_early_signals();
     ::pthread_kill(::pthread_self(), SIGUSR1);
     {
       const StopSignals signals;

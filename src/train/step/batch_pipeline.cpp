@@ -6,6 +6,7 @@
 #include "base/stage.h"
 #include "base/time.h"
 #include "tensor/device_memory.h"
+#include "train/plan/scaling_model.h"
 
 namespace segue::train {
 namespace {
@@ -48,9 +49,11 @@ bool BatchPipeline::prepare(int64_t number) {
   Item& to = item(number);
   to.prepared = prepared_[static_cast<size_t>(number) % prepared_.size()].get();
   const base::Stage stage("prepare batch");
+  const base::Stopwatch watch;
   const Ranks& ranks = trainer_.ranks();
   if (!ranks.alone()) ranks.ids->set_step(first_step_ + number);
   trainer_.prepare(to.batch, *to.prepared, mode_);
+  to.prepare_seconds = watch.seconds();
   return true;
 }
 
@@ -114,6 +117,13 @@ void BatchPipeline::settle() {
   for (int64_t number = given_; number < fetch_asked_; ++number) {
     fetched_[static_cast<size_t>(number) % fetched_.size()].get();
   }
+}
+
+std::unique_ptr<balance::Balancer> make_balancer(const RunConfig& config, const Trainer& trainer) {
+  if (trainer.ranks().alone() || !config.balance.on) return nullptr;
+  const model::SampleWork work = trainer.model().work();
+  return std::make_unique<balance::Balancer>(
+      config.balance, work.shape, cost_weights(work, balancing_rates()), *trainer.ranks().balance);
 }
 
 }  // namespace segue::train

@@ -31,6 +31,7 @@ class BatchPipeline {
     data::BatchInfo delivery;
     balance::BalanceStats balance;
     model::PreparedBatch* prepared = nullptr;
+    double prepare_seconds = 0;  // what preparing it took, on whichever thread
   };
   static constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
   /// Fills the next batch, whose memory is used again; nothing at the end.
@@ -79,5 +80,8 @@ class BatchPipeline {
   // Null: batches are made when asked for. The one that the other waits for is stopped first.
   std::unique_ptr<base::BackgroundWorker> preparer_, fetcher_;
 };
+
+/// For the batches of this trainer's ranks; null where there is nothing to balance.
+std::unique_ptr<balance::Balancer> make_balancer(const RunConfig& config, const Trainer& trainer);
 
 }  // namespace segue::train

@@ -5,6 +5,7 @@
 
 #include "base/stage.h"
 #include "tensor/device_memory.h"
+#include "tensor/part_timer.h"
 
 namespace segue::train {
 
@@ -35,7 +36,7 @@ void GradientReducer::ready(size_t bucket, const Stream& stream) {
 }
 
 void GradientReducer::finish(const Stream& stream) {
-  const base::Stage stage("reduce gradients");
+  const Part part("reduce gradients");
   ready(buckets_.size() - 1, stream);
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return done_ == buckets_.size() || error_ != nullptr; });

@@ -23,6 +23,7 @@
 #include "train/step/interaction_source.h"
 #include "train/step/oracle.h"
 #include "train/step/random_schema.h"
+#include "train/step/store_checks.h"
 
 namespace segue::train {
 namespace {
@@ -152,6 +153,8 @@ class StoreSource final : public Source {
     open_ = std::make_unique<Open>(config_, rank_, ranks_, verifies_, segments);
   }
 
+  std::vector<std::string> doubts() override { return doubts_about(config_, open_->data); }
+
   /// Synthetic logs come with their truth. Without the whole window the figure would not compare.
   std::optional<double> oracle_auc() override {
     if (config_.eval.max_batches > 0 || events().schema().label_pool.empty()) return std::nullopt;
@@ -247,6 +250,11 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
     numbers.push_back(name);
     of_candidates.push_back(data::candidate_column(name));
   }
+  for (const sparse::TableConfig& table : config.sparse.tables) {
+    for (const std::string& column : table.score) {
+      require_column(columns, fmt::format("`score` of table `{}`", table.name), column);
+    }
+  }
   for (const model::ColumnDemand& d : make_model(config)->demands()) {
     if (d.role == model::ColumnDemand::Role::kNumber) {
       const bool candidate = d.of == model::ColumnDemand::Of::kCandidate;
@@ -278,6 +286,7 @@ RunStore::RunStore(const RunConfig& config, int rank, int ranks, bool verifies, 
              config.data.index, config.data.verify, segments),
       gatherer(events, gather_config(config, events)),
       stream(events, stream_config(config, gatherer.config()), rank, ranks) {
+  require_rows(config, events);
   if (!verifies) return;
   const data::EventLog log(events);
   for (size_t p = 0; p < log.num_pieces(); ++p) {

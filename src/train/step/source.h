@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "batch/batch.h"
@@ -48,6 +49,8 @@ class Source {
   virtual int64_t segments_there() const { return 0; }
   /// Opens the data again, with so many segments; batches of before are gone.
   virtual void reopen(int64_t /*segments*/) {}
+  /// What a person should know of these data and the config before training: see doubts_about().
+  virtual std::vector<std::string> doubts() { return {}; }
   /// AUC of the true probabilities of the last evaluation's labels, where they are known.
   virtual std::optional<double> oracle_auc() { return std::nullopt; }
 };
@@ -59,7 +62,8 @@ std::unique_ptr<Source> make_source(const RunConfig& config, int rank = 0, int r
                                     bool verifies = true, int64_t segments = data::kAllSegments);
 
 /// The store of a run with its samples as the model wants them: every feature has a column, crosses
-/// fit their tables, histories are cut to what the model takes. Makes indexes that are missing.
+/// fit their tables, ids have rows, histories are cut to what the model takes. Makes indexes that
+/// are missing.
 struct RunStore {
   explicit RunStore(const RunConfig& config, int rank = 0, int ranks = 1, bool verifies = true,
                     int64_t segments = data::kAllSegments);

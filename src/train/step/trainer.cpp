@@ -102,6 +102,7 @@ Trainer::Trainer(const RunConfig& config, Device device, Ranks& ranks, RunPlan p
       arena_(device, plan_.arena_bytes),
       stream_(device),
       copy_stream_(device),
+      timer_(stream_),
       tables_(config.sparse, plan_.tables.plan, {ranks_.ids.get(), ranks_.rows.get()}, device,
               parameter_dtype(config.train.precision), static_cast<uint64_t>(config.train.seed)),
       model_(make_model(config)),
@@ -186,6 +187,9 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   const Exec e = exec(stats.step);
 
   ranks_.set_step(stats.step);
+  std::optional<PartTimer::Step> timed;
+  const int64_t every = config_.train.track_layers_every;
+  if (every > 0 && stats.step % every == 0) timed.emplace(timer_, stats.step);
   model_->parameters().zero_grads(&stream_);
   model::Pass pass = model_->enqueue(e, prepared, pass_options(prepared, /*training=*/true));
   combine_ranks(e, pass, /*training=*/true);
@@ -195,6 +199,7 @@ StepStats Trainer::step(model::PreparedBatch& prepared) {
   update(e, pass, stats);
   prepared.block.release(stream_);
   tables_.release(pass.ticket, stream_);
+  timed.reset();
   counted();
   if (meanwhile_) meanwhile_();
   wait_for_ranks();
@@ -232,11 +237,11 @@ const Trainer::Metrics& Trainer::counted() const {
 
 void Trainer::update(const Exec& exec, model::Pass& pass, const StepStats& stats) {
   const Tensor& finite = pass.results.sums;  // losses and squares of all gradients
-  std::optional<base::Stage> stage("update tables");
+  std::optional<Part> part("update tables");
   tables_.apply(exec, pass.ticket, pass.looked_up, pass.all_row_gradients, stats.rates.sparse,
                 stats.step, finite);
-  stage.reset();
-  stage.emplace("update dense");
+  part.reset();
+  part.emplace("update dense");
   model::update_dense(exec, config_.optimizer, steps_done_, model_->parameters(),
                       pass.results.gradient_squares, finite);
 }

@@ -12,6 +12,7 @@
 #include "model/model.h"
 #include "sparse/tables.h"
 #include "tensor/arena.h"
+#include "tensor/part_timer.h"
 #include "train/checkpoint/checkpoint.h"
 #include "train/plan/shard_planning.h"
 #include "train/run_config.h"
@@ -74,6 +75,8 @@ class Trainer {
   const Arena& arena() const { return arena_; }
   Device device() const { return arena_.device(); }
   const Stream* stream() const { return &stream_; }
+  /// Device time of the parts of every train.track_layers_every-th step.
+  PartTimer& timer() { return timer_; }
 
   /// Called in every step when a GPU has all of its work and the host has nothing to do but wait:
   /// what the host does here costs no time.
@@ -115,6 +118,7 @@ class Trainer {
   RunPlan plan_;
   Arena arena_;
   Stream stream_, copy_stream_;
+  PartTimer timer_;
   sparse::Tables tables_;
   std::unique_ptr<model::Model> model_;
   std::unique_ptr<GradientReducer> reducer_;  // with several ranks

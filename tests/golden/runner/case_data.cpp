@@ -193,7 +193,7 @@ void run_windows(const CaseContext& context) {
   const auto check_totals = [&](const data::SampleStream& stream, const std::string& name) {
     Integers totals;
     for (size_t r = 0; r + 1 < ranges.size(); r += 2) {
-      totals.push_back(stream.total_train_anchors(ranges[r], ranges[r + 1]));
+      totals.push_back(stream.total_train_samples(ranges[r], ranges[r + 1]));
     }
     checker.check_ints("totals", name, totals, flat(totals));
   };

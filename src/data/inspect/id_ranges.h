@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/store/event_store.h"
+
+namespace segue::data {
+
+/// The largest id that samples of a store have in a column: a static table needs one row more.
+struct IdRange {
+  std::string column, candidate_column;  // of the history or the sample; of candidates, or empty
+  int64_t largest = 0;
+};
+
+/// Of users, items and attributes, from tables that a store keeps beside its events: no event is
+/// read. A store that does not say how often its items occur (the reference's) has no range of
+/// items; hashes have none either, they are cut to their tables.
+std::vector<IdRange> id_ranges(const EventStore& store);
+
+}  // namespace segue::data

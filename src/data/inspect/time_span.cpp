@@ -1,0 +1,28 @@
+#include "data/inspect/time_span.h"
+
+#include <fmt/format.h>
+
+#include "base/time.h"
+
+namespace segue::data {
+
+std::string doubt_times(int64_t first, int64_t last) {
+  constexpr int64_t kDay = 86400, kDecades = 50 * 365 * kDay;
+  constexpr int64_t kFarFuture = 4'102'444'800;  // the year 2100
+  constexpr int64_t kFourDigits = 253'402'300'799;
+  const char* const advice = "is time_unit_seconds of its schema right?";
+  if (last > kFarFuture) {
+    return fmt::format("times reach up to {} s{}; {}", last,
+                       last > kFourDigits ? "" : ", " + base::iso_time(last), advice);
+  }
+  if (last - first > kDecades) {
+    return fmt::format("times span {} years; {}", (last - first) / (365 * kDay), advice);
+  }
+  if (last - first < kDay) {
+    return fmt::format("all times lie within {:.2f} days; {}",
+                       static_cast<double>(last - first) / kDay, advice);
+  }
+  return "";
+}
+
+}  // namespace segue::data

@@ -1,0 +1,21 @@
+#include "data/inspect/time_span.h"
+
+#include <gtest/gtest.h>
+
+#include "base/test_util.h"
+
+namespace segue::data {
+namespace {
+
+TEST(TimeSpan, OnlyOddLogsAreDoubted) {
+  constexpr int64_t kDay = 86400, kNow = 1'700'000'000;
+  EXPECT_EQ(doubt_times(kNow, kNow + 30 * kDay), "");
+  EXPECT_EQ(doubt_times(0, 300 * kDay), "") << "times since the log began";
+  EXPECT_TRUE(
+      base::contains(doubt_times(kNow / 1000, kNow / 1000 + 30 * kDay / 1000), "0.03 days"));
+  EXPECT_TRUE(base::contains(doubt_times(kNow * 1000, (kNow + kDay) * 1000), "reach up to"));
+  EXPECT_TRUE(base::contains(doubt_times(5, kNow), "53 years"));
+}
+
+}  // namespace
+}  // namespace segue::data

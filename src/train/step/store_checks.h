@@ -1,0 +1,22 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "train/run_config.h"
+#include "train/step/source.h"
+
+namespace segue::train {
+
+// What the facts of a store say of a config before the first step.
+
+/// Error(kConfig) when ids of the store have no row in their static tables: names every table that
+/// is too small, and the rows that it needs. Nothing where such ids are clamped or read as zeros.
+void require_rows(const RunConfig& config, const data::EventStore& events);
+
+/// What is allowed and yet likely a mistake, in sentences that say what to do: labels of one class,
+/// hardly anything held out, batches that a window does not fill, times of another unit, tables
+/// that nobody looks up. Reads a few thousand samples.
+std::vector<std::string> doubts_about(const RunConfig& config, const RunStore& store);
+
+}  // namespace segue::train
