@@ -250,9 +250,8 @@ constexpr auto kRules = std::to_array<KeyRule>({
     {"data.batch_size"},
     {"data.gather.*", has_store, kStoreOnly},
     {"data.stream.eval_window",
-     [](const At& at) {
-       return has_store(at) && at.config.data.stream.eval == data::EvalMode::kFixed;
-     },
+     [](const At&
+            at) { return has_store(at) && at.config.data.stream.eval == data::EvalMode::kFixed; },
      "only data.stream.eval = \"fixed\" on a store has a fixed window"},
     {"data.stream.split_salt",
      [](const At& at) { return has_store(at) && at.config.data.stream.train_share < 1; },
