@@ -2,7 +2,7 @@
 # The whole way on a small made-up log: synth -> prep -> train -> eval -> report. Results go to the
 # folder given as the second argument. Ends with one line, which names the best of the simple rules (shares
 # of plays heard out: of the item, the user, the user with the artist), and exit code 0 only if the model has
-# learnt: at least 60 % of the way from 0.5 to the best possible AUC. Seeds 1 to 4 end at 61 to 62 %.
+# learnt: at least 74 % of the way from 0.5 to the best possible AUC. Seed 1 ends at 76 %.
 set -euo pipefail
 segue=$1 folder=$2
 config=$(dirname "$0")/../configs/demo.toml
@@ -29,4 +29,4 @@ grep -o '"[a-z_]*": {"auc": [0-9.]*' "$folder/eval.json" | tr -d '":{' | tr _ - 
       printf "demo: expected a share of %.2f\n", least
       exit 1
     }
-  }' least=0.6
+  }' least=0.74
