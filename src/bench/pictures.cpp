@@ -96,8 +96,9 @@ std::string heat_maps(const std::vector<HeatMap>& maps, const std::string& scale
   const double tall = kHead + static_cast<double>(tallest) * kCellHeight + 2 * kMargin;
   std::string out;
   for (size_t i = 0; i < maps.size(); ++i) {
-    out += one_map(maps[i], kMargin + static_cast<double>(i % 2) * wide,
-                   kMargin + static_cast<double>(i / 2) * tall, most);
+    const size_t row = i / 2, column = i % 2;
+    out += one_map(maps[i], kMargin + static_cast<double>(column) * wide,
+                   kMargin + static_cast<double>(row) * tall, most);
   }
   const double below = kMargin + std::ceil(static_cast<double>(maps.size()) / 2) * tall;
   constexpr int kSteps = 8;

@@ -56,7 +56,7 @@ std::string Experiment::csv() const {
 }
 
 const std::vector<ExperimentKind>& experiment_kinds() {
-  static const std::vector<ExperimentKind> kinds = {
+  static const std::vector<ExperimentKind> kKinds = {
       {"E1", "The pair: the same model, cached and not", pair_experiment},
       {"E2", "Row width: gather time grows with the bytes of a row", width_experiment},
       {"E3", "MLP width: who pays for more FLOP", mlp_experiment},
@@ -66,7 +66,7 @@ const std::vector<ExperimentKind>& experiment_kinds() {
       {"E7", "A large table is not a large working set", faithful_experiment},
       {"E8", "Threads: what more of them can and cannot do", threads_experiment},
       {"E9", "Skew: popular ids bring the cache back", skew_experiment}};
-  return kinds;
+  return kKinds;
 }
 
 Experiment run_experiment(Lab& lab, const std::string& id) {

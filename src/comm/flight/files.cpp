@@ -51,6 +51,7 @@ std::string states_of(const FlightFiles& files, const GroupFlight& group, uint64
     states[state].push_back(rank);
   }
   std::vector<std::string> parts;
+  parts.reserve(states.size());
   for (const auto& [state, ranks] : states) {
     parts.push_back(fmt::format("{}: {}", rank_list(ranks), state));
   }
