@@ -14,7 +14,8 @@ int64_t hstu_attention_backward_bytes(std::span<const int64_t> offsets, int64_t 
   for (size_t i = 1; i < offsets.size(); ++i) {
     blocks += spill_blocks_of(mask, offsets[i] - offsets[i - 1]);
   }
-  const int64_t spilled = heads * blocks * kSpillBlockBytes;
+  constexpr int64_t kMostBlocks = kMostSpillBytes / kSpillBlockBytes + 1;  // no size overflows
+  const int64_t spilled = std::min(heads * blocks, kMostBlocks) * kSpillBlockBytes;
   const int64_t sum_rows = most_sum_rows(offsets.back() - offsets.front(), std::ssize(offsets) - 1);
   const int64_t sums = sum_rows * dbias_columns * size_of(DType::kF32);
   return sums + std::min(kMostSpillBytes, spilled) + kWorkListBytes;

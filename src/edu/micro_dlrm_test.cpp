@@ -140,7 +140,7 @@ TEST_P(EduModelTest, AStepIsItsTwoParts) {
   const std::vector<float> dense(model_->parameters().values().span<float>().begin(),
                                  model_->parameters().values().span<float>().end());
   make(Precision::kF32);
-  std::vector<float> rows(static_cast<size_t>(table.elements()), 0);
+  std::vector<float> rows(whole.size(), 0);
   const Tensor row_gradients(rows.data(), DType::kF32, Device::cpu(),
                              {model_->table().size(0), model_->table().size(1)});
   model_->parameters().zero_grads();
