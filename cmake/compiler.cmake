@@ -17,9 +17,29 @@ if(SEGUE_CCACHE)
 endif()
 
 # ---- CUDA: sets SEGUE_HAS_CUDA to 0 or 1 ----
+# The GPUs of this machine, as architectures; empty where there is none.
+execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader
+  OUTPUT_VARIABLE segue_gpus RESULT_VARIABLE segue_no_gpu ERROR_QUIET)
+if(segue_no_gpu)
+  set(segue_gpus "")
+endif()
+string(REGEX MATCHALL "[0-9]+\\.[0-9]+" segue_gpus "${segue_gpus}")
+list(REMOVE_DUPLICATES segue_gpus)
+list(TRANSFORM segue_gpus REPLACE "\\." "")
+list(TRANSFORM segue_gpus REPLACE "^90$" "90a")
+set(segue_architectures ${SEGUE_CUDA_ARCHITECTURES})
+if(segue_architectures STREQUAL "AUTO")
+  set(segue_architectures "80;90a;100")
+  if(SEGUE_CUDA STREQUAL "AUTO" AND segue_gpus)
+    set(segue_architectures ${segue_gpus})
+  endif()
+endif()
+
 set(SEGUE_HAS_CUDA 0)
 if(SEGUE_CUDA STREQUAL "AUTO" AND SEGUE_SANITIZE)
   message(STATUS "sanitizers see host code only: building without CUDA")
+elseif(SEGUE_CUDA STREQUAL "AUTO" AND NOT segue_gpus)
+  message(STATUS "nvidia-smi finds no GPU: building without CUDA (SEGUE_CUDA=ON builds it for another machine)")
 elseif(SEGUE_CUDA)  # AUTO or ON
   # Toolkits are often installed without being on PATH.
   find_program(SEGUE_NVCC nvcc HINTS /usr/local/cuda/bin)
@@ -28,8 +48,8 @@ elseif(SEGUE_CUDA)  # AUTO or ON
     set(ENV{CUDACXX} ${SEGUE_NVCC})
   endif()
   # The probe compiles for our architectures, so that AUTO turns down a toolkit that is too old.
-  set(CMAKE_CUDA_ARCHITECTURES ${SEGUE_CUDA_ARCHITECTURES})
-  set(ENV{CUDAARCHS} "${SEGUE_CUDA_ARCHITECTURES}")
+  set(CMAKE_CUDA_ARCHITECTURES ${segue_architectures})
+  set(ENV{CUDAARCHS} "${segue_architectures}")
   if(NOT CMAKE_CUDA_COMPILER)
     unset(CMAKE_CUDA_COMPILER CACHE)  # look again: it may have been installed since
   endif()
@@ -45,7 +65,7 @@ elseif(SEGUE_CUDA)  # AUTO or ON
     set(SEGUE_HAS_CUDA 1)
   elseif(NOT SEGUE_CUDA STREQUAL "AUTO")
     message(FATAL_ERROR "SEGUE_CUDA=${SEGUE_CUDA}, but no nvcc that compiles for "
-      "'${SEGUE_CUDA_ARCHITECTURES}' was found on PATH or in /usr/local/cuda/bin. "
+      "'${segue_architectures}' was found on PATH or in /usr/local/cuda/bin. "
       "Install a CUDA toolkit (12.8 or newer), set CUDACXX, or configure with -DSEGUE_CUDA=OFF.")
   endif()
 endif()

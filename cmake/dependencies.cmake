@@ -63,9 +63,9 @@ if(SEGUE_ONEDNN)  # AUTO or ON
   find_path(SEGUE_DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.h)
   mark_as_advanced(SEGUE_DNNL_LIBRARY SEGUE_DNNL_INCLUDE_DIR)
   if(SEGUE_DNNL_LIBRARY AND SEGUE_DNNL_INCLUDE_DIR)
-    # Only to hold the library to one thread per call; our own loops do not use OpenMP.
+    # Only to hold the library to one thread per call; our own loops do not use OpenMP, so nothing is compiled for it.
     find_package(OpenMP REQUIRED COMPONENTS CXX)
-    target_link_libraries(segue_onednn INTERFACE ${SEGUE_DNNL_LIBRARY} OpenMP::OpenMP_CXX)
+    target_link_libraries(segue_onednn INTERFACE ${SEGUE_DNNL_LIBRARY} ${OpenMP_CXX_LIBRARIES})
     target_include_directories(segue_onednn SYSTEM INTERFACE ${SEGUE_DNNL_INCLUDE_DIR})
     set(SEGUE_ONEDNN_SUMMARY "oneDNN")
   elseif(NOT SEGUE_ONEDNN STREQUAL "AUTO")

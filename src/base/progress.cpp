@@ -51,7 +51,7 @@ std::string with_separators(std::string digits) {
   const int64_t first = digits.starts_with('-') ? 1 : 0;
   const size_t whole = std::min(digits.find('.'), digits.size());
   for (auto at = static_cast<int64_t>(whole) - 3; at > first; at -= 3) {
-    digits.insert(static_cast<size_t>(at), ",");
+    digits.insert(digits.begin() + at, ',');
   }
   return digits;
 }

@@ -231,7 +231,7 @@ TEST(EventNumbers, LabelledEventsCarryTheirOwn) {
   s.schema.history_numbers = {"user_item_rate", "gap"};
   const EventStore store(s.folder, s.schema);
   const Gatherer gatherer(
-      store, {.history_length = 24, .scan_window = 50, .max_history = 7, .labelled_events = true});
+      store, {.history_length = 24, .scan_window = 50, .max_history = 7, .sample_events = 1});
   const EventNumbers& numbers = *gatherer.numbers();
   const std::vector<int64_t> anchors = s.anchors(0);
   std::vector<int64_t> index(anchors.size());

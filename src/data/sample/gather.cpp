@@ -109,6 +109,7 @@ Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
                                    : config_.history_length);
   kept_ = interleaved ? std::numeric_limits<int64_t>::max() : config_.history_length;
   if (config_.max_history > 0) kept_ = std::min(kept_, config_.max_history);
+  SEGUE_ASSERT(config_.sample_events <= kept_, "samples of more events than are kept");
 
   for (size_t p = 0; p < pools.size(); ++p) {
     const bool labels =
@@ -143,7 +144,7 @@ void Gatherer::plan_crosses() {
     crosses_.push_back(cross);
   }
   context_ = 0;
-  const bool of_events = config_.labelled_events;
+  const bool of_events = config_.labelled_events();
   history_items_ = context_ + (of_events ? 0 : static_cast<int>(crosses_.size())) + 2;
   history_actions_ = history_items_ + 1;
   history_times_ = history_actions_ + 1;
@@ -265,8 +266,25 @@ void Gatherer::complete_masks(const Anchor& anchor, std::span<int64_t> keys) con
 
 /// Writes items, actions and times behind the first `used` events; returns how many there are now.
 int64_t Gatherer::append_history(const Anchor& anchor, int64_t used, Batch& batch) const {
+  if (anchor.labelled.empty()) return append_newest(anchor, kept_, used, batch);
+  // Shares of pools, or of the newest, that counted what is predicted would tell its labels to the
+  // events before.
+  Anchor first = anchor;
+  first.position = anchor.user_start + anchor.labelled.front();
+  first.labelled = {};
+  used = append_newest(first, kept_ - config_.sample_events, used, batch);
+  Budget rest;
+  rest.scan = anchor.position - first.position;
+  SEGUE_ASSERT(rest.scan <= config_.sample_events, "a sample of too many events");
+  rest.of_pool.fill(rest.scan);
+  return append_pieces(anchor, rest, used, batch);
+}
+
+/// The newest `most` events before the anchor.
+int64_t Gatherer::append_newest(const Anchor& anchor, int64_t most, int64_t used,
+                                Batch& batch) const {
   const int64_t end = append_pieces(anchor, budget_, used, batch);
-  const int64_t excess = end - used - std::min(end - used, kept_);
+  const int64_t excess = end - used - std::min(end - used, most);
   if (excess == 0) return end;
   for (const int number : history_columns_) {
     int64_t* const values = batch.columns[static_cast<size_t>(number)].values.data();
@@ -304,7 +322,7 @@ int64_t Gatherer::append_pieces(const Anchor& anchor, const Budget& budget, int6
   int64_t* const items = column(history_items_);
   int64_t* const actions = column(history_actions_);
   int64_t* const times = column(history_times_);
-  int64_t* const labels = config_.labelled_events ? column(history_labels_) : nullptr;
+  int64_t* const labels = config_.labelled_events() ? column(history_labels_) : nullptr;
   for (size_t c = 0; labels != nullptr && c < crosses_.size(); ++c) {
     column(history_crosses_ + static_cast<int>(c));
   }
@@ -394,11 +412,11 @@ void Gatherer::put_sample(const Anchor& anchor, const Candidate& candidate, int6
     batch.columns[column++].values[sample] = v;
   };
   put(anchor.user);
-  if (!config_.labelled_events) {
+  if (!config_.labelled_events()) {
     for (const Cross& cross : crosses_) put(cross_id(cross, value));
   }
   put(query_time);
-  if (config_.labelled_events) return;
+  if (config_.labelled_events()) return;
 
   auto put_candidate = [&batch, sample, column = static_cast<size_t>(candidates_)](
                            int64_t v) mutable { batch.columns[column++].values[sample] = v; };
@@ -414,7 +432,7 @@ void Gatherer::fill(std::span<const int64_t> anchor_positions,
                     std::span<const int64_t> starts) const {
   const size_t samples = starts.empty() ? anchor_positions.size() : starts.size() - 1;
   SEGUE_ASSERT(samples == sample_index.size(), "one number per sample");
-  SEGUE_ASSERT(starts.empty() || config_.labelled_events, "a sample has one candidate");
+  SEGUE_ASSERT(starts.empty() || config_.labelled_events(), "a sample has one candidate");
   std::vector<uint32_t> labelled;
   fill_samples(sample_index, batch, [&](int64_t i) {
     const auto s = static_cast<size_t>(i);
@@ -422,7 +440,7 @@ void Gatherer::fill(std::span<const int64_t> anchor_positions,
     const auto end = starts.empty() ? s + 1 : static_cast<size_t>(starts[s + 1] - starts[0]);
     Anchor anchor = locate(anchor_positions[end - 1]);
     const Candidate candidate = candidate_at(anchor);
-    if (!config_.labelled_events) return std::pair(anchor, candidate);
+    if (!config_.labelled_events()) return std::pair(anchor, candidate);
     labelled.clear();
     for (const int64_t position : anchor_positions.subspan(begin, end - begin)) {
       const int64_t offset = position - anchor_positions[end - 1] + anchor.offset();
@@ -450,7 +468,7 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
                             Sample sample) const {
   if (batch.groups.empty()) {
     const int64_t global_samples = batch.global_samples;
-    batch = sample_columns(store_.schema(), config_.labelled_events);
+    batch = sample_columns(store_.schema(), config_.labelled_events());
     batch.global_samples = global_samples;
   } else {
     check_schema(batch);
@@ -462,7 +480,7 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
   const auto samples = static_cast<int64_t>(sample_index.size());
   batch.sample_index.assign(sample_index);
   for (Batch::Group& group : batch.groups) group.offsets.resize(samples + 1);
-  const int64_t candidates = config_.labelled_events ? 0 : 1;
+  const int64_t candidates = config_.labelled_events() ? 0 : 1;
   for (Batch::Column& column : batch.columns) {
     if (column.group == kContextGroup) column.values.resize(samples);
     if (column.group == kCandidateGroup) column.values.resize(samples * candidates);
@@ -483,7 +501,7 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
     const auto [anchor, candidate] = sample(i);
     const int64_t begin = used;
     used = append_history(anchor, used, batch);
-    if (config_.labelled_events && anchor.labelled.empty()) {
+    if (config_.labelled_events() && anchor.labelled.empty()) {
       used = append_question(anchor.user, candidate, begin, used, batch);
     }
     offsets[i + 1] = used;

@@ -21,9 +21,12 @@ struct GatherConfig {
   int64_t scan_window = 20000;
   HistoryStrategy strategy = HistoryStrategy::kInterleaved;
   int64_t max_history = 0;  // newest events kept (the model's budget); 0: no limit
-  /// Anchors are the newest events of their sample's history, marked there as what is predicted;
-  /// samples have no candidates.
-  bool labelled_events = false;
+  /// Above 0: anchors are the newest events of their sample's history, marked there as what is
+  /// predicted, and at most so many events lie from the first of them to the last; samples have no
+  /// candidates.
+  int64_t sample_events = 0;
+
+  bool labelled_events() const { return sample_events > 0; }
 
   void validate() const;  // Error(kConfig)
 };
@@ -58,9 +61,11 @@ Batch sample_columns(const SampleSchema& schema, bool labelled_events = false);
 /// candidate_numbers) are float columns: <name> of the history, item_candidate_<name> of
 /// candidates.
 ///
-/// With labelled events the history of a sample ends with its last anchor, whatever pools that is
-/// in, and a column event_label has the label of every anchor among the events, -1 elsewhere.
-/// Crosses are then columns of the history, each event has its own.
+/// With labelled events the history of a sample is that of its first anchor, cut to what leaves
+/// room for sample_events, then every event of a pool up to its last anchor and the anchors
+/// themselves, whatever pools they are in: which events stand before one depends on nothing that
+/// comes after it. A column event_label has the label of every anchor, -1 elsewhere. Crosses are
+/// then columns of the history, each event has its own.
 class Gatherer {
  public:
   /// Opens the pool indexes, which are made the first time. The store must live longer.
@@ -131,6 +136,7 @@ class Gatherer {
   void put_candidate_numbers(const Anchor& anchor, const Candidate& candidate, int64_t sample,
                              Batch& batch) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
+  int64_t append_newest(const Anchor& anchor, int64_t most, int64_t used, Batch& batch) const;
   int64_t append_pieces(const Anchor& anchor, const Budget& budget, int64_t used,
                         Batch& batch) const;
   int64_t append_question(int64_t user, const Candidate& candidate, int64_t begin, int64_t used,

@@ -245,9 +245,9 @@ TEST(Gather, LabelledEventsAreTheAnchors) {
     GatherConfig config;
     config.history_length = seed % 3 == 0 ? 7 : 1000;
     config.max_history = 20;
-    config.labelled_events = true;
-    const Gatherer gatherer(store, config);
     const int64_t most = std::min<int64_t>(config.history_length, 20) / 2;
+    config.sample_events = most;
+    const Gatherer gatherer(store, config);
     Values anchors, starts;  // runs of up to `most` events of one user
     for (const int64_t a : s.anchors(0)) {
       const auto p = static_cast<size_t>(a);
@@ -265,14 +265,15 @@ TEST(Gather, LabelledEventsAreTheAnchors) {
     for (size_t i = 0; i + 1 < starts.size(); ++i) {
       const auto sample = static_cast<int64_t>(i);
       const Values of(anchors.begin() + starts[i], anchors.begin() + starts[i + 1]);
-      // The history of an anchor that stood behind the last one, and the anchors themselves.
+      // The history of the first anchor, with room for the others; then all that is in a pool.
       GatherConfig plain = config;
-      plain.max_history = 1000;
-      const ExpectedHistory before = expected_history(s, plain, of.back() + 1, of.back());
-      std::set<int64_t> events(before.positions.begin(), before.positions.end());
-      events.insert(of.begin(), of.end());
-      Values positions(events.begin(), events.end());
-      if (positions.size() > 20) positions.erase(positions.begin(), positions.end() - 20);
+      plain.max_history = 20 - most;
+      Values positions = expected_history(s, plain, of.front(), of.front()).positions;
+      for (int64_t p = of.front(); p <= of.back(); ++p) {
+        const bool in_pool = std::ranges::any_of(
+            s.pools, [&](const auto& pool) { return pool[static_cast<size_t>(p)] != 0; });
+        if (in_pool || std::ranges::find(of, p) != of.end()) positions.push_back(p);
+      }
       ASSERT_EQ(sample_values(batch, "item_id", sample), at(s.items, positions));
       ASSERT_EQ(sample_values(batch, "action_timestamp", sample), at(s.timestamps, positions));
       Values actions, labels;
@@ -304,13 +305,57 @@ TEST(Gather, LabelledEventsAreTheAnchors) {
   }
 }
 
+/// Outcomes of an event and of all behind it may change what stands there, never what is before it:
+/// shares of pools once told a model how many successes were still to come.
+TEST(Gather, WhatIsBeforeALabelledEventDoesNotKnowWhatComes) {
+  for (uint64_t seed = 1; seed <= 6; ++seed) {
+    SCOPED_TRACE(testing::Message() << "seed " << seed);
+    const TestStore s = make_store(base::temp_path("a" + std::to_string(seed)), seed);
+    Values starts{0}, anchors = s.anchors(0);
+    const int64_t user = s.users[static_cast<size_t>(anchors.back())];
+    std::erase_if(anchors, [&](int64_t a) { return s.users[static_cast<size_t>(a)] != user; });
+    if (anchors.size() > 8) anchors.erase(anchors.begin(), anchors.end() - 8);
+    starts.push_back(std::ssize(anchors));
+    GatherConfig config;
+    config.history_length = 12;
+    config.sample_events = anchors.back() - anchors.front() + 1;
+    config.max_history = 12 + config.sample_events;
+    const auto sample_of = [&](const TestStore& of) {
+      const EventStore store(of.folder, of.schema);
+      Batch batch;
+      Gatherer(store, config).fill(anchors, Values{0}, batch, starts);
+      return std::array{sample_values(batch, "item_id", 0),
+                        sample_values(batch, "action_weight", 0),
+                        sample_values(batch, "event_label", 0)};
+    };
+    const auto before = sample_of(s);
+    for (const int64_t moment : anchors) {
+      TestStore changed = s;
+      changed.folder = base::temp_path(fmt::format("b{}_{}", seed, moment));
+      for (std::vector<uint8_t>& pool : changed.pools) {
+        for (int64_t p = moment; p <= anchors.back(); ++p) pool[static_cast<size_t>(p)] ^= 1;
+      }
+      changed.write(StoreShape{});
+      const auto after = sample_of(changed);
+      // All up to the moment's own item, which is known when it is predicted.
+      const auto rank = std::ranges::find(anchors, moment) - anchors.begin();
+      size_t seen = 0;
+      for (int64_t labelled = -1; labelled < rank; ++seen) labelled += before[2][seen] >= 0 ? 1 : 0;
+      for (size_t i = 0; i < seen; ++i) {
+        ASSERT_EQ(after[0].at(i), before[0][i]);
+        if (i + 1 < seen) ASSERT_EQ(after[1].at(i), before[1][i]);
+      }
+    }
+  }
+}
+
 /// A candidate that is no event is the last one of its history.
 TEST(Gather, QuestionsAreLabelledEvents) {
   const TestStore s = make_store(base::temp_path("q"), 3);
   const EventStore store(s.folder, s.schema);
   GatherConfig config;
   config.max_history = 5;
-  config.labelled_events = true;
+  config.sample_events = 1;
   const Gatherer gatherer(store, config);
   const int64_t user = s.users.back(), late = 2'000'000'000;
   const CandidateQuery questions[] = {{user, 3, late, 1}, {user, 4, 0, 1}};

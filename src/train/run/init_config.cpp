@@ -206,11 +206,14 @@ class Writer {
       const std::string name = range.column == "uid" ? "user" : table_of(range.column);
       line("  {{ name = \"{}\", rows = {} }},", name, range.largest + 1);
     }
+    // Combinations that occur are fewer than events, most often by far; those that share a row
+    // learn together.
+    const int64_t enough = std::max<int64_t>(1000, summary_.events / 2);
     for (const data::CrossConfig& cross : store_.schema().crosses) {
       line(
           "  {{ name = \"{}\", rows = {} }},  # or kind = \"dynamic\": a row for every "
           "combination that occurs",
-          cross.name, cross.rows);
+          cross.name, std::min(cross.rows, enough));
     }
     line("]");
   }

@@ -212,17 +212,17 @@ data::GatherConfig gather_config(const RunConfig& config, const data::EventStore
   data::GatherConfig gather = config.data.gather;
   if (gather.history_length == 0) gather.history_length = store.history_length();
   gather.max_history = history_budget(config);
-  gather.labelled_events = has_labelled_events(config);
+  if (has_labelled_events(config)) {
+    // Three quarters of a sample are history, if the user has one.
+    const int64_t events = std::min(gather.history_length, gather.max_history);
+    gather.sample_events = std::max<int64_t>(1, events / 4);
+  }
   return gather;
 }
 
-/// A sample that has several events to predict has as many more before them, if the user has.
 data::StreamConfig stream_config(const RunConfig& config, const data::GatherConfig& gather) {
   data::StreamConfig stream = config.data.stream_config();
-  if (gather.labelled_events) {
-    const int64_t events = std::min(gather.history_length, gather.max_history);
-    stream.sample_events = std::max<int64_t>(1, events / 2);
-  }
+  stream.sample_events = gather.sample_events;
   return stream;
 }
 
