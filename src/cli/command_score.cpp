@@ -133,10 +133,16 @@ void settle_times(const data::EventStore& store, std::vector<data::CandidateQuer
   }
 }
 
-/// Times that are legal and yet hardly meant.
+/// What is legal and yet hardly meant.
 void doubt_times(const data::EventStore& store, const std::vector<data::CandidateQuery>& questions,
                  const std::string& path) {
   constexpr int64_t kYear = 365 * 86400;
+  if (questions.empty()) {
+    base::log_warning(
+        fmt::format("{}: has no rows, so nothing is scored; a row is a user, an item and, if "
+                    "histories are to end there, a time",
+                    path));
+  }
   const data::EventLog log(store);
   const int64_t end = log.last_time();
   int64_t late = 0, early = 0;
@@ -148,14 +154,15 @@ void doubt_times(const data::EventStore& store, const std::vector<data::Candidat
   if (late > 0) {
     base::log_warning(fmt::format(
         "{}: {} of {} times are more than a year after the log, which ends at {}; times count "
-        "seconds, as the store does",
+        "seconds, as the store does, and may be left out: then all that happened counts",
         path, late, questions.size(), end));
   }
   if (early > 0) {
-    base::log_warning(
-        fmt::format("{}: {} of {} times are before the first event of their user, who is scored "
-                    "without a history",
-                    path, early, questions.size()));
+    base::log_warning(fmt::format(
+        "{}: {} of {} times are before the first event of their user, who is scored "
+        "without a history; times count seconds, as the store does, whose last is {}, and "
+        "may be left out: then all that happened counts",
+        path, early, questions.size(), end));
   }
 }
 

@@ -9,9 +9,12 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/time.h"
 #include "cli/facts.h"
 #include "cli/output.h"
 #include "data/inspect/baselines.h"
+#include "data/inspect/id_ranges.h"
+#include "data/inspect/store_notes.h"
 #include "data/numbers/event_numbers.h"
 #include "data/store/event_log.h"
 #include "data/store/store_verify.h"
@@ -32,6 +35,14 @@ Fact days(int64_t from, int64_t to) {
   return Fact::real((static_cast<double>(to) - static_cast<double>(from)) / kDay, 2);
 }
 
+/// A date, where times are those of a calendar and not since the log began.
+Fact moment(int64_t time) {
+  constexpr int64_t kCalendar = 315'532'800, kFourDigits = 253'402'300'799;  // 1980, 9999
+  const Fact fact(time);
+  if (time < kCalendar || time > kFourDigits) return fact;
+  return fact.with_words(base::iso_time(time));
+}
+
 void add_store(FactSheet& sheet, const data::StoreSummary& s) {
   FactTable& t = sheet.table("store");
   t.rows = {{"folder", {s.folder}},
@@ -40,10 +51,15 @@ void add_store(FactSheet& sheet, const data::StoreSummary& s) {
             {"users", {s.users}},
             {"items", {s.items}},
             {"items seen", {s.items_seen}},
-            {"first time", {s.first_time}},
-            {"last time", {s.last_time}},
+            {"first time", {moment(s.first_time)}},
+            {"last time", {moment(s.last_time)}},
             {"days", {days(s.first_time, s.last_time)}},
-            {"organic share", {Fact::share(s.organic_share)}}};
+            {"organic share", {Fact::share(s.organic_share)}},
+            {"to predict", {s.predicted}}};
+  if (s.positive) {
+    const auto predicted = static_cast<double>(std::max<int64_t>(1, s.predicted));
+    t.rows.push_back({"positive", {Fact::share(static_cast<double>(*s.positive) / predicted)}});
+  }
   if (s.manifest) {
     t.rows.insert(t.rows.begin() + 1,
                   {"made by",
@@ -86,9 +102,29 @@ void add_summary(FactSheet& sheet, const data::StoreSummary& s) {
                             {w.min_history, w.anchors, w.windows, w.empty,
                              days(s.first_time, w.first_time), days(s.first_time, w.last_time)}});
   }
-  sheet.table("history").rows = {{"asked for", {s.history.history_length}},
-                                 {"sampled anchors", {s.history.lengths.count}},
-                                 {"fill", {Fact::share(s.history.fill)}}};
+  const double asked_for = static_cast<double>(s.history.history_length);
+  sheet.table("history").rows = {
+      {"asked for", {s.history.history_length}},
+      {"sampled anchors", {s.history.lengths.count}},
+      {"fill", {Fact::share(s.history.fill)}},
+      {"fill of the newest of any pool", {Fact::share(s.history.newest.mean / asked_for)}},
+      {"events in no pool", {s.in_no_pool}}};
+}
+
+/// What static tables need.
+void add_ids(FactSheet& sheet, const data::EventStore& store) {
+  FactTable& t = sheet.table("ids", {"largest", "rows needed"});
+  for (const data::IdRange& r : data::id_ranges(store)) {
+    t.rows.push_back({r.column, {r.largest, r.largest + 1}});
+  }
+}
+
+void add_notes(FactSheet& sheet, const std::vector<std::string>& notes) {
+  if (notes.empty()) return;
+  FactTable& t = sheet.table("notes");
+  for (const std::string& note : notes) {
+    t.rows.push_back({fmt::format("{}", t.rows.size() + 1), {note}});
+  }
 }
 
 /// What a model may ask for, made or not.
@@ -203,8 +239,10 @@ void inspect_store(const InspectArguments& arguments) {
     const data::EventStore store(arguments.path, schema.samples(), arguments.index);
     const data::StoreSummary summary = data::summarize(store, schema, arguments.config);
     add_summary(sheet, summary);
+    add_ids(sheet, store);
     add_numbers(sheet, store);
     add_predictions(sheet, store, summary, arguments);
+    add_notes(sheet, data::notes_about(summary, schema));
   }
   add_integrity(sheet, integrity, arguments.verify);
   print(arguments.json ? sheet.json() : sheet.text());

@@ -24,6 +24,11 @@ void check_random(const RunConfig& c, const model::Model& model) {
   if (c.eval.every_windows > 0 || c.eval.every_share > 0) {
     fail_config("random samples have neither windows nor an end: use eval.every_steps");
   }
+  if (c.mlperf.log) {
+    fail_config(
+        "mlperf.log = true counts the samples of a run, and random ones have no end: name a "
+        "data.store (`segue synth` makes one), or leave the log off");
+  }
   const int64_t events = longest_history(c.data.random.lengths);
   if (events < 0) {
     fail_config(

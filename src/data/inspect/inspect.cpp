@@ -62,7 +62,7 @@ int64_t known_items(const EventStore& store) {
 /// What one pass over the events counts.
 struct EventCounts {
   std::vector<int64_t> kinds, pools, attributes;
-  int64_t organic = 0;
+  int64_t organic = 0, in_no_pool = 0, predicted = 0, positive = 0;
   int64_t first_time = std::numeric_limits<int64_t>::max();
   int64_t last_time = std::numeric_limits<int64_t>::min();
 
@@ -77,13 +77,33 @@ struct EventCounts {
     sum(pools, other.pools);
     sum(attributes, other.attributes);
     organic += other.organic;
+    in_no_pool += other.in_no_pool;
+    predicted += other.predicted;
+    positive += other.positive;
     first_time = std::min(first_time, other.first_time);
     last_time = std::max(last_time, other.last_time);
   }
 };
 
+/// Events in no pool, and what the label says of those that are predicted.
+void count_labels(const EventStore& piece, size_t begin, size_t end, EventCounts& counts) {
+  const SampleSchema& schema = piece.schema();
+  const auto label = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
+  for (size_t i = begin; i < end; ++i) {
+    bool pooled = false;
+    for (size_t p = 0; p < schema.pools.size(); ++p) pooled |= piece.in_pool(p)[i] != 0;
+    counts.in_no_pool += pooled ? 0 : 1;
+    if (!std::ranges::binary_search(schema.anchor_kinds, piece.kinds()[i])) continue;
+    ++counts.predicted;
+    if (label == schema.pools.end()) continue;
+    const auto pool = static_cast<size_t>(label - schema.pools.begin());
+    counts.positive += piece.in_pool(pool)[i] != 0 ? 1 : 0;
+  }
+}
+
 void count_chunk(const EventStore& store, const EventStore& piece, size_t begin, size_t end,
                  EventCounts& counts, ItemSet& seen) {
+  count_labels(piece, begin, end, counts);
   for (size_t i = begin; i < end; ++i) {
     const auto kind = static_cast<uint64_t>(piece.kinds()[i]);
     if (kind < counts.kinds.size()) ++counts.kinds[kind];
@@ -158,25 +178,35 @@ WindowSummary summarize_windows(const EventStore& store, int64_t min_history) {
   return w;
 }
 
-/// Length of the interleaved history of the event at `position`, counted from the newest on.
-int64_t history_length(const EventLog& log, int64_t position, int64_t wanted, int64_t window) {
+/// Length of the history of an event: interleaved, and of the newest events of any pool.
+struct HistoryLengths {
+  int64_t interleaved = 0, newest = 0;
+};
+
+/// Counted from the newest event before `position` on.
+HistoryLengths history_lengths(const EventLog& log, int64_t position, int64_t wanted,
+                               int64_t window) {
   const size_t num_pools = log.piece(0).schema().pools.size();
   const int64_t before = log.events_before(position);
   const std::vector<int64_t> events = log.events_of(log.at(position, &EventStore::users));
   std::vector<int64_t> room(num_pools,
                             std::max<int64_t>(1, wanted / static_cast<int64_t>(num_pools)));
-  int64_t length = 0;
+  HistoryLengths lengths;
   auto open = static_cast<int64_t>(num_pools);
-  for (int64_t i = before - 1; i >= std::max<int64_t>(0, before - window) && open > 0; --i) {
-    bool taken = false;
+  for (int64_t i = before - 1; i >= std::max<int64_t>(0, before - window); --i) {
+    bool taken = false, pooled = false;
     for (size_t p = 0; p < num_pools; ++p) {
-      if (room[p] == 0 || !log.in_pool(p, events[static_cast<size_t>(i)])) continue;
+      if (!log.in_pool(p, events[static_cast<size_t>(i)])) continue;
+      pooled = true;
+      if (room[p] == 0) continue;
       taken = true;
       if (--room[p] == 0) --open;
     }
-    length += taken ? 1 : 0;
+    lengths.interleaved += taken ? 1 : 0;
+    lengths.newest += pooled && lengths.newest < wanted ? 1 : 0;
+    if (open == 0 && lengths.newest == wanted) break;
   }
-  return length;
+  return lengths;
 }
 
 HistorySummary summarize_histories(const EventStore& store, int64_t min_history,
@@ -195,16 +225,20 @@ HistorySummary summarize_histories(const EventStore& store, int64_t min_history,
   };
   const int64_t all = ends.back();
   std::vector<int64_t> lengths(static_cast<size_t>(std::min(all, config.history_samples)));
+  std::vector<int64_t> newest(lengths.size());
   const auto samples = static_cast<int64_t>(lengths.size());
   base::parallel_for(samples, 16, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       // In the middle of its part of the list.
       const int64_t anchor = anchor_at((2 * i + 1) * all / (2 * samples));
-      lengths[static_cast<size_t>(i)] =
-          history_length(log, anchor, config.history_length, config.scan_window);
+      const HistoryLengths of_anchor =
+          history_lengths(log, anchor, config.history_length, config.scan_window);
+      lengths[static_cast<size_t>(i)] = of_anchor.interleaved;
+      newest[static_cast<size_t>(i)] = of_anchor.newest;
     }
   });
   h.lengths = spread_of(std::move(lengths));
+  h.newest = spread_of(std::move(newest));
   h.fill = h.lengths.mean / static_cast<double>(config.history_length);
   return h;
 }
@@ -276,6 +310,9 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
   const EventCounts counts = count_events(store, schema.kinds.size(), seen);
   s.items_seen = seen.count();
   s.organic_share = ratio(counts.organic, s.events);
+  s.in_no_pool = counts.in_no_pool;
+  s.predicted = counts.predicted;
+  if (!store.schema().label_pool.empty()) s.positive = counts.positive;
   if (s.events > 0) {
     s.first_time = counts.first_time;
     s.last_time = counts.last_time;

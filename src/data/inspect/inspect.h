@@ -38,8 +38,9 @@ struct WindowSummary {
 /// Lengths of histories after gathering, from anchors taken at even distances.
 struct HistorySummary {
   int64_t history_length = 0;  // what is asked for, all pools together
-  Spread lengths;
-  double fill = 0;  // mean length / history_length
+  Spread lengths;              // an equal share of every pool, the default
+  Spread newest;               // the newest events of any pool (data.gather.strategy = "last_n")
+  double fill = 0;             // mean of `lengths` / history_length
 };
 
 struct AttributeSummary {
@@ -57,6 +58,9 @@ struct StoreSummary {
   int64_t events = 0, users = 0, items = 0, items_seen = 0;  // of all pieces together
   Spread events_per_user;
   std::vector<PartOfEvents> kinds, pools;
+  int64_t in_no_pool = 0;           // events that enter no history
+  int64_t predicted = 0;            // events of anchor kinds
+  std::optional<int64_t> positive;  // those in the label pool, where there is one
   double organic_share = 0;
   int64_t first_time = 0, last_time = 0;
   std::vector<WindowSummary> windows;  // one per anchor list

@@ -98,6 +98,9 @@ TEST(InspectTest, SummaryOfAHandmadeStore) {
   EXPECT_EQ(s.pools[1].events, 1);  // like
   EXPECT_EQ(s.pools[2].events, 3);  // skip
   EXPECT_DOUBLE_EQ(s.pools[0].share, 0.5);
+  EXPECT_EQ(s.in_no_pool, 0);
+  EXPECT_EQ(s.predicted, 7);
+  EXPECT_EQ(s.positive, 4);
   ASSERT_EQ(s.attributes.size(), 2u);
   EXPECT_EQ(s.attributes[0].values, 2);
   EXPECT_DOUBLE_EQ(s.attributes[0].item_share, 1);
@@ -111,6 +114,7 @@ TEST(InspectTest, SummaryOfAHandmadeStore) {
   EXPECT_EQ(s.windows[0].sizes.max, 6);
   EXPECT_EQ(s.history.lengths.count, 7);
   EXPECT_EQ(s.history.lengths.max, 3);
+  EXPECT_EQ(s.history.newest.max, 3);
   ASSERT_TRUE(s.manifest);
   EXPECT_EQ(s.manifest->num_events, 8);
 }
@@ -154,17 +158,22 @@ TEST(InspectTest, HistoriesAreAsLongAsGatheredOnes) {
     const InspectConfig config{
         .history_length = length, .min_history = 0, .scan_window = 40, .history_samples = 1 << 20};
     const StoreSummary s = summarize(store, schema_for(test.folder), config);
-    const GatherConfig gather{.history_length = length, .scan_window = 40};
-    std::vector<int64_t> lengths;
-    for (const int64_t anchor : store.anchors(0).positions) {
-      const ExpectedHistory h = expected_history(test, gather, anchor);
-      lengths.push_back(static_cast<int64_t>(h.positions.size()));
+    for (const HistoryStrategy strategy :
+         {HistoryStrategy::kInterleaved, HistoryStrategy::kLastN}) {
+      const GatherConfig gather{.history_length = length, .scan_window = 40, .strategy = strategy};
+      std::vector<int64_t> lengths;
+      for (const int64_t anchor : store.anchors(0).positions) {
+        const ExpectedHistory h = expected_history(test, gather, anchor);
+        lengths.push_back(static_cast<int64_t>(h.positions.size()));
+      }
+      const Spread wanted = spread_of(lengths);
+      const Spread& found =
+          strategy == HistoryStrategy::kLastN ? s.history.newest : s.history.lengths;
+      EXPECT_EQ(found.count, wanted.count);
+      EXPECT_EQ(found.median, wanted.median);
+      EXPECT_EQ(found.max, wanted.max);
+      EXPECT_DOUBLE_EQ(found.mean, wanted.mean);
     }
-    const Spread wanted = spread_of(lengths);
-    EXPECT_EQ(s.history.lengths.count, wanted.count);
-    EXPECT_EQ(s.history.lengths.median, wanted.median);
-    EXPECT_EQ(s.history.lengths.max, wanted.max);
-    EXPECT_DOUBLE_EQ(s.history.lengths.mean, wanted.mean);
   }
 }
 

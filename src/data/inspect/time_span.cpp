@@ -10,6 +10,8 @@ std::string doubt_times(int64_t first, int64_t last) {
   constexpr int64_t kDay = 86400, kDecades = 50 * 365 * kDay;
   constexpr int64_t kFarFuture = 4'102'444'800;  // the year 2100
   constexpr int64_t kFourDigits = 253'402'300'799;
+  // The years 2001 to 2036, when seconds are taken for milliseconds.
+  constexpr int64_t kFirstThousandth = 1'000'000, kLastThousandth = 2'100'000;
   const char* const advice = "is time_unit_seconds of its schema right?";
   if (last > kFarFuture) {
     return fmt::format("times reach up to {} s{}; {}", last,
@@ -17,6 +19,10 @@ std::string doubt_times(int64_t first, int64_t last) {
   }
   if (last - first > kDecades) {
     return fmt::format("times span {} years; {}", (last - first) / (365 * kDay), advice);
+  }
+  if (first >= kFirstThousandth && last < kLastThousandth) {
+    return fmt::format("times are from {} to {}, as if seconds were taken for milliseconds; {}",
+                       base::iso_time(first), base::iso_time(last), advice);
   }
   if (last - first < kDay) {
     return fmt::format("all times lie within {:.2f} days; {}",

@@ -125,9 +125,7 @@ class CsvReader final : public TableReader {
     std::vector<std::string> names = format.columns;
     if (names.empty()) {
       std::string_view line;
-      if (!lines_.next(line)) {
-        fail(ErrorCode::kCorrupt, fmt::format("{}: is empty", lines_.path()));
-      }
+      if (!lines_.next(line)) fail_empty(lines_.path());
       split(line);
       for (const std::string_view field : fields_) names.emplace_back(field);
     }

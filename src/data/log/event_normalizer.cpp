@@ -72,7 +72,8 @@ int64_t RowChecker::seconds(const RawBlock& block, const RawColumn& column, size
     fail_at(block, row,
             fmt::format("column \"{}\" has the time {}; {}", schema_.time, column.integers[row],
                         column.integers[row] < 0
-                            ? "times are 0 or later"
+                            ? "times are 0 or later; leave such rows out, or count all times "
+                              "from an earlier one"
                             : "that is later than any; is time_unit_seconds of the schema right?"));
   }
   return seconds;

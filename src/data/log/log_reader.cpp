@@ -9,6 +9,7 @@
 #include <fnmatch.h>
 
 #include "base/error.h"
+#include "data/store/store_stage.h"
 
 namespace segue::data {
 namespace {
@@ -68,6 +69,12 @@ std::vector<LogFile> find_log_files(const std::string& folder, const std::string
   std::vector<fs::path> paths;
   expand(root, relative.begin(), relative.end(), paths);
   if (paths.empty()) {
+    if (is_finished_store(folder)) {
+      fail(ErrorCode::kNotFound,
+           fmt::format("{}: is an event store already; --raw takes the folder of the log that it "
+                       "was made from, with the schema's file {}",
+                       folder, pattern));
+    }
     fail(ErrorCode::kNotFound, fmt::format("{}: has no file {}, which the schema names; {}", folder,
                                            pattern, what_is_in(root)));
   }

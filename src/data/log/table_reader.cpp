@@ -19,7 +19,7 @@ bool is_parquet(const std::string& path) {
   const base::InputFile file(path);
   char magic[4] = {};
   const std::string_view head(magic, file.read_at(0, magic, sizeof(magic)));
-  if (head.empty()) fail(ErrorCode::kCorrupt, fmt::format("{}: is empty", path));
+  if (head.empty()) fail_empty(path);
   if (head != kParquetMagic && path.ends_with(".parquet")) {
     fail(ErrorCode::kCorrupt, fmt::format("{}: is not a Parquet file", path));
   }
@@ -87,6 +87,14 @@ bool parse_canonical_integer(std::string_view text, int64_t& value) {
   if (error != std::errc() || stop != end) return false;
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
   return !(digits.starts_with('0') && (digits.size() > 1 || digits.size() != text.size()));
+}
+
+void fail_empty(const std::string& path) {
+  fail(
+      ErrorCode::kCorrupt,
+      fmt::format("{}: is empty; a header line and rows are wanted: was it written to its end, and "
+                  "is it the file that was meant?",
+                  path));
 }
 
 void fail_row(const std::string& path, int64_t row, const std::string& what) {

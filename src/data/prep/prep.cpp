@@ -235,6 +235,13 @@ void Prep::warn_about_content(const LogScan& scan, const StoreWriter& store) con
         config_.min_history.empty() ? config_.history_length
                                     : *std::ranges::min_element(config_.min_history)));
   }
+  const int64_t events = result_.counts.train_events, samples = store.num_anchors();
+  if (config_.min_history.empty() && !target_ && samples > 0 && 2 * samples < events) {
+    base::log_info(fmt::format(
+        "{} of {} events can be samples: those of kinds to predict with {} earlier events of their "
+        "user, as many as --history asks for; with a smaller --min-history there are more",
+        samples, events, config_.history_length));
+  }
 }
 
 StoreOrigin Prep::origin() const {

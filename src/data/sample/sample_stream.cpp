@@ -10,6 +10,7 @@
 #include "base/config_checks.h"
 #include "base/error.h"
 #include "base/rng.h"
+#include "data/inspect/time_span.h"
 #include "data/synth/draw.h"
 
 namespace segue::data {
@@ -128,8 +129,10 @@ void SampleStream::choose_windows() {
     end_ = eval_first_ = first_;  // nothing yet
     return;
   }
+  const std::string doubt = windows > 0 ? doubt_times(windows_.t_min(), windows_.t_max()) : "";
   const std::string there_are =
-      fmt::format("{} has {} windows of {} s", store_.folder(), windows, config_.window_seconds);
+      fmt::format("{} has {} windows of {} s{}", store_.folder(), windows, config_.window_seconds,
+                  doubt.empty() ? "" : fmt::format(" ({})", doubt));
   if (windows == 0) {
     fail_config(
         fmt::format("{}: no event has {} earlier ones of its user, so there is nothing to train "
@@ -139,13 +142,15 @@ void SampleStream::choose_windows() {
   const bool explicit_eval = config_.eval == EvalMode::kFixed && config_.eval_window >= 0;
   const int64_t eval_first = explicit_eval ? config_.eval_window : windows - config_.eval_windows;
   if (eval_first < 0 || config_.eval_windows > windows - eval_first) {
-    fail_config(fmt::format("{}; {} from {} on cannot be held out", there_are, config_.eval_windows,
-                            std::max<int64_t>(0, eval_first)));
+    fail_config(
+        fmt::format("{}; {} from {} on cannot be held out; see window_seconds, eval_window and "
+                    "eval_windows of data.stream",
+                    there_are, config_.eval_windows, std::max<int64_t>(0, eval_first)));
   }
   if (first_ >= eval_first) {
     fail_config(
         fmt::format("{}; with {} held out from {} on none is left to train on from {}; see "
-                    "window_seconds and eval_windows",
+                    "window_seconds and eval_windows of data.stream",
                     there_are, config_.eval_windows, eval_first, first_));
   }
   end_ = eval_first;

@@ -138,7 +138,12 @@ StoreStage::StoreStage(std::string folder, StageMode mode)
          fmt::format("{}: holds no finished store to append to; make one without --append",
                      folder_));
   }
-  base::make_folders(temporary_);
+  try {
+    base::make_folders(temporary_);
+  } catch (const Error& error) {
+    fail(error.code(),
+         fmt::format("{}; --out names a folder in a place that can be written to", error.what()));
+  }
   lock();
   try {
     require_own_index(folder_);

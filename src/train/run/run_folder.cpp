@@ -81,7 +81,12 @@ void require_folder(const std::string& path) {
 }  // namespace
 
 RunFolder::RunFolder(std::string path) : path_(std::move(path)) {
-  base::make_folders(path_);
+  try {
+    base::make_folders(path_);
+  } catch (const Error& error) {
+    fail(error.code(),
+         fmt::format("{}; --run names a folder in a place that can be written to", error.what()));
+  }
   const std::string lock_path = path_ + "/.lock";
   lock_ = ::open(lock_path.c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0644);
   if (lock_ < 0) fail_write(lock_path);

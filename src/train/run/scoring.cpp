@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/parallel.h"
 #include "base/stage.h"
 #include "data/inspect/baselines.h"
@@ -98,6 +99,14 @@ std::vector<int64_t> StoreScorer::anchors(std::optional<int64_t> window) const {
   if (*window < 0 || *window >= windows.num_windows()) {
     fail(ErrorCode::kOutOfRange, fmt::format("{} has windows 0 to {}, not {}", store().folder(),
                                              windows.num_windows() - 1, *window));
+  }
+  if (*window >= data_.stream.first_window() && *window < data_.stream.end_window()) {
+    base::log_warning(fmt::format(
+        "window {} is one that the run trains on ({} to {}), so this says little about "
+        "new data; {}",
+        *window, data_.stream.first_window(), data_.stream.end_window() - 1,
+        data_.stream.config().train_share < 1 ? "of its samples, those of all users are taken"
+                                              : "without --window it is what the run holds out"));
   }
   return windows.read(*window);
 }

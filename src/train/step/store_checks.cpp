@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
+#include <optional>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -17,6 +20,14 @@ namespace {
 
 constexpr int64_t kLookedAt = 3000;  // samples whose labels are counted
 constexpr int64_t kFewHeldOut = 1000;
+
+/// Of a column of samples; null: the store does not tell.
+const data::IdRange* range_of(std::span<const data::IdRange> ranges, const std::string& column) {
+  const auto range = std::ranges::find_if(ranges, [&](const data::IdRange& r) {
+    return r.column == column || r.candidate_column == column;
+  });
+  return range == ranges.end() ? nullptr : &*range;
+}
 
 /// Samples from the beginning, the middle and the end of training, taken at even distances.
 std::vector<int64_t> some_positions(const data::SampleStream& stream) {
@@ -110,6 +121,47 @@ void doubt_batches(const data::SampleStream& stream, std::vector<std::string>& d
                   samples / batches, size, stream.config().window_seconds));
 }
 
+void doubt_histories(const RunConfig& config, std::vector<std::string>& doubts) {
+  const int64_t asked = config.data.gather.history_length, fit = history_budget(config);
+  if (asked <= fit) return;
+  doubts.push_back(
+      fmt::format("data.gather.history_length = {} asks for more events than the {} that a sample "
+                  "has room for, so the newest are kept; raise model.max_seq_len to use more",
+                  asked, fit));
+}
+
+/// Rows that ids of the store reach in a table; nothing where some have no range: hashes fill any
+/// table.
+std::optional<int64_t> rows_needed(const std::string& table,
+                                   std::span<const model::ColumnDemand> demands,
+                                   std::span<const data::IdRange> ranges) {
+  int64_t rows = 0;
+  for (const model::ColumnDemand& d : demands) {
+    if (d.table != table) continue;
+    const data::IdRange* range = range_of(ranges, d.column);
+    if (range == nullptr) return std::nullopt;
+    rows = std::max(rows, range->largest + 1);
+  }
+  return rows > 0 ? std::optional(rows) : std::nullopt;
+}
+
+void doubt_rows(const RunConfig& config, const model::Model& model, const data::EventStore& events,
+                std::vector<std::string>& doubts) {
+  constexpr int64_t kManyRows = 1'000'000, kTimes = 10;
+  const std::vector<model::ColumnDemand> demands = model.demands();
+  const std::vector<data::IdRange> ranges = data::id_ranges(events);
+  for (size_t t = 0; t < config.sparse.tables.size(); ++t) {
+    const sparse::TableConfig& table = config.sparse.tables[t];
+    if (table.dynamic() || table.rows < kManyRows) continue;
+    const std::optional<int64_t> needed = rows_needed(table.name, demands, ranges);
+    if (!needed || table.rows / kTimes < *needed) continue;
+    doubts.push_back(
+        fmt::format("table `{}` takes memory for {} rows, and ids of the store need {}; set "
+                    "sparse.tables.{}.rows, or kind = \"dynamic\", which grows with its ids",
+                    table.name, table.rows, *needed, t));
+  }
+}
+
 void doubt_tables(const RunConfig& config, const model::Model& model,
                   std::vector<std::string>& doubts) {
   const std::vector<model::ColumnDemand> demands = model.demands();
@@ -131,10 +183,8 @@ void require_rows(const RunConfig& config, const data::EventStore& events) {
   std::vector<std::string> missing;
   const std::vector<data::IdRange> ranges = data::id_ranges(events);
   for (const model::ColumnDemand& d : make_model(config)->demands()) {
-    const auto range = std::ranges::find_if(ranges, [&](const data::IdRange& r) {
-      return r.column == d.column || r.candidate_column == d.column;
-    });
-    if (d.table.empty() || range == ranges.end()) continue;
+    const data::IdRange* range = range_of(ranges, d.column);
+    if (d.table.empty() || range == nullptr) continue;
     const auto id = static_cast<size_t>(config.sparse.id(d.table));
     const sparse::TableConfig& table = config.sparse.tables[id];
     if (table.dynamic() || range->largest < table.rows) continue;
@@ -164,10 +214,12 @@ std::vector<std::string> doubts_about(const RunConfig& config, const RunStore& s
           : static_cast<double>(shares[0].positive) / static_cast<double>(shares[0].all);
   if (!config.data.follow) doubt_held_out(store.stream, share, doubts);
   doubt_batches(store.stream, doubts);
+  doubt_histories(config, doubts);
   const std::string times =
       data::doubt_times(store.stream.windows().t_min(), store.stream.windows().t_max());
   if (!times.empty()) doubts.push_back(store.events.folder() + ": " + times);
   doubt_tables(config, *model, doubts);
+  doubt_rows(config, *model, store.events, doubts);
   return doubts;
 }
 

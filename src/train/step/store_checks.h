@@ -15,8 +15,9 @@ namespace segue::train {
 void require_rows(const RunConfig& config, const data::EventStore& events);
 
 /// What is allowed and yet likely a mistake, in sentences that say what to do: labels of one class,
-/// hardly anything held out, batches that a window does not fill, times of another unit, tables
-/// that nobody looks up. Reads a few thousand samples.
+/// hardly anything held out, batches that a window does not fill, histories longer than samples
+/// may be, times of another unit, tables that nobody looks up or that are many times too large.
+/// Reads a few thousand samples.
 std::vector<std::string> doubts_about(const RunConfig& config, const RunStore& store);
 
 }  // namespace segue::train

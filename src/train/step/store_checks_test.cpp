@@ -86,6 +86,21 @@ TEST_F(StoreChecksTest, FewHeldOutSamplesAreDoubted) {
   EXPECT_TRUE(says(doubts(), "samples are held out, whose AUC is known to about"));
 }
 
+TEST_F(StoreChecksTest, HistoriesThatDoNotFitAreDoubted) {
+  config_.data.gather.history_length = history_budget(config_);
+  EXPECT_EQ(doubts(), std::vector<std::string>{});
+  ++config_.data.gather.history_length;
+  EXPECT_TRUE(says(doubts(), "raise model.max_seq_len"));
+}
+
+TEST_F(StoreChecksTest, TablesThatAreManyTimesTooLargeAreDoubted) {
+  config_.sparse.tables[2].rows = 5'000'000;
+  EXPECT_TRUE(says(doubts(), "set sparse.tables.2.rows"));
+  config_.sparse.tables[2].kind = sparse::TableKind::kDynamic;
+  config_.sparse.tables[2].max_rows = 5'000'000;
+  EXPECT_EQ(doubts(), std::vector<std::string>{});
+}
+
 TEST_F(StoreChecksTest, TablesThatNobodyReadsAreDoubted) {
   sparse::TableConfig table;
   table.name = "spare";

@@ -1,0 +1,67 @@
+#include "data/inspect/store_notes.h"
+
+#include <fmt/format.h>
+
+#include "base/progress.h"
+#include "data/inspect/time_span.h"
+
+namespace segue::data {
+namespace {
+
+std::string count_text(int64_t count) { return base::with_separators(std::to_string(count)); }
+
+void note_pools(const StoreSummary& s, std::vector<std::string>& notes) {
+  constexpr int64_t kMany = 10;  // one event in so many
+  if (s.in_no_pool * kMany < s.events) return;
+  notes.push_back(fmt::format(
+      "{} of {} events are in no pool, so they enter no history; a pool without kinds, values and "
+      "flag takes in all that are left (`pools` of the schema)",
+      count_text(s.in_no_pool), count_text(s.events)));
+}
+
+void note_histories(const StoreSummary& s, std::vector<std::string>& notes) {
+  constexpr double kMuchLonger = 1.1;
+  const HistorySummary& h = s.history;
+  if (h.newest.mean < kMuchLonger * h.lengths.mean) return;
+  notes.push_back(fmt::format(
+      "histories have {:.1f} events on average: at most {} of each of {} pools; the newest of any "
+      "pool would be {:.1f} (data.gather.strategy = \"last_n\")",
+      h.lengths.mean, h.history_length / static_cast<int64_t>(s.pools.size()), s.pools.size(),
+      h.newest.mean));
+}
+
+void note_anchors(const StoreSummary& s, std::vector<std::string>& notes) {
+  for (const WindowSummary& w : s.windows) {
+    if (2 * w.anchors >= s.predicted) continue;
+    notes.push_back(fmt::format(
+        "{} of {} events of the kinds to predict have the {} earlier ones of their user that make "
+        "a sample; a smaller --min-history of `segue prep` takes more of them, and so does "
+        "data.stream.min_history",
+        count_text(w.anchors), count_text(s.predicted), w.min_history));
+  }
+}
+
+void note_labels(const StoreSummary& s, const LogSchema& schema, std::vector<std::string>& notes) {
+  if (!s.positive || s.predicted == 0 || (*s.positive != 0 && *s.positive != s.predicted)) return;
+  notes.push_back(fmt::format(
+      "{} of {} events of the kinds to predict is in label_pool \"{}\", so there is "
+      "nothing to learn; an event's own row decides: see anchor_kinds, label_pool and "
+      "the pool's rule in the schema",
+      s.positive == 0 ? "none" : "every one", count_text(s.predicted), schema.label_pool));
+}
+
+}  // namespace
+
+std::vector<std::string> notes_about(const StoreSummary& summary, const LogSchema& schema) {
+  std::vector<std::string> notes;
+  if (summary.events == 0) return notes;
+  const std::string times = doubt_times(summary.first_time, summary.last_time);
+  if (!times.empty()) notes.push_back(times);
+  note_labels(summary, schema, notes);
+  note_pools(summary, notes);
+  note_histories(summary, notes);
+  note_anchors(summary, notes);
+  return notes;
+}
+
+}  // namespace segue::data
