@@ -24,7 +24,7 @@ std::string entropy_text(const Evaluation& evaluation) {
 }
 
 /// The AUC of all tasks together, if there is one.
-std::string auc_text(const Evaluation& evaluation) {
+std::string held_out_auc(const Evaluation& evaluation) {
   return evaluation.one_class() ? kOneClass : auc_text(evaluation.auc(), evaluation.auc_error);
 }
 
@@ -93,14 +93,14 @@ void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds) 
     return;
   }
   base::log_info(fmt::format("evaluation after step {}: AUC {}, NE {} over {} samples in {:.1f} s",
-                             step, auc_text(evaluation), entropy_text(evaluation),
+                             step, held_out_auc(evaluation), entropy_text(evaluation),
                              base::format_count(static_cast<double>(evaluation.samples)), seconds));
 }
 
 void log_end(const TrainSummary& s, bool has_loss) {
   std::string quality;  // only what this process has measured
   if (has_loss) quality = fmt::format(" loss {:.4f} -> {:.4f},", s.first_loss, s.last_loss);
-  if (s.held_out) quality += " held-out AUC " + auc_text(*s.held_out);
+  if (s.held_out) quality += " held-out AUC " + held_out_auc(*s.held_out);
   if (s.held_out && s.oracle_auc) quality += fmt::format(" (oracle {:.4f})", *s.oracle_auc);
   if (s.nothing_held_out) quality += " no samples held out";
   if (s.held_out || s.nothing_held_out) quality += ",";
