@@ -21,8 +21,11 @@ struct ReportArguments {
   std::string out, title;
 };
 
+/// A run is called by its folder, which is often just `run`: its store tells more.
 std::string title_of(const std::vector<report::Run>& runs) {
-  return runs.size() == 1 ? runs[0].name : fmt::format("{} runs", runs.size());
+  if (runs.size() > 1) return fmt::format("{} runs", runs.size());
+  const std::string store = runs[0].setting("data.store");
+  return store.empty() ? runs[0].name : fmt::format("{} on {}", runs[0].name, store);
 }
 
 void run(const ReportArguments& arguments) {

@@ -204,11 +204,8 @@ void add_predictions(FactSheet& sheet, const data::EventStore& store, const data
       }
     }
   }
-  predictors.push_back({"item", std::move(p.item)});
-  predictors.push_back({"user", std::move(p.user)});
-  if (!p.user_attribute.empty()) {
-    const std::string stem = p.attribute.substr(0, p.attribute.find("_id"));
-    predictors.push_back({"user-" + stem, std::move(p.user_attribute)});
+  for (data::Rule& rule : p.rules) {
+    predictors.push_back({std::move(rule.name), std::move(rule.predictions)});
   }
 
   FactTable& t = sheet.table("predicted events");

@@ -206,7 +206,7 @@ TEST_F(TrainCommand, EntropyOfOneClassIsNotShown) {
   const Outcome trained = run(arguments(
       "run", {"--steps", "2", "--set", "model.tasks=[{ name = \"never\", bit = 1024 }]"}));
   ASSERT_EQ(trained.code, 0) << trained.err;
-  EXPECT_TRUE(contains(trained.err, "AUC 0.5000, NE n/a (one class) over")) << trained.err;
+  EXPECT_TRUE(contains(trained.err, "AUC n/a (one class), NE n/a (one class) over")) << trained.err;
   EXPECT_TRUE(contains(base::read_file(folder_ + "/run/metrics.jsonl"), "\"one_class\": true"));
   const Outcome people = run({"eval", folder_ + "/run"});
   EXPECT_TRUE(contains(people.out, "n/a (one class)")) << people.out;
@@ -228,6 +228,19 @@ TEST_F(TrainCommand, EvalAgreesWithTheRun) {
   const double of_eval = std::stod(o.out.substr(o.out.find("\"auc\": ") + 7));
   EXPECT_NEAR(of_eval, of_run, 1e-6);
   EXPECT_TRUE(contains(o.out, "\"oracle\""));
+  for (const char* key :
+       {"\"auc_low\"", "\"best_baseline\"", "\"ranked_per_user\"", "\"calibration_curve\"",
+        "\"auc_by_earlier_events_of_the_user\"", "\"auc_by_earlier_events_of_the_item\""}) {
+    EXPECT_TRUE(contains(o.out, key)) << key;
+  }
+  EXPECT_FALSE(contains(o.out, "trained_on"));
+  // A window that was trained says so; without details only the plain metrics are left.
+  const Outcome seen = run({"eval", folder_ + "/run", "--window", "0"});
+  EXPECT_TRUE(contains(seen.out, "trained on")) << seen.out;
+  EXPECT_TRUE(contains(seen.out, "says little about new ones")) << seen.out;
+  const Outcome bare = run({"eval", folder_ + "/run", "--set", "eval.details=off"});
+  EXPECT_TRUE(contains(bare.out, "auc low")) << bare.out;
+  EXPECT_FALSE(contains(bare.out, "calibration curve")) << bare.out;
   EXPECT_EQ(run({"eval", folder_ + "/run", "--window", "999"}).code, kExitOutOfRange);
   EXPECT_EQ(run({"eval", folder_ + "/store"}).code, kExitFile);
 }
@@ -281,6 +294,8 @@ TEST_F(TrainCommand, WhatWasNotMeasuredIsNotSaid) {
   EXPECT_EQ(o.code, kExitOk) << o.err;
   EXPECT_TRUE(contains(o.err, "no sample is held out")) << o.err;
   EXPECT_FALSE(contains(o.err, "held-out AUC")) << o.err;
+  EXPECT_TRUE(contains(o.err, "no samples held out")) << o.err;
+  EXPECT_EQ(run({"eval", folder_ + "/a"}).code, kExitOutOfRange);
 
   o = run(
       arguments("b", {"--set", "data.batch_size=1000000", "--set", "data.stream.incomplete=drop"}));

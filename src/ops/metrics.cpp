@@ -40,6 +40,22 @@ class AreaSum {
   double area_ = 0, positive_ = 0, negative_ = 0;
 };
 
+/// Calls `each` with the places of equal predictions, from low to high; inside a group they keep
+/// their order, so that sums over it do not depend on the sort.
+template <class Each>
+void for_equal_predictions(std::span<const float> predictions, Each each) {
+  std::vector<size_t> order(predictions.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return predictions[a] < predictions[b]; });
+  for (size_t begin = 0; begin < order.size();) {
+    size_t end = begin + 1;
+    while (end < order.size() && predictions[order[end]] == predictions[order[begin]]) ++end;
+    each(std::span<const size_t>(order).subspan(begin, end - begin));
+    begin = end;
+  }
+}
+
 }  // namespace
 
 BinnedAuc::BinnedAuc(int64_t bins) {
@@ -91,26 +107,83 @@ void BinnedAuc::reset() {
 double exact_auc(std::span<const float> predictions, std::span<const float> labels,
                  std::span<const float> weights) {
   check_sizes(predictions, labels, weights);
-  std::vector<size_t> order(predictions.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  // Equal predictions keep their order, so that sums of weights do not depend on the sort.
-  std::stable_sort(order.begin(), order.end(),
-                   [&](size_t a, size_t b) { return predictions[a] < predictions[b]; });
   AreaSum area;
-  for (size_t begin = 0; begin < order.size();) {
+  for_equal_predictions(predictions, [&](std::span<const size_t> group) {
     double positive = 0, negative = 0;
-    size_t end = begin;
-    do {
-      const double weight = weight_at(weights, order[end]);
-      const double label = static_cast<double>(labels[order[end]]);
+    for (const size_t i : group) {
+      const double weight = weight_at(weights, i);
+      const double label = static_cast<double>(labels[i]);
       positive += weight * label;
       negative += weight * (1 - label);
-      ++end;
-    } while (end < order.size() && predictions[order[end]] == predictions[order[begin]]);
+    }
     area.add_group(positive, negative);
-    begin = end;
-  }
+  });
   return area.value();
+}
+
+AucParts auc_parts(std::span<const float> predictions, std::span<const float> labels) {
+  check_sizes(predictions, labels, {});
+  const auto is_positive = [&](size_t i) { return labels[i] >= 0.5f; };
+  double positives = 0;
+  for (size_t i = 0; i < labels.size(); ++i) positives += is_positive(i) ? 1 : 0;
+  const double negatives = static_cast<double>(labels.size()) - positives;
+  AucParts result;
+  result.one_class = positives == 0 || negatives == 0;
+  if (positives > 1 && negatives > 1) result.parts.resize(labels.size());
+  AreaSum area;
+  double positives_below = 0, negatives_below = 0;
+  for_equal_predictions(predictions, [&](std::span<const size_t> group) {
+    double positive = 0;
+    for (const size_t i : group) positive += is_positive(i) ? 1 : 0;
+    const double negative = static_cast<double>(group.size()) - positive;
+    area.add_group(positive, negative);
+    if (!result.parts.empty()) {
+      // The share of the other class that a label of this group is on the right side of.
+      const double above = (negatives_below + 0.5 * negative) / negatives;
+      const double below = 1 - (positives_below + 0.5 * positive) / positives;
+      for (const size_t i : group) result.parts[i] = is_positive(i) ? above : below;
+    }
+    positives_below += positive;
+    negatives_below += negative;
+  });
+  result.auc = area.value();
+  const double of_positive = 1 / std::sqrt(positives * (positives - 1));
+  const double of_negative = 1 / std::sqrt(negatives * (negatives - 1));
+  for (size_t i = 0; i < result.parts.size(); ++i) {
+    result.parts[i] = (result.parts[i] - result.auc) * (is_positive(i) ? of_positive : of_negative);
+  }
+  return result;
+}
+
+double standard_error(std::span<const double> parts) {
+  double squares = 0;
+  for (const double part : parts) squares += part * part;
+  return std::sqrt(squares);
+}
+
+CalibrationCurve calibration_curve(std::span<const float> predictions,
+                                   std::span<const float> labels, int64_t bins) {
+  check_sizes(predictions, labels, {});
+  SEGUE_ASSERT(bins > 0, "a calibration curve needs bins");
+  CalibrationCurve curve;
+  const auto all = static_cast<int64_t>(labels.size());
+  int64_t seen = 0;
+  CalibrationCurve::Bin bin;  // with sums instead of means
+  for_equal_predictions(predictions, [&](std::span<const size_t> group) {
+    const auto count = static_cast<int64_t>(group.size());
+    bin.labels += count;
+    bin.prediction += static_cast<double>(count) * static_cast<double>(predictions[group[0]]);
+    for (const size_t i : group) bin.share += static_cast<double>(labels[i]);
+    seen += count;
+    if (seen < (std::ssize(curve.bins) + 1) * all / bins && seen < all) return;
+    const auto n = static_cast<double>(bin.labels);
+    bin.prediction /= n;
+    bin.share /= n;
+    curve.error += n / static_cast<double>(all) * std::abs(bin.prediction - bin.share);
+    curve.bins.push_back(bin);
+    bin = {};
+  });
+  return curve;
 }
 
 void NormalizedEntropy::add(std::span<const float> predictions, std::span<const float> labels,

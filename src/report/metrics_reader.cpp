@@ -64,12 +64,52 @@ TrainPoint train_point(const json& line) {
   return p;
 }
 
+std::string text(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+/// The objects of a list.
+template <class Each>
+void for_each_in(const json& object, const char* key, Each each) {
+  const auto list = object.find(key);
+  if (list == object.end() || !list->is_array()) return;
+  for (const json& item : *list) {
+    if (item.is_object()) each(item);
+  }
+}
+
+std::vector<AucOfSome> slices(const json& task, const char* key) {
+  std::vector<AucOfSome> result;
+  for_each_in(task, key, [&](const json& item) {
+    result.push_back({text(item, "of"), number(item, "labels"), number(item, "auc"),
+                      number(item, "auc_low"), number(item, "auc_high")});
+  });
+  return result;
+}
+
 TaskMetrics task_metrics(const std::string& name, const json& values) {
   TaskMetrics task{name, number(values, "auc"), number(values, "normalized_entropy"),
                    number(values, "accuracy"), number(values, "calibration")};
   const auto one_class = values.find("one_class");
   task.one_class = one_class != values.end() && *one_class == true;
-  if (task.one_class) task.normalized_entropy = kAbsent;
+  if (task.one_class) task.auc = task.normalized_entropy = kAbsent;
+  task.auc_low = number(values, "auc_low");
+  task.auc_high = number(values, "auc_high");
+  if (const auto ranked = values.find("per_user"); ranked != values.end() && ranked->is_object()) {
+    task.users = number(*ranked, "users");
+    task.user_auc = number(*ranked, "auc");
+    task.ndcg = number(*ranked, "ndcg");
+    task.recall = number(*ranked, "recall");
+    task.k = number(*ranked, "k");
+  }
+  task.calibration_error = number(values, "calibration_error");
+  for_each_in(values, "calibration_curve", [&](const json& bin) {
+    task.calibration_curve.push_back(
+        {number(bin, "labels"), number(bin, "prediction"), number(bin, "share")});
+  });
+  task.by_history = slices(values, "by_history");
+  task.by_item = slices(values, "by_item");
   return task;
 }
 
@@ -93,13 +133,26 @@ EvalPoint eval_point(const json& line) {
   p.loss = number(line, "loss");
   p.normalized_entropy = number(line, "normalized_entropy");
   p.oracle_auc = number(line, "oracle_auc");
+  p.auc_low = number(line, "auc_low");
+  p.auc_high = number(line, "auc_high");
   p.baseline_auc = number(line, "baseline_auc");
+  p.baseline = text(line, "baseline");
+  p.above_by = number(line, "above_baseline_by");
+  p.above_error = number(line, "above_baseline_error");
+  if (const auto rules = line.find("baselines"); rules != line.end() && rules->is_object()) {
+    for (const auto& [name, auc] : rules->items()) {
+      if (auc.is_number()) p.baselines.emplace_back(name, auc.get<double>());
+    }
+  }
+  p.device = text(line, "device");
+  p.model = text(line, "model");
   if (const auto tasks = line.find("tasks"); tasks != line.end() && tasks->is_object()) {
     for (const auto& [name, values] : tasks->items()) {
       if (values.is_object()) p.tasks.push_back(task_metrics(name, values));
     }
   }
   leave_out_single_classes(p);
+  if (p.one_class()) p.auc = kAbsent;  // 0.5 in the file
   return p;
 }
 

@@ -1,6 +1,7 @@
 #include "report/run_reader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <sstream>
 
@@ -162,6 +163,16 @@ Warnings::~Warnings() {
 }
 
 }  // namespace detail
+
+bool EvalPoint::one_class() const {
+  return std::ranges::any_of(tasks, &TaskMetrics::one_class) &&
+         std::ranges::all_of(tasks, [](const TaskMetrics& task) { return std::isnan(task.auc); });
+}
+
+std::string Run::setting(const std::string& key) const {
+  const auto found = std::ranges::find(config, key, &Settings::value_type::first);
+  return found == config.end() ? std::string() : found->second;
+}
 
 RunPoint Run::last() const {
   RunPoint last;

@@ -45,18 +45,43 @@ struct LayersPoint {
   double device_s = kAbsent, imbalance = kAbsent;
 };
 
+/// AUC of the labels that have something in common.
+struct AucOfSome {
+  std::string of;
+  double labels = kAbsent;
+  double auc = kAbsent, low = kAbsent, high = kAbsent;  // absent: of one class
+};
+
+struct CalibrationPoint {
+  double labels = kAbsent, prediction = kAbsent, share = kAbsent;
+};
+
 struct TaskMetrics {
   std::string name;
   double auc = kAbsent, normalized_entropy = kAbsent, accuracy = kAbsent, calibration = kAbsent;
-  bool one_class = false;  // all labels alike: entropy says nothing then, and is absent
+  bool one_class = false;  // all labels alike: AUC and entropy say nothing then, and are absent
+  double auc_low = kAbsent, auc_high = kAbsent;  // 95 % interval
+  // Ranked per user, over the first `k` places.
+  double users = kAbsent, user_auc = kAbsent, ndcg = kAbsent, recall = kAbsent, k = kAbsent;
+  double calibration_error = kAbsent;
+  std::vector<CalibrationPoint> calibration_curve = {};
+  std::vector<AucOfSome> by_history = {}, by_item = {};
 };
 
 struct EvalPoint {
   RunPoint at;
   double auc = kAbsent, loss = kAbsent;
-  double normalized_entropy = kAbsent;  // over the tasks that have labels of both classes
-  double oracle_auc = kAbsent, baseline_auc = kAbsent;
+  double normalized_entropy = kAbsent;           // over the tasks that have labels of both classes
+  double auc_low = kAbsent, auc_high = kAbsent;  // 95 % interval
+  double oracle_auc = kAbsent;
+  double baseline_auc = kAbsent;                          // of the best simple rule
+  std::string baseline;                                   // its name
+  double above_by = kAbsent, above_error = kAbsent;       // the model's lead over it, +- at 95 %
+  std::vector<std::pair<std::string, double>> baselines;  // all of them
   std::vector<TaskMetrics> tasks;
+  std::string device, model;  // in words; empty: not said
+
+  bool one_class() const;  // no task has labels of both classes
 };
 
 /// Settings as they are compared: "model.layers" and "3".
@@ -75,6 +100,8 @@ struct Run {
   std::vector<std::string> warnings;
 
   bool empty() const { return train.empty() && eval.empty(); }
+  /// A value of the config; empty if it has none.
+  std::string setting(const std::string& key) const;
   RunPoint last() const;  // the furthest line
 };
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <filesystem>
 #include <string>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -79,6 +80,43 @@ TEST(RunReader, EntropyIsTheMeanOfTasksWithBothClasses) {
   EXPECT_TRUE(std::isnan(some.tasks.at(3).normalized_entropy));
   EXPECT_TRUE(std::isnan(eval_of(never).normalized_entropy));
   EXPECT_EQ(eval_of(R"("a":{"normalized_entropy":0.5})").normalized_entropy, 2e11);
+}
+
+TEST(RunReader, EvaluationsTellMoreThanAuc) {
+  const std::string line =
+      R"({"event":"eval","step":10,"auc":0.75,"auc_low":0.7,"auc_high":0.8,"baselines":{"item":0.6,"user":0.65},)"
+      R"("baseline":"user","baseline_auc":0.65,"above_baseline_by":0.1,"above_baseline_error":0.02,)"
+      R"("device":"cpu","model":"small","tasks":{"like":{"auc":0.75,"auc_low":0.7,"auc_high":0.8,)"
+      R"("per_user":{"users":12,"labels":99,"auc":0.6,"ndcg":0.5,"recall":0.25,"k":10},)"
+      R"("calibration_error":0.01,"calibration_curve":[{"labels":5,"prediction":0.2,"share":0.4},7],)"
+      R"("by_history":[{"of":"0 to 31","labels":9,"auc":0.7,"auc_low":0.5,"auc_high":0.9}],)"
+      R"("by_item":[{"of":"0","labels":3,"one_class":true}]}}})"
+      "\n";
+  const EvalPoint e = read_run(folder_with(train_line(10, 0.5) + line)).eval.at(0);
+  EXPECT_EQ(e.auc_low, 0.7);
+  EXPECT_EQ(e.baseline, "user");
+  EXPECT_EQ(e.baselines.at(0), std::pair(std::string("item"), 0.6));
+  EXPECT_EQ(e.above_by, 0.1);
+  EXPECT_EQ(e.above_error, 0.02);
+  EXPECT_EQ(e.device + e.model, "cpusmall");
+  const TaskMetrics& t = e.tasks.at(0);
+  EXPECT_EQ(t.users, 12);
+  EXPECT_EQ(t.user_auc, 0.6);
+  EXPECT_EQ(t.k, 10);
+  ASSERT_EQ(t.calibration_curve.size(), 1u);
+  EXPECT_EQ(t.calibration_curve[0].share, 0.4);
+  EXPECT_EQ(t.by_history.at(0).of, "0 to 31");
+  EXPECT_EQ(t.by_history.at(0).high, 0.9);
+  EXPECT_TRUE(std::isnan(t.by_item.at(0).auc));
+}
+
+TEST(RunReader, AucOfOneClassIsNone) {
+  const std::string line =
+      R"({"event":"eval","step":10,"auc":0.5,"tasks":{"never":{"auc":0.5,"one_class":true}}})"
+      "\n";
+  const EvalPoint e = read_run(folder_with(train_line(10, 0.5) + line)).eval.at(0);
+  EXPECT_TRUE(std::isnan(e.auc) && std::isnan(e.tasks.at(0).auc));
+  EXPECT_TRUE(e.one_class());
 }
 
 TEST(RunReader, HalfLastLineIsNormal) {

@@ -92,6 +92,11 @@ void describe(base::ConfigVisitor& v, EvalConfig& c) {
   v.field("at_end", c.at_end, "evaluate when training ends");
   v.field("max_batches", c.max_batches, "batches of one evaluation; 0: all (random samples: 20)");
   v.field("target_auc", c.target_auc, "stop when an evaluation reaches this AUC; 0: never");
+  v.choice(
+      "details", c.details, {"auto", "on", "off"},
+      "simple rules beside the model, AUC by user, history and item, calibration; auto: logs of "
+      "up to 50 M events without mlperf.log");
+  v.field("top_k", c.top_k, "places of a user's list that NDCG and recall look at");
 }
 
 void describe(base::ConfigVisitor& v, ParallelConfig& c) {
@@ -203,6 +208,7 @@ void EvalConfig::validate() const {
   require_at_least("eval.every_windows", every_windows, 0);
   require_at_least("eval.every_steps", every_steps, 0);
   require_at_least("eval.max_batches", max_batches, 0);
+  require_at_least("eval.top_k", top_k, 1);
   require_between("eval.every_share", every_share, 0, 1);
   require_between("eval.skip_share", skip_share, 0, 1);
   require_between("eval.target_auc", target_auc, 0, 1);

@@ -74,6 +74,7 @@ void describe(base::ConfigVisitor& v, TrainConfig& c);
 
 enum class EvalRounding { kNearest, kUp };
 enum class FirstEval { kShare, kMlperf };
+enum class EvalDetails { kAuto, kOn, kOff };
 
 /// When to evaluate. At most one cadence is on; one evaluation always ends a run that was not
 /// stopped before.
@@ -87,6 +88,8 @@ struct EvalConfig {
   bool at_end = true;
   int64_t max_batches = 0;
   double target_auc = 0;
+  EvalDetails details = EvalDetails::kAuto;
+  int64_t top_k = 10;
 
   void validate() const;  // Error(kConfig)
 };

@@ -11,7 +11,7 @@ import os
 import random
 import sys
 
-CHARTS = ["auc", "loss", "entropy", "throughput", "tokens", "mfu", "wait", "stage-history", "lengths", "gradient",
+CHARTS = ["auc", "loss", "entropy", "calibration", "throughput", "tokens", "mfu", "wait", "stage-history", "lengths", "gradient",
           "outliers", "rate"]
 
 
@@ -32,7 +32,11 @@ def make_run(folder, seed, name):
             "stages": {"load": rng.random(), "</script>": rng.random()}, "loader_wait_s": 0.1})
         if step % 50 == 0:
             lines.append({"event": "eval", "step": step, "wall_s": wall, "samples": samples, "auc": 0.5 + 0.001 * step,
-                          "loss": 0.6, "normalized_entropy": 0.9, "oracle_auc": 0.88, "baseline_auc": 0.61})
+                          "auc_low": 0.48 + 0.001 * step, "auc_high": 0.52 + 0.001 * step, "baseline": "user",
+                          "loss": 0.6, "normalized_entropy": 0.9, "oracle_auc": 0.88, "baseline_auc": 0.61,
+                          "tasks": {"a": {"auc": 0.5 + 0.001 * step, "calibration_error": 0.02, "calibration_curve": [
+                              {"labels": 50, "prediction": 0.1 * i, "share": 0.1 * i + 0.02 * rng.random()}
+                              for i in range(1, 9)]}}})
     lines.append({"event": "end", "step": 200, "samples": 12800, "status": "finished"})
     with open(f"{folder}/metrics.jsonl", "w") as out:
         out.writelines(json.dumps(line) + "\n" for line in lines)
@@ -88,7 +92,7 @@ def check_run(page, folder, failures):
                 lines.append(json.loads(line))
     run = os.path.basename(folder)
     names = {"loss": "loss_window", "auc": "auc_window"}
-    wanted = [("auc", "eval", "auc"), ("auc", "eval", "oracle_auc"), ("auc", "train", "auc"), ("loss", "train", "loss"),
+    wanted = [("auc", "eval", "auc"), ("auc", "eval", "oracle_auc"), ("auc", "eval", "baseline_auc"), ("auc", "train", "auc"), ("loss", "train", "loss"),
               ("loss", "eval", "loss"), ("throughput", "train", "samples_per_s"), ("mfu", "train", "mfu_jagged"),
               ("gradient", "train", "grad_norm"), ("outliers", "train", "loss_z"), ("rate", "train", "sparse_lr")]
     for chart, part, key in wanted:
@@ -99,6 +103,11 @@ def check_run(page, folder, failures):
         found = values(page, chart, run, part, key)
         if found != expected:
             failures.append(f"{run}: {chart} {part} {key}: expected {expected[:2]}..., found {found[:2]}...")
+    curve = [line for line in lines if line["event"] == "eval"][-1]["tasks"]["a"]["calibration_curve"]
+    expected = [[b["labels"], b["prediction"], b["share"]] for b in curve]
+    found = [cells for a, cells in page.rows.get("calibration", []) if a.get("data-run") == run]
+    if found != expected:
+        failures.append(f"{run}: calibration: expected {expected[:2]}..., found {found[:2]}...")
     counts = [sum(c) for c in zip(*(line["lengths"] for line in lines if line["event"] == "train"))]
     found = [cells[0] for a, cells in page.rows.get("lengths", []) if a.get("data-run") == run]
     if found != counts:

@@ -5,6 +5,7 @@
 #include <limits>
 #include <numeric>
 #include <unordered_map>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -20,48 +21,203 @@ namespace segue::data {
 namespace {
 
 constexpr double kItemPrior = 10, kUserPrior = 5, kAttributePrior = 2;
+constexpr int64_t kEarliest = std::numeric_limits<int64_t>::min();
+constexpr int64_t kUsersPerChunk = 64;
+constexpr size_t kNowhere = std::numeric_limits<size_t>::max();
+constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 
-size_t label_pool(const SampleSchema& schema) {
+std::vector<size_t> label_pool(const SampleSchema& schema) {
   const auto found = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
   if (found == schema.pools.end()) {
     fail(ErrorCode::kUnsupported, "baselines need a schema with one label pool");
   }
-  return static_cast<size_t>(found - schema.pools.begin());
+  return {static_cast<size_t>(found - schema.pools.begin())};
 }
 
-/// Fills user and user_attribute for predictions [first, last), which belong to one user.
-void predict_user(const EventStore& store, const EventLog& log, size_t first, size_t last,
-                  double prior, Predictions& out) {
-  const bool with_attribute = !out.user_attribute.empty();
-  Tally user;
-  std::unordered_map<int32_t, Tally> by_attribute;
-  for (size_t i = first; i < last; ++i) {
-    const bool label = out.labels[i] != 0;
-    const double share = user.share(prior, kUserPrior);
-    out.user[i] = static_cast<float>(share);
-    user.add(label);
-    if (!with_attribute) continue;
-    const int64_t item = log.at(out.positions[i], &EventStore::items);
-    const auto clipped = static_cast<size_t>(std::clamp<int64_t>(item, 0, store.num_items() - 1));
-    Tally& tally = by_attribute[store.attribute_map(0)[clipped]];
-    out.user_attribute[i] = static_cast<float>(tally.share(share, kAttributePrior));
-    tally.add(label);
+void require_events(const EventLog& log, std::span<const int64_t> positions) {
+  for (const int64_t p : positions) {
+    if (p >= 0 && p < log.num_events()) continue;
+    fail(ErrorCode::kCorrupt, fmt::format("{}: there is no event {} among its {}",
+                                          log.piece(0).folder(), p, log.num_events()));
   }
 }
 
-void predict_items(const EventLog& log, double prior, Predictions& out) {
-  std::vector<uint32_t> order(out.positions.size());
-  std::iota(order.begin(), order.end(), 0u);
-  const auto time = [&](uint32_t i) { return log.at(out.positions[i], &EventStore::timestamps); };
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint32_t a, uint32_t b) { return time(a) < time(b); });
-  std::unordered_map<int64_t, Tally> by_item;
-  for (const uint32_t i : order) {
-    Tally& tally = by_item[log.at(out.positions[i], &EventStore::items)];
-    out.item[i] = static_cast<float>(tally.share(prior, kItemPrior));
-    tally.add(out.labels[i] != 0);
-  }
+int64_t first_time(const EventLog& log, std::span<const int64_t> positions) {
+  int64_t first = std::numeric_limits<int64_t>::max();
+  for (const int64_t p : positions) first = std::min(first, log.at(p, &EventStore::timestamps));
+  return first;
 }
+
+/// One use of the rules.
+class HistoryRules {
+ public:
+  HistoryRules(const EventStore& store, const RuleQuery& query)
+      : store_(store),
+        query_(query),
+        log_(store),
+        positive_(query.positive.empty() ? label_pool(store.schema()) : query.positive) {
+    const int64_t most = std::max<int64_t>(1, query.most_events);
+    out_.sampled_every = std::max<int64_t>(1, (log_.num_events() + most - 1) / most);
+    const std::vector<int64_t> all = log_.users();
+    for (size_t u = 0; u < all.size(); u += static_cast<size_t>(out_.sampled_every)) {
+      users_.push_back(all[u]);
+    }
+  }
+
+  Predictions predict() {
+    if (query_.positions) {
+      take_asked();
+    } else {
+      take_all();
+    }
+    for (const int64_t p : out_.positions) out_.labels.push_back(is_positive(p) ? 1.f : 0.f);
+    add_rule("item");
+    add_rule("user");
+    for (const AttributeConfig& attribute : store_.schema().attributes) {
+      add_rule("user-" + attribute.name.substr(0, attribute.name.find("_id")));
+    }
+    if (out_.positions.empty()) return std::move(out_);
+    predict_items();
+    predict_users();
+    return std::move(out_);
+  }
+
+ private:
+  void add_rule(std::string name) {
+    out_.rules.push_back({std::move(name), std::vector<float>(out_.positions.size(), kNone)});
+  }
+  bool is_positive(int64_t position) const {
+    return std::ranges::any_of(positive_,
+                               [&](size_t pool) { return log_.in_pool(pool, position); });
+  }
+  int64_t user_of(size_t place) const { return log_.at(out_.positions[place], &EventStore::users); }
+  /// Calls `each` with every event of a user that may be predicted, in order.
+  template <class Each>
+  void for_events(int64_t user, Each each) const {
+    const std::vector<int64_t>& kinds = store_.schema().anchor_kinds;
+    for (const int64_t p : log_.events_of(user)) {
+      if (std::ranges::find(kinds, log_.at(p, &EventStore::kinds)) != kinds.end()) each(p);
+    }
+  }
+
+  void take_asked() {
+    out_.positions = *query_.positions;
+    require_events(log_, out_.positions);
+    begin_ = first_time(log_, out_.positions);
+    for (const int64_t p : out_.positions) {
+      end_ = std::max(end_, log_.at(p, &EventStore::timestamps));
+    }
+    order_.resize(out_.positions.size());
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    std::ranges::sort(order_, {},
+                      [&](size_t i) { return std::pair(user_of(i), out_.positions[i]); });
+  }
+  void take_all() {
+    int64_t positives = 0;
+    for (const int64_t user : users_) {
+      for_events(user, [&](int64_t p) {
+        out_.positions.push_back(p);
+        positives += is_positive(p) ? 1 : 0;
+      });
+    }
+    order_.resize(out_.positions.size());
+    std::iota(order_.begin(), order_.end(), size_t{0});
+    end_ = std::numeric_limits<int64_t>::max();
+    if (out_.positions.empty()) return;
+    prior_ = static_cast<double>(positives) / static_cast<double>(out_.positions.size());
+  }
+
+  /// What came before all that is asked for is counted in any order, what happens meanwhile in that
+  /// of time; both only of items that are asked about.
+  void predict_items() {
+    struct Late {
+      int64_t time = 0, position = 0;
+      size_t place = kNowhere;
+    };
+    std::unordered_map<int64_t, Tally> by_item;
+    for (const int64_t p : out_.positions) by_item[log_.at(p, &EventStore::items)];
+    std::vector<Late> late;
+    Tally before;
+    size_t next = 0;  // of order_: users and their events come in that order
+    for (const int64_t user : users_) {
+      if (query_.stop.stop_requested()) return;
+      while (next < order_.size() && user_of(order_[next]) < user) ++next;
+      for_events(user, [&](int64_t p) {
+        const int64_t time = log_.at(p, &EventStore::timestamps);
+        if (time < begin_) before.add(is_positive(p));
+        const auto tally = by_item.find(log_.at(p, &EventStore::items));
+        if (tally == by_item.end() || time > end_) return;
+        if (time < begin_) return tally->second.add(is_positive(p));
+        late.push_back({time, p, asked(user, p, next)});
+      });
+    }
+    if (query_.positions) prior_ = before.all > 0 ? before.share(0, 0) : 0.5;
+    std::ranges::stable_sort(late, {}, &Late::time);
+    for (const Late& event : late) {
+      Tally& tally = by_item[log_.at(event.position, &EventStore::items)];
+      if (event.place != kNowhere) {
+        out_.rules[0].predictions[event.place] =
+            static_cast<float>(tally.share(prior_, kItemPrior));
+      }
+      tally.add(is_positive(event.position));
+    }
+  }
+
+  /// The place of a user's event among the predictions; `next`, of order_, moves on to it.
+  size_t asked(int64_t user, int64_t position, size_t& next) const {
+    const auto is_user = [&] { return next < order_.size() && user_of(order_[next]) == user; };
+    while (is_user() && out_.positions[order_[next]] < position) ++next;
+    return is_user() && out_.positions[order_[next]] == position ? order_[next] : kNowhere;
+  }
+
+  void predict_users() {
+    std::vector<size_t> starts;  // of users in order_
+    for (size_t i = 0; i < order_.size(); ++i) {
+      if (i == 0 || user_of(order_[i]) != user_of(order_[i - 1])) starts.push_back(i);
+    }
+    const int64_t users = std::ssize(starts), grain = query_.one_thread ? users : kUsersPerChunk;
+    base::parallel_for(users, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t u = begin; u < end && !query_.stop.stop_requested(); ++u) {
+        predict_user(starts[static_cast<size_t>(u)]);
+      }
+    });
+  }
+
+  /// Of the user whose events begin at order_[next].
+  void predict_user(size_t next) {
+    const int64_t user = user_of(order_[next]);
+    if (!std::ranges::binary_search(users_, user)) return;
+    Tally of_user;
+    std::vector<std::unordered_map<int32_t, Tally>> by_attribute(store_.schema().attributes.size());
+    for_events(user, [&](int64_t p) {
+      const size_t place = asked(user, p, next);
+      const auto put = [&](size_t rule, double value) {
+        if (place != kNowhere) out_.rules[rule].predictions[place] = static_cast<float>(value);
+      };
+      const bool positive = is_positive(p);
+      const double share = of_user.share(prior_, kUserPrior);
+      put(1, share);
+      of_user.add(positive);
+      const int64_t item = log_.at(p, &EventStore::items);
+      for (size_t a = 0; a < by_attribute.size(); ++a) {
+        const auto in_map = std::clamp<int64_t>(item, 0, store_.num_items() - 1);
+        Tally& tally = by_attribute[a][store_.attribute_map(a)[static_cast<size_t>(in_map)]];
+        put(2 + a, tally.share(share, kAttributePrior));
+        tally.add(positive);
+      }
+    });
+  }
+
+  const EventStore& store_;
+  const RuleQuery& query_;
+  const EventLog log_;
+  const std::vector<size_t> positive_;
+  std::vector<int64_t> users_;                   // who take part, ascending
+  std::vector<size_t> order_;                    // of the predictions: by user, then by position
+  int64_t begin_ = kEarliest, end_ = kEarliest;  // times of what is asked for
+  double prior_ = 0.5;
+  Predictions out_;
+};
 
 std::vector<float> stored_truth(const EventStore& store) {
   const std::string path = store.folder() + "/" + kTruthFile;
@@ -107,47 +263,33 @@ std::vector<float> matched_truth(const EventStore& store, const std::string& raw
 
 }  // namespace
 
-Predictions predict_by_history(const EventStore& store, int64_t most_events) {
-  const SampleSchema& schema = store.schema();
-  const EventLog log(store);
-  const size_t label = label_pool(schema);
-  Predictions out;
-  out.sampled_every = std::max<int64_t>(1, (log.num_events() + most_events - 1) / most_events);
+Predictions predict_by_history(const EventStore& store, const RuleQuery& query) {
+  return HistoryRules(store, query).predict();
+}
 
-  std::vector<size_t> first_of_user;  // into the predictions; one more at the end
-  int64_t positives = 0;
-  const std::vector<int64_t> users = log.users();
-  for (size_t u = 0; u < users.size(); u += static_cast<size_t>(out.sampled_every)) {
-    first_of_user.push_back(out.positions.size());
-    for (const int64_t i : log.events_of(users[u])) {
-      const int64_t kind = log.at(i, &EventStore::kinds);
-      if (std::ranges::find(schema.anchor_kinds, kind) == schema.anchor_kinds.end()) continue;
-      const bool positive = log.in_pool(label, i);
-      out.positions.push_back(i);
-      out.labels.push_back(positive ? 1.f : 0.f);
-      positives += positive;
+std::vector<int64_t> item_events_before(const EventStore& store, std::span<const int64_t> positions,
+                                        const std::function<bool(int64_t user)>& counts) {
+  if (positions.empty()) return {};
+  const EventLog log(store);
+  require_events(log, positions);
+  const int64_t begin = first_time(log, positions);
+  std::unordered_map<int64_t, int64_t> by_item;
+  for (const int64_t p : positions) by_item[log.at(p, &EventStore::items)] = 0;
+  for (size_t p = 0; p < log.num_pieces(); ++p) {
+    const EventStore& piece = log.piece(p);
+    for (const int64_t user : piece.unique_users()) {
+      if (!counts(user)) continue;
+      const UserEvents own = piece.events_of(user);
+      for (auto i = static_cast<size_t>(own.begin); i < static_cast<size_t>(own.end); ++i) {
+        if (piece.timestamps()[i] >= begin) continue;
+        const auto found = by_item.find(piece.items()[i]);
+        if (found != by_item.end()) ++found->second;
+      }
     }
   }
-  first_of_user.push_back(out.positions.size());
-  if (out.positions.empty()) return out;
-
-  const double prior = static_cast<double>(positives) / static_cast<double>(out.positions.size());
-  out.item.resize(out.positions.size());
-  out.user.resize(out.positions.size());
-  if (!schema.attributes.empty()) {
-    out.user_attribute.resize(out.positions.size());
-    out.attribute = schema.attributes[0].name;
-  }
-  constexpr int64_t kUsersPerChunk = 64;
-  base::parallel_for(
-      static_cast<int64_t>(first_of_user.size()) - 1, kUsersPerChunk,
-      [&](int64_t begin, int64_t end) {
-        for (auto u = static_cast<size_t>(begin); u < static_cast<size_t>(end); ++u) {
-          predict_user(store, log, first_of_user[u], first_of_user[u + 1], prior, out);
-        }
-      });
-  predict_items(log, prior, out);
-  return out;
+  std::vector<int64_t> result;
+  for (const int64_t p : positions) result.push_back(by_item.at(log.at(p, &EventStore::items)));
+  return result;
 }
 
 std::vector<float> read_truth(const EventStore& store, const std::string& raw_folder) {

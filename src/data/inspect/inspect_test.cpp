@@ -1,5 +1,6 @@
 #include "data/inspect/inspect.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -10,6 +11,7 @@
 #include "base/file.h"
 #include "base/test_util.h"
 #include "data/inspect/baselines.h"
+#include "data/numbers/tally.h"
 #include "data/prep/prep.h"
 #include "data/store/store_test_util.h"
 #include "data/store/store_verify.h"
@@ -218,24 +220,99 @@ TEST(BaselinesTest, UseOnlyWhatWasBefore) {
                                    share(0, 0, 10, prior), share(1, 1, 10, prior),
                                    share(2, 2, 10, prior), share(0, 1, 10, prior),
                                    share(1, 1, 10, prior)};
-  EXPECT_EQ(p.item, item);
-  EXPECT_EQ(p.user[2], share(1, 2, 5, prior));
-  EXPECT_EQ(p.user[3], share(0, 0, 5, prior));
-  EXPECT_EQ(p.user[6], share(2, 3, 5, prior));
-  EXPECT_EQ(p.attribute, "artist_id");
+  ASSERT_EQ(p.rules.size(), 4u);
+  EXPECT_EQ(p.rules[0].name, "item");
+  EXPECT_EQ(p.rules[0].predictions, item);
+  EXPECT_EQ(p.rules[1].name, "user");
+  const std::vector<float>& user = p.rules[1].predictions;
+  EXPECT_EQ(user[2], share(1, 2, 5, prior));
+  EXPECT_EQ(user[3], share(0, 0, 5, prior));
+  EXPECT_EQ(user[6], share(2, 3, 5, prior));
+  EXPECT_EQ(p.rules[2].name, "user-artist");
+  EXPECT_EQ(p.rules[3].name, "user-album");
   // User 2 had artist 7 three times before, artist 8 never.
   const auto user_share = [&](double positive, double all) {
     return (positive + 5 * prior) / (all + 5);
   };
-  EXPECT_FLOAT_EQ(p.user_attribute[5], share(1, 2, 2, user_share(1, 2)));
-  EXPECT_FLOAT_EQ(p.user_attribute[6], share(0, 0, 2, user_share(2, 3)));
+  EXPECT_FLOAT_EQ(p.rules[2].predictions[5], share(1, 2, 2, user_share(1, 2)));
+  EXPECT_FLOAT_EQ(p.rules[2].predictions[6], share(0, 0, 2, user_share(2, 3)));
+  // Item 1, the seventh event, is of album 0 as one of user 1 is; of user 2 it is the first.
+  EXPECT_FLOAT_EQ(p.rules[3].predictions[5], share(0, 0, 2, user_share(1, 2)));
+}
+
+/// Asked for some events only, rules know the same, with a prior of what came before them.
+TEST(BaselinesTest, SomeEventsInAnyOrder) {
+  const std::string folder = handmade_store("store");
+  const EventStore store(folder, schema_for(folder).samples());
+  // Times 50 and 40 of user 2, 100 of user 1, and a like, which is not predicted.
+  const Predictions p = predict_by_history(store, {.positions = {{6, 3, 5, 1}}});
+  EXPECT_EQ(p.positions, (std::vector<int64_t>{6, 3, 5, 1}));
+  const double prior = 2.0 / 2;  // of those before the like at 20: both are positive
+  const auto share = [&](double positive, double all, double weight) {
+    return static_cast<float>((positive + weight * prior) / (all + weight));
+  };
+  const std::vector<float>&item = p.rules[0].predictions, &user = p.rules[1].predictions;
+  EXPECT_EQ(item[0], share(0, 1, 10));
+  EXPECT_EQ(item[1], share(0, 0, 10));
+  EXPECT_EQ(item[2], share(2, 2, 10));
+  EXPECT_TRUE(std::isnan(item[3]) && std::isnan(user[3]));
+  EXPECT_EQ(user[0], share(1, 2, 5));
+  EXPECT_EQ(user[1], share(1, 2, 5));
+  EXPECT_EQ(user[2], share(1, 1, 5));
+  EXPECT_EQ(p.labels, (std::vector<float>{1, 1, 0, 0}));
+  // Items 1, 2, 0 and 0; before the like there were events of item 0 only, one of each user.
+  const std::vector<int64_t> at = {6, 3, 5, 1};
+  EXPECT_EQ(item_events_before(store, at, [](int64_t) { return true; }),
+            (std::vector<int64_t>{0, 0, 2, 2}));
+  EXPECT_EQ(item_events_before(store, at, [](int64_t u) { return u == 1; }),
+            (std::vector<int64_t>{0, 0, 1, 1}));
+  EXPECT_TRUE(predict_by_history(store, {.positions = {{}}}).rules[0].predictions.empty());
+  EXPECT_EQ(base::error_of([&] { predict_by_history(store, {.positions = {{8}}}); })->code(),
+            ErrorCode::kCorrupt);
+}
+
+/// Events of a window, asked for alone, are predicted as among all, but for the prior.
+TEST(BaselinesTest, AWindowIsPredictedAsAmongAll) {
+  const SynthStore synth("store");
+  const EventStore store = synth.open();
+  const Predictions all = predict_by_history(store);
+  const auto time = [&](size_t i) {
+    return store.timestamps()[static_cast<size_t>(all.positions[i])];
+  };
+  const int64_t first = *std::ranges::min_element(store.timestamps());
+  const int64_t begin = first + 8 * 86400, end = first + 10 * 86400;
+  std::vector<int64_t> window;
+  std::vector<size_t> places;
+  for (size_t i = all.positions.size(); i-- > 0;) {
+    if (time(i) < begin || time(i) >= end) continue;
+    window.push_back(all.positions[i]);
+    places.push_back(i);
+  }
+  ASSERT_GT(window.size(), 100u);
+  Tally before, of_all;
+  int64_t begins = end;
+  for (const size_t i : places) begins = std::min(begins, time(i));
+  for (size_t i = 0; i < all.labels.size(); ++i) {
+    of_all.add(all.labels[i] != 0);
+    if (time(i) < begins) before.add(all.labels[i] != 0);
+  }
+  const double shift = std::abs(before.share(0, 0) - of_all.share(0, 0));
+  for (const bool one_thread : {false, true}) {
+    const Predictions p =
+        predict_by_history(store, {.positions = window, .one_thread = one_thread});
+    for (size_t r = 0; r < all.rules.size(); ++r) {
+      for (size_t i = 0; i < places.size(); ++i) {
+        EXPECT_NEAR(p.rules[r].predictions[i], all.rules[r].predictions[places[i]], shift + 1e-6);
+      }
+    }
+  }
 }
 
 TEST(BaselinesTest, LargeStoresAreSampledByUser) {
   const SynthStore synth("store");
   const EventStore store = synth.open();
   const Predictions all = predict_by_history(store);
-  const Predictions some = predict_by_history(store, store.num_events() / 3);
+  const Predictions some = predict_by_history(store, {.most_events = store.num_events() / 3});
   EXPECT_EQ(all.sampled_every, 1);
   EXPECT_GE(some.sampled_every, 3);
   EXPECT_LT(some.positions.size(), all.positions.size() * 3 / 4);

@@ -195,8 +195,9 @@ TEST(Append, FactsAndBaselinesAreThoseOfOnePrep) {
   }
   const Predictions p = predict_by_history(parts), q = predict_by_history(whole);
   EXPECT_EQ(p.labels, q.labels);
-  EXPECT_EQ(p.user, q.user);
-  EXPECT_EQ(p.item, q.item);
+  for (size_t r = 0; r < p.rules.size(); ++r) {
+    EXPECT_EQ(p.rules[r].predictions, q.rules[r].predictions) << p.rules[r].name;
+  }
   EXPECT_TRUE(read_truth(parts).empty());
 }
 

@@ -116,6 +116,9 @@ class SampleStream {
   /// (StreamConfig::sample_events). Empty: one each.
   std::vector<int64_t> starts(std::span<const int64_t> positions) const;
 
+  /// Whether samples of a user are trained on, or evaluated on only.
+  bool trains_on(int64_t user) const { return !split_.active() || !split_.is_eval(user); }
+
   const StreamConfig& config() const { return config_; }
   const LogWindows& windows() const { return windows_; }
   int rank() const { return rank_; }

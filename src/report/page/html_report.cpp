@@ -7,18 +7,13 @@
 #include <fmt/format.h>
 
 #include "base/progress.h"
+#include "report/page/page_text.h"
+#include "report/page/quality_tables.h"
 #include "report/page/report_data.h"
 #include "report/page/report_page.h"
 
 namespace segue::report {
 namespace {
-
-constexpr const char* kNone = "–";
-
-std::string fixed(double value, int digits) {
-  if (std::isnan(value)) return kNone;
-  return std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : "not finite";
-}
 
 /// 57.3M, 812k, 45.
 std::string with_unit(double value) {
@@ -46,6 +41,7 @@ std::string duration(double seconds) {
 /// What the headline says of a run; NaN where it cannot say.
 struct Headline {
   double auc = kAbsent, best_auc = kAbsent, oracle = kAbsent;
+  EvalPoint eval;  // the last one
   double loss = kAbsent, train_loss = kAbsent;
   RunPoint last;
   double rate = kAbsent, mfu = kAbsent, skipped = kAbsent, memory = kAbsent, tables = kAbsent;
@@ -76,6 +72,7 @@ double median(const std::vector<Point>& points, double Point::*value) {
 Headline headline(const Run& run) {
   Headline h;
   h.last = run.last();
+  if (!run.eval.empty()) h.eval = run.eval.back();
   h.auc = last_value(run.eval, &EvalPoint::auc);
   for (const EvalPoint& p : run.eval) {
     if (std::isfinite(p.auc) && !(p.auc <= h.best_auc)) h.best_auc = p.auc;
@@ -117,17 +114,48 @@ struct Best {
   double auc = kAbsent, rate = kAbsent;  // absent for a single run: nothing to be better than
 };
 
+/// What was trained, on what, where; as far as the run tells.
+std::string about(const Run& run, const EvalPoint& last) {
+  std::string store = run.setting("data.store");
+  if (store.empty() && !run.config.empty()) {
+    const std::string samples = run.setting("data.interactions.samples");
+    store = samples.empty() || samples == "0" ? "random samples" : "made-up interactions";
+  }
+  std::vector<std::string> facts;
+  for (const std::string& fact :
+       {store, last.model.empty() ? run.setting("model.family") : last.model,
+        last.device.empty() ? run.setting("train.device") : last.device}) {
+    if (!fact.empty()) facts.push_back(escape_html(fact));
+  }
+  return facts.empty() ? "" : fmt::format("<p class=\"soft\">{}</p>", fmt::join(facts, " · "));
+}
+
+std::string auc_value(const Headline& h) {
+  return h.eval.one_class() ? "n/a (one class)" : fixed(h.auc, 4);
+}
+
+std::vector<std::string> auc_notes(const Headline& h) {
+  const EvalPoint& e = h.eval;
+  return {note(e.auc_high - e.auc_low,
+               [](double width) { return fmt::format("± {:.4f} (95 %)", width / 2); }),
+          h.best_auc > h.auc ? fmt::format("best {:.4f}", h.best_auc) : "",
+          note(h.oracle, [](double v) { return fmt::format("oracle {:.4f}", v); }),
+          note(e.baseline_auc, [&](double v) {
+            return fmt::format("{}{} {:.4f}",
+                               std::isfinite(h.auc) ? h.auc > v ? "above " : "below " : "baseline ",
+                               e.baseline, v);
+          })};
+}
+
 std::string run_card(const Run& run, size_t index, const Headline& h, const Best& best) {
   const bool has_eval_loss = !std::isnan(h.loss);
   std::string out = fmt::format(
       "<article class=\"card run\"><header><span class=\"swatch\" "
       "style=\"--color:var(--c{})\"></span>"
-      "<h3>{}</h3><span class=\"status {}\">{}</span></header><dl class=\"facts\">",
-      index % 8, escape_html(run.name), status_class(run.status), escape_html(run.status));
-  out += fact("AUC", fixed(h.auc, 4),
-              {h.best_auc > h.auc ? fmt::format("best {:.4f}", h.best_auc) : "",
-               note(h.oracle, [](double v) { return fmt::format("oracle {:.4f}", v); })},
-              h.auc == best.auc);
+      "<h3>{}</h3><span class=\"status {}\">{}</span>{}</header><dl class=\"facts\">",
+      index % 8, escape_html(run.name), status_class(run.status), escape_html(run.status),
+      about(run, h.eval));
+  out += fact("AUC", auc_value(h), auc_notes(h), h.auc == best.auc);
   out += fact("Loss", fixed(has_eval_loss ? h.loss : h.train_loss, 4),
               {has_eval_loss ? "evaluation" : "training window",
                has_eval_loss
@@ -150,14 +178,27 @@ std::string run_card(const Run& run, size_t index, const Headline& h, const Best
   return out + "</dl></article>\n";
 }
 
+/// AUCs of different logs do not compare. A run that does not say its store may be on the same.
+bool may_compare(const std::vector<Run>& runs) {
+  std::string store;
+  for (const Run& run : runs) {
+    const std::string own = run.setting("data.store");
+    if (!own.empty() && !store.empty() && own != store) return false;
+    if (!own.empty()) store = own;
+  }
+  return true;
+}
+
 std::string headline_cards(const std::vector<Run>& runs) {
   std::vector<Headline> lines;
   Best best;
+  const bool compares = may_compare(runs);
   for (const Run& run : runs) {
     lines.push_back(headline(run));
     if (runs.size() < 2) continue;
-    if (std::isfinite(lines.back().auc) && !(lines.back().auc <= best.auc))
+    if (compares && std::isfinite(lines.back().auc) && !(lines.back().auc <= best.auc)) {
       best.auc = lines.back().auc;
+    }
     if (std::isfinite(lines.back().rate) && !(lines.back().rate <= best.rate)) {
       best.rate = lines.back().rate;
     }
@@ -178,30 +219,6 @@ std::string headline_cards(const std::vector<Run>& runs) {
 std::string cell(const std::string& value) {
   return value.empty() ? "<td class=\"none\">–</td>"
                        : fmt::format("<td>{}</td>", escape_html(value));
-}
-
-/// Each task at the last evaluation; nothing when no run has more than one.
-std::string task_table(const std::vector<Run>& runs) {
-  std::string rows;
-  bool several = false;
-  for (const Run& run : runs) {
-    if (run.eval.empty()) continue;
-    several = several || run.eval.back().tasks.size() > 1;
-    for (const TaskMetrics& t : run.eval.back().tasks) {
-      rows += fmt::format(
-          "<tr><th scope=\"row\">{}</th><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>\n",
-          escape_html(runs.size() > 1 ? run.name + " · " + t.name : t.name), fixed(t.auc, 4),
-          t.one_class ? "n/a (one class)" : fixed(t.normalized_entropy, 4), fixed(t.accuracy, 4),
-          fixed(t.calibration, 4));
-    }
-  }
-  if (!several) return "";
-  return "<h2>Tasks at the last evaluation</h2>\n<div class=\"card scroll\" "
-         "tabindex=\"0\"><table><thead><tr>"
-         "<th scope=\"col\">Task</th><th scope=\"col\">AUC</th><th scope=\"col\">Normalized "
-         "entropy</th>"
-         "<th scope=\"col\">Accuracy</th><th scope=\"col\">Calibration</th></tr></thead><tbody>\n" +
-         rows + "</tbody></table></div>\n";
 }
 
 /// Means over the tracked steps of each run that has any.
@@ -360,7 +377,7 @@ std::string html_report(const std::vector<Run>& runs, const std::string& title,
       "<noscript><p class=\"soft\">The charts need JavaScript.</p></noscript>\n";
   out += chart_sections();
   out += layers_table(runs);
-  out += task_table(runs);
+  out += quality_tables(runs);
   out += settings_section(runs);
   out +=
       "<footer>Drag over a chart to look closer, double-click for the whole run. A focused chart "

@@ -156,6 +156,58 @@ TEST(HtmlReport, HeadlineAndSettings) {
   }
 }
 
+TEST(HtmlReport, TheHeadlineSaysWhatWasTrainedAndWhatItIsWorth) {
+  report::Run run = small_run("run");
+  run.config = {{"data.store", "data/mine"}, {"train.device", "auto"}};
+  EvalPoint& e = run.eval.back();
+  e.model = "HSTU & co";
+  e.device = "cpu";
+  e.auc_low = 0.7554;
+  e.auc_high = 0.7754;
+  e.oracle_auc = 0.83;
+  e.baseline = "user-artist";
+  e.baseline_auc = 0.7109;
+  e.above_by = 0.0545;
+  e.above_error = 0.004;
+  e.baselines = {{"item", 0.58}, {"user-artist", 0.7109}};
+  e.tasks = {{"listen", 0.76543, 0.9, 0.7, 1.01}};
+  e.tasks[0].users = 321;
+  e.tasks[0].user_auc = 0.6789;
+  e.tasks[0].ndcg = 0.5432;
+  e.tasks[0].recall = 0.4321;
+  e.tasks[0].k = 10;
+  e.tasks[0].calibration_error = 0.0123;
+  e.tasks[0].calibration_curve = {{50, 0.3, 0.35}, {50, 0.6, 0.55}};
+  e.tasks[0].by_history = {{"32 to 127", 77, 0.7123, 0.7, 0.72}};
+  e.tasks[0].by_item = {{"0", 5}};
+  const std::string page = html_report({run}, "t", "m");
+  for (const char* part : {"data/mine · HSTU &amp; co · cpu", "± 0.0100 (95 %)", "oracle 0.8300",
+                           "above user-artist 0.7109", "+0.0545 ± 0.0040", "<td>0.5800</td>",
+                           "<td>321</td>", "<td>0.6789</td>", "<td>0.5432</td>", "<td>0.0123</td>",
+                           "listen · 32 to 127", "0.7000 to 0.7200", "<td>n/a (one class)</td>"}) {
+    EXPECT_TRUE(base::contains(page, part)) << part;
+  }
+  e.auc = 0.7;
+  EXPECT_TRUE(base::contains(html_report({run}, "t", "m"), "below user-artist 0.7109"));
+  const auto data = nlohmann::json::parse(page_data({run}))["runs"][0];
+  EXPECT_EQ(data["baseline"], "user-artist");
+  EXPECT_EQ(data["calibration"][0]["share"], nlohmann::json::parse("[0.35, 0.55]"));
+  EXPECT_EQ(data["eval"]["series"]["auc_low"]["y"], nlohmann::json::parse("[0.7554]"));
+}
+
+TEST(HtmlReport, AucsOfDifferentStoresDoNotCompare) {
+  const std::string green = "class=\"best\"><dt>AUC";
+  report::Run a = small_run("a"), b = small_run("b");
+  b.eval.back().auc = 0.8;
+  EXPECT_TRUE(base::contains(html_report({a, b}, "t", "m"), green));  // nobody says
+  a.config = {{"data.store", "one"}};
+  EXPECT_TRUE(base::contains(html_report({a, b}, "t", "m"), green));
+  b.config = {{"data.store", "one"}};
+  EXPECT_TRUE(base::contains(html_report({a, b}, "t", "m"), green));
+  b.config = {{"data.store", "two"}};
+  EXPECT_FALSE(base::contains(html_report({a, b}, "t", "m"), green));
+}
+
 TEST(HtmlReport, ATimeBeyondAllMeasureIsNone) {
   for (const double seconds : {1e300, 9.3e18, -1e300}) {
     report::Run run = small_run("a");

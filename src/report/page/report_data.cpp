@@ -48,6 +48,8 @@ constexpr Column<EvalPoint> kEvalColumns[] = {
     {"auc", &EvalPoint::auc},
     {"loss", &EvalPoint::loss},
     {"normalized_entropy", &EvalPoint::normalized_entropy},
+    {"auc_low", &EvalPoint::auc_low},
+    {"auc_high", &EvalPoint::auc_high},
     {"oracle_auc", &EvalPoint::oracle_auc},
     {"baseline_auc", &EvalPoint::baseline_auc},
 };
@@ -99,6 +101,27 @@ json stages_json(const StageColumns& columns) {
           {"x", std::move(x)},
           {"steps", columns.steps},
           {"seconds", columns.seconds}};
+}
+
+/// The calibration curves of the last evaluation: [{"task", "labels", "prediction", "share"}].
+json calibration_json(const Run& run) {
+  json curves = json::array();
+  if (run.eval.empty()) return curves;
+  for (const TaskMetrics& task : run.eval.back().tasks) {
+    if (task.calibration_curve.empty()) continue;
+    json labels, prediction, share;
+    for (const CalibrationPoint& p : task.calibration_curve) {
+      labels.push_back(to_json(p.labels));
+      prediction.push_back(to_json(p.prediction));
+      share.push_back(to_json(p.share));
+    }
+    curves.push_back({{"task", task.name},
+                      {"error", to_json(task.calibration_error)},
+                      {"labels", std::move(labels)},
+                      {"prediction", std::move(prediction)},
+                      {"share", std::move(share)}});
+  }
+  return curves;
 }
 
 }  // namespace
@@ -192,6 +215,8 @@ std::string page_data(const std::vector<Run>& runs) {
   for (const Run& run : runs) {
     const Lengths lengths = total_lengths(run.train);
     data["runs"].push_back({{"name", run.name},
+                            {"baseline", run.eval.empty() ? "" : run.eval.back().baseline},
+                            {"calibration", calibration_json(run)},
                             {"train", points_json(run.train, kTrainColumns)},
                             {"eval", points_json(run.eval, kEvalColumns)},
                             {"stages", stages_json(stage_columns(run.train))},

@@ -119,7 +119,7 @@ function line_chart(chart) {
   const all = RUNS.flatMap((_, r) => chart.series.map(s => series_of(r, ...s))).filter(s => s && s.y.some(finite));
   if (!all.length) return;
   const refs = (chart.refs || []).flatMap(([key, label, anchor]) => RUNS.map((_, r) => series_of(r, 'eval', key, label, 'ref'))
-    .filter(s => s && s.y.some(finite)).map(s => ({ ...s, anchor })));
+    .filter(s => s && s.y.some(finite)).map(s => ({ ...s, anchor, label: key === 'baseline_auc' && RUNS[s.run].baseline ? `best rule (${RUNS[s.run].baseline})` : label })));
   const parts = card(chart), frame = new Frame(parts.plot);
   const kinds = new Set(all.map(s => s.key + s.part)).size;
   const lost = all.reduce((n, s) => n + s.y.filter(v => !finite(v)).length, 0);
@@ -181,6 +181,10 @@ function paint_lines(layer, X, Y, frame, seen, refs, chart) {
       d: path_of(s[state.x], y, X, Y) || 'M0 0', 'data-run': RUNS[s.run].name, 'data-key': s.key }));
     if (dense(s)) path('faint', s.y);
     path(s.style, dense(s) ? smooth(s.y, MEAN_OF) : s.y);
+    const whiskers = s.part === 'eval' && s.key === 'auc' && s.y.length <= 60 ? interval_of(s) : [];
+    for (const [x, low, high] of whiskers) {
+      layer.append(svg('path', { class: 'line thin', style: `stroke:${run_color(s.run)}`, d: `M${X(x).toFixed(1)} ${Y(low).toFixed(1)}V${Y(high).toFixed(1)}` }));
+    }
     if (s.style === 'dots' || s.y.length < 3) {
       const radius = s.y.length > 60 ? 1.5 : 3;
       s.y.forEach((v, i) => {
@@ -189,6 +193,41 @@ function paint_lines(layer, X, Y, frame, seen, refs, chart) {
       });
     }
   }
+}
+
+/// The 95 % intervals of a run's evaluations: [place, low, high].
+function interval_of(s) {
+  const low = series_of(s.run, 'eval', 'auc_low'), high = series_of(s.run, 'eval', 'auc_high');
+  if (!low || !high) return [];
+  return low.y.map((v, i) => [low[state.x][i], v, high.y[i]]).filter(w => w.every(finite));
+}
+
+// ---- predictions against what came true ----
+function calibration_chart() {
+  const all = RUNS.flatMap((run, r) => run.calibration.map(c => ({ ...c, run: r })));
+  if (!all.length) return;
+  const parts = card({ id: 'calibration', section: 'quality', title: 'Calibration', unit: 'share of positive labels, bins of equal count' });
+  const frame = new Frame(parts.plot), tasks = new Set(all.map(c => c.task)).size;
+  const label = c => (many ? RUNS[c.run].name : 'observed') + (tasks > 1 ? ' · ' + c.task : '');
+  redraws.push(() => {
+    const seen = all.filter(c => !state.hidden.has(c.run)), values = seen.flatMap(c => c.prediction.concat(c.share)).filter(finite);
+    const lo = Math.min(...values, 1), hi = Math.max(...values, 0), stops = [...new Set(seen.flatMap(c => c.prediction).filter(finite))].sort((a, b) => a - b);
+    fill_legend(parts.legend, seen.map(c => ({ run: c.run, label: label(c), style: 'dots' })), ['as predicted']);
+    frame.draw({ id: 'calibration', x: { label: 'mean prediction', tick: (v, step) => si(v, step) }, y: {}, zoom: false, range: { lo, hi }, x_range: [lo, hi], stops,
+      aria: 'Share of positive labels against mean prediction. ' + seen.map(c => `${label(c)}: expected calibration error ${four(c.error)}`).join('; ') + '. Arrow keys move along the bins.',
+      stop_label: i => 'predicted ' + four(stops[i]),
+      rows: i => seen.map(c => ({ c, k: nearest(c.prediction, stops[i]) })).map(({ c, k }) => ({ color: run_color(c.run), label: label(c), text: four(c.share[k]) })),
+      paint: (layer, X, Y) => {
+        layer.append(svg('path', { class: 'line ref', d: path_of([lo, hi], [lo, hi], X, Y) }));
+        for (const c of seen) {
+          layer.append(svg('path', { class: 'line dots', style: `stroke:${run_color(c.run)}`, d: path_of(c.prediction, c.share, X, Y) || 'M0 0' }));
+          c.prediction.forEach((x, i) => { if (finite(x) && finite(c.share[i])) layer.append(svg('circle', { cx: X(x).toFixed(1), cy: Y(c.share[i]).toFixed(1), r: 3, style: `fill:${run_color(c.run)}` })); });
+        }
+      } });
+  });
+  table(parts.details, ['Curve', 'Labels', 'Mean prediction', 'Share of positive labels'], () => all.flatMap(c => c.prediction.map((p, i) => ({
+    data: { 'data-run': RUNS[c.run].name, 'data-key': 'calibration' },
+    cells: [{ text: label(c) }, { text: integer(c.labels[i]), value: c.labels[i] }, { text: four(p), value: p }, { text: four(c.share[i]), value: c.share[i] }] }))));
 }
 
 // ---- where a step's time goes ----
@@ -310,6 +349,12 @@ function lengths_chart() {
     return { data: { 'data-run': RUNS[r].name }, cells: [{ text: (many ? RUNS[r].name + ' · ' : '') + `${i * w} to ${(i + 1) * w - 1}` }, { text: integer(c), value: c }] }; })));
 }
 
+/// A loader that keeps up needs no chart.
+function waits() {
+  const shares = RUNS.flatMap(run => (run.train.series.loader_wait || { y: [] }).y).filter(finite);
+  return shares.reduce((a, b) => a + b, 0) >= 0.005 * shares.length && shares.length > 0;
+}
+
 // ---- the bar ----
 function toolbar() {
   const bar = document.getElementById('bar'), group = el('div', { class: 'group', role: 'group', 'aria-label': 'horizontal axis' });
@@ -338,7 +383,10 @@ function toolbar() {
 }
 
 toolbar();
-for (const chart of LINES) line_chart(chart);
+for (const chart of LINES) {
+  if (chart.id === 'throughput') calibration_chart();  // the last one about quality
+  if (chart.id !== 'wait' || waits()) line_chart(chart);
+}
 stage_bars();
 stage_history();
 lengths_chart();

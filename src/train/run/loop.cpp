@@ -133,7 +133,7 @@ class Loop {
                             state_.step, state_.next.window, state_.samples));
     } else {
       state_.next = source_->first();
-      if (!config_.train.init_from.empty()) begin_with_weights();
+      if (!config_.train.init_from.empty()) begin_with_weights(config_.train.init_from, *trainer_);
     }
     wall_before_ = state_.wall_seconds;
     if (!config_.mlperf.log) open_folder();
@@ -145,17 +145,6 @@ class Loop {
     if (mlperf_) {
       mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples,
                     ranks_.size());
-    }
-  }
-
-  void begin_with_weights() {
-    try {
-      const Checkpoint from = open_checkpoint(config_.train.init_from);
-      trainer_->begin_with(from);
-      log_first(fmt::format("begins with the weights of {} (step {})", from.path(), from.step()));
-    } catch (const Error& error) {
-      fail(error.code(),
-           fmt::format("train.init_from = \"{}\": {}", config_.train.init_from, error.what()));
     }
   }
 
@@ -203,6 +192,7 @@ class Loop {
                         });
     base::take_stage_seconds();
     saver_->begin();
+    if (log_ && evaluates() && source_->evaluates_the_same()) source_->prefetch_facts(-1);
     pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kTraining,
                                                 config_.parallel.pipeline, balancer_.get());
     eval_pipeline_ = std::make_unique<BatchPipeline>(*trainer_, sparse::Mode::kEvaluation,
@@ -320,9 +310,13 @@ class Loop {
     log_->train_line(stats_, *trainer_, state_);
   }
 
+  bool evaluates() const {
+    return config_.eval.at_end || schedule_.every_steps > 0 || schedule_.every_windows > 0;
+  }
+
   /// Where the next evaluation will look; its first batches are filled while training goes on.
   void prefetch_evaluation() {
-    if (config_.eval.at_end || schedule_.every_steps > 0 || schedule_.every_windows > 0) {
+    if (evaluates()) {
       source_->prefetch_evaluation(state_.eval_pending ? state_.eval_window : state_.next.window);
     }
   }
@@ -354,25 +348,34 @@ class Loop {
         if (trainer_->agreed().stop) return eval_pipeline_->settle();
       }
     }
-    const Evaluation evaluation = evaluator.result();
+    Evaluation evaluation = evaluator.result();
     for (size_t k = 0; k < evaluation.tasks.size(); ++k) {
       eval_lifetime_.add(k, evaluator.predictions(k), evaluator.labels(k));
     }
     const double seconds = watch.seconds();
     update_wall_time();
-    if (evaluation.samples > 0) {
-      if (log_) {
-        summary_.oracle_auc = source_->oracle_auc();
-        log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, state_);
-      }
-      summary_.held_out = evaluation;
-    }
-    if (ranks_.first()) log_evaluation(evaluation, state_.step, seconds);
     state_.eval_pending = false;
     state_.last_eval_step = state_.step;
     state_.last_auc = evaluation.auc();
     const double target = config_.eval.target_auc;
-    if (target > 0 && evaluation.auc() >= target) state_.target_reached = true;
+    if (target > 0 && evaluation.samples > 0 && evaluation.auc() >= target) {
+      state_.target_reached = true;
+    }
+    summary_.nothing_held_out = evaluation.samples == 0;
+    if (evaluation.samples > 0) {
+      if (log_) {
+        // Samples that are always the same are looked at closely, and those of the last evaluation.
+        const bool last = nothing_left() && !config_.data.follow;
+        const bool closely = last || source_->evaluates_the_same();
+        const HeldOutFacts* facts = closely ? source_->facts() : nullptr;
+        if (facts != nullptr) evaluation = evaluator.result(*facts, config_.eval.top_k);
+        summary_.oracle_auc = source_->oracle_auc();
+        log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, *trainer_,
+                        state_);
+      }
+      summary_.held_out = evaluation;
+    }
+    if (ranks_.first()) log_evaluation(evaluation, state_.step, seconds);
     if (mlperf_) mlperf_->evaluation_done(state_.samples, evaluation.auc(), !nothing_left());
     base::take_stage_seconds();  // its time is not a part of any step
     if (!nothing_left()) prefetch_evaluation();
@@ -453,11 +456,7 @@ class Loop {
     summary_.checkpoint_stall_seconds = saver_->stalled_seconds();
     summary_.seconds = wall_.seconds();
     if (!log_) return;
-    summary_.first_loss = log_->first_loss();
-    summary_.last_loss = log_->last_loss();
-    summary_.samples_per_s = log_->samples_per_s();
-    summary_.tokens_per_s = log_->tokens_per_s();
-    summary_.model_flops_per_s = log_->jagged_flops_per_s();
+    log_->summarize(summary_);
     log_end(summary_, log_->has_line());
   }
 

@@ -18,6 +18,7 @@ struct TrainSummary {
   double first_loss = 0, last_loss = 0;  // means over the first and the last log interval
   std::optional<Evaluation> held_out;    // the last one of this process
   std::optional<double> oracle_auc;      // of the probabilities that its labels were drawn with
+  bool nothing_held_out = false;         // an evaluation had no sample
   double samples_per_s = 0, tokens_per_s = 0, model_flops_per_s = 0;  // of training alone
   double checkpoint_stall_seconds = 0;  // how long saving kept training from going on
   double seconds = 0;                   // of this process

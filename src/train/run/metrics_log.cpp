@@ -13,6 +13,7 @@
 #include "base/stage.h"
 #include "tensor/device_memory.h"
 #include "tensor/peak_flops.h"
+#include "train/run/evaluation_json.h"
 
 namespace segue::train {
 namespace {
@@ -47,19 +48,6 @@ std::vector<int64_t> histogram(std::span<const int64_t> offsets, int64_t width) 
     ++bins[static_cast<size_t>(std::min(tokens / width, kLengthBins - 1))];
   }
   return bins;
-}
-
-Json quality_line(const TaskQuality& q) {
-  Json line;
-  line["loss"] = q.loss;
-  if (q.binary) {
-    line["auc"] = q.auc;
-    line["normalized_entropy"] = q.normalized_entropy;
-    line["accuracy"] = q.accuracy;
-    line["calibration"] = q.calibration;
-    if (q.one_class) line["one_class"] = true;
-  }
-  return line;
 }
 
 /// Of this rank's process.
@@ -294,31 +282,24 @@ void MetricsLog::train_line(const StepStats& stats, const Trainer& trainer, RunS
 }
 
 void MetricsLog::eval_line(const Evaluation& e, double lifetime_auc, std::optional<double> oracle,
-                           double seconds, const RunState& state) {
-  Json tasks;
-  for (const TaskQuality& q : e.tasks) tasks[q.name] = quality_line(q);
+                           double seconds, const Trainer& trainer, const RunState& state) {
   Json line = {{"event", "eval"},
                {"step", state.step},
                {"window", state.eval_window},
                {"samples", state.samples},
-               {"eval_samples", e.samples},
-               {"loss", e.loss},
-               {"tasks", std::move(tasks)},
-               {"auc", e.auc()},
-               {"normalized_entropy", e.normalized_entropy()},
-               {"auc_lifetime", lifetime_auc}};
+               {"eval_samples", e.samples}};
+  add_evaluation(e, line);
+  line["auc_lifetime"] = lifetime_auc;
   if (oracle) line["oracle_auc"] = *oracle;
+  line["device"] = segue::describe(trainer.device());
+  line["model"] = trainer.model().summary();
   line["seconds"] = seconds;
   line["samples_per_s"] = per_second(static_cast<double>(e.samples), seconds);
   line["wall_s"] = state.wall_seconds;
   folder_.append_metrics(line);
 
-  scalar("eval/auc", e.auc(), state);
+  for (const auto& [tag, value] : evaluation_scalars(e)) scalar(tag.c_str(), value, state);
   scalar("eval/auc_lifetime", lifetime_auc, state);
-  if (const std::optional<double> entropy = e.telling_entropy()) {
-    scalar("eval/normalized_entropy", *entropy, state);
-  }
-  scalar("eval/loss", e.loss, state);
   tensorboard_.flush();
   start_energy();
 }
@@ -370,14 +351,12 @@ void MetricsLog::finish() {
   progress_.finish(fmt::format("loss {:.4f}  AUC {:.4f}", last_loss_, last_auc_));
 }
 
-double MetricsLog::samples_per_s() const {
-  return per_second(static_cast<double>(all_.samples), all_.seconds);
-}
-double MetricsLog::tokens_per_s() const {
-  return per_second(static_cast<double>(all_.tokens), all_.seconds);
-}
-double MetricsLog::jagged_flops_per_s() const {
-  return per_second(all_.jagged_flops, all_.seconds);
+void MetricsLog::summarize(TrainSummary& summary) const {
+  summary.first_loss = first_loss_;
+  summary.last_loss = last_loss_;
+  summary.samples_per_s = per_second(static_cast<double>(all_.samples), all_.seconds);
+  summary.tokens_per_s = per_second(static_cast<double>(all_.tokens), all_.seconds);
+  summary.model_flops_per_s = per_second(all_.jagged_flops, all_.seconds);
 }
 
 }  // namespace segue::train

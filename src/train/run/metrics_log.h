@@ -11,6 +11,7 @@
 #include "base/progress.h"
 #include "report/tensorboard.h"
 #include "tensor/card.h"
+#include "train/run/loop.h"
 #include "train/run/run_folder.h"
 #include "train/run/run_state.h"
 #include "train/run/step_tracker.h"
@@ -34,19 +35,16 @@ class MetricsLog {
   /// One line for the steps since the last one; the interval begins anew.
   void train_line(const StepStats& stats, const Trainer& trainer, RunState& state);
   void eval_line(const Evaluation& evaluation, double lifetime_auc, std::optional<double> oracle,
-                 double seconds, const RunState& state);
+                 double seconds, const Trainer& trainer, const RunState& state);
   /// Of a step some steps ago.
   void layers_line(const TrackedStep& tracked, const RunState& state);
   void end_line(const RunState& state, const char* status);
   void finish();  // of the progress line
   void drain();   // Error(kIo) while anything waits for a full disk
 
-  bool has_line() const { return has_line_; }        // an interval has ended in this process
-  double first_loss() const { return first_loss_; }  // mean over the first interval of this process
-  double last_loss() const { return last_loss_; }
-  double samples_per_s() const;  // of this process's steps
-  double tokens_per_s() const;
-  double jagged_flops_per_s() const;
+  bool has_line() const { return has_line_; }  // an interval has ended in this process
+  /// Losses and rates of this process's steps.
+  void summarize(TrainSummary& summary) const;
 
  private:
   void add_rates(const Interval& interval, int ranks, nlohmann::ordered_json& line) const;

@@ -130,6 +130,18 @@ void require_place(const data::StreamPosition& next, const Source& source) {
                   next.window, first, end - 1));
 }
 
+void begin_with_weights(const std::string& path, Trainer& trainer) {
+  try {
+    const Checkpoint from = open_checkpoint(path);
+    trainer.begin_with(from);
+    if (!trainer.ranks().first()) return;
+    base::log_info(
+        fmt::format("begins with the weights of {} (step {})", from.path(), from.step()));
+  } catch (const Error& error) {
+    fail(error.code(), fmt::format("train.init_from = \"{}\": {}", path, error.what()));
+  }
+}
+
 bool keep_choices(const std::string& recorded, const Ranks& ranks, RunConfig& config) {
   int64_t& tokens = config.train.micro_batch_tokens;
   if (tokens > 0) return false;

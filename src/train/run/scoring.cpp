@@ -14,7 +14,6 @@
 #include "base/stage.h"
 #include "data/inspect/baselines.h"
 #include "data/inspect/inspect.h"
-#include "ops/metrics.h"
 #include "ops/optimizer.h"
 #include "tensor/device_memory.h"
 #include "train/checkpoint/checkpoint.h"
@@ -22,6 +21,7 @@
 #include "train/run/run_state.h"
 #include "train/step/batch_pipeline.h"
 #include "train/step/source.h"
+#include "train/step/store_facts.h"
 
 namespace segue::train {
 namespace {
@@ -80,6 +80,12 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
   require_size(checkpoint, model.config);
   model.step = checkpoint.step();
   model.checkpoint = checkpoint.path();
+  const std::vector<ConfigDifference> changes =
+      config_differences(state.config, base::to_toml(model.config));
+  const bool same_samples = std::ranges::none_of(changes, [](const ConfigDifference& c) {
+    return c.key == "data.store" || c.key.starts_with("data.stream.");
+  });
+  if (same_samples) model.trained_window = state.window;
   base::set_num_threads(static_cast<int>(model.config.train.threads));
   const Device device = choose_device(model.config.train.device);
   use_device(device);
@@ -109,6 +115,29 @@ std::vector<int64_t> StoreScorer::anchors(std::optional<int64_t> window) const {
                                               : "without --window it is what the run holds out"));
   }
   return windows.read(*window);
+}
+
+int64_t StoreScorer::trained(const TrainedModel& model, int64_t window,
+                             std::span<const int64_t> positions) const {
+  const data::SampleStream& stream = data_.stream;
+  // Windows of later epochs count on.
+  if (window < stream.first_window() || window >= stream.end_window() ||
+      window > model.trained_window) {
+    return 0;
+  }
+  const data::EventLog log(store());
+  return std::ranges::count_if(
+      positions, [&](int64_t p) { return stream.trains_on(log.at(p, &data::EventStore::users)); });
+}
+
+HeldOutFacts StoreScorer::facts(std::span<const model::TaskConfig> tasks,
+                                std::span<const int64_t> positions) const {
+  return store_facts(data_, tasks, positions);
+}
+
+std::optional<double> StoreScorer::oracle_auc(std::span<const int64_t> positions,
+                                              const std::string& raw_folder) const {
+  return truth_auc(store(), data::read_truth(store(), raw_folder), positions);
 }
 
 void StoreScorer::score(Trainer& trainer, size_t samples, const Fill& fill,
@@ -152,42 +181,10 @@ void StoreScorer::score(Trainer& trainer, std::span<const data::CandidateQuery> 
 }
 
 Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,
-                    std::span<const int64_t> positions) {
+                    std::span<const int64_t> positions, const HeldOutFacts* facts) {
   Evaluator evaluator(model.trainer->model().tasks());
   scorer.score(*model.trainer, positions, [&](const model::Pass& pass) { evaluator.add(pass); });
-  return evaluator.result();
-}
-
-std::vector<Baseline> baselines(const data::EventStore& store, std::vector<int64_t> positions,
-                                const std::string& raw_folder) {
-  std::ranges::sort(positions);
-  const data::Predictions p = data::predict_by_history(store);
-  std::vector<size_t> chosen;  // places of the wanted events among the predicted ones
-  for (size_t i = 0; i < p.positions.size(); ++i) {
-    if (std::ranges::binary_search(positions, p.positions[i])) chosen.push_back(i);
-  }
-  const auto pick = [&](auto value_of) {
-    std::vector<float> values;
-    values.reserve(chosen.size());
-    for (const size_t i : chosen) values.push_back(value_of(i));
-    return values;
-  };
-  const std::vector<float> labels = pick([&](size_t i) { return p.labels[i]; });
-  std::vector<Baseline> result;
-  const auto add = [&](std::string name, auto value_of) {
-    result.push_back({std::move(name), ops::exact_auc(pick(value_of), labels)});
-  };
-  add("item", [&](size_t i) { return p.item[i]; });
-  add("user", [&](size_t i) { return p.user[i]; });
-  if (!p.user_attribute.empty()) {
-    add("user-" + p.attribute.substr(0, p.attribute.find("_id")),
-        [&](size_t i) { return p.user_attribute[i]; });
-  }
-  const std::vector<float> truth = data::read_truth(store, raw_folder);
-  if (!truth.empty()) {
-    add("oracle", [&](size_t i) { return truth[static_cast<size_t>(p.positions[i])]; });
-  }
-  return result;
+  return facts != nullptr ? evaluator.result(*facts, model.config.eval.top_k) : evaluator.result();
 }
 
 }  // namespace segue::train

@@ -21,6 +21,9 @@ struct TrainedModel {
   std::unique_ptr<Trainer> trainer;
   int64_t step = 0;
   std::string checkpoint;  // path
+  /// The newest window that was trained; -1 where none was, or where `sets` say that samples come
+  /// from elsewhere or are cut in other windows.
+  int64_t trained_window = -1;
 };
 
 /// `path` is a checkpoint, or a run, of which the newest good checkpoint is taken. `sets` are
@@ -34,10 +37,22 @@ class StoreScorer {
   explicit StoreScorer(const RunConfig& config);
 
   const data::EventStore& store() const { return data_.events; }
+  int64_t num_events() const { return data::EventLog(store()).num_events(); }
 
   /// Anchors of a window, or of what the run evaluates on at its end, by event position.
   /// Error(kOutOfRange) for a window that does not exist.
   std::vector<int64_t> anchors(std::optional<int64_t> window = {}) const;
+
+  /// How many of the anchors of a window the model was trained on.
+  int64_t trained(const TrainedModel& model, int64_t window,
+                  std::span<const int64_t> positions) const;
+
+  /// What is known of events beside their predictions.
+  HeldOutFacts facts(std::span<const model::TaskConfig> tasks,
+                     std::span<const int64_t> positions) const;
+  /// AUC of the true probabilities at these anchors, from data::read_truth, where they are known.
+  std::optional<double> oracle_auc(std::span<const int64_t> positions,
+                                   const std::string& raw_folder = "") const;
 
   /// Calls `each` with the predictions of every batch, in order; batches are cut as in training.
   /// Returns when what was read is known to be as it was written; Error(kCorrupt) if it is not.
@@ -55,17 +70,8 @@ class StoreScorer {
   RunStore data_;
 };
 
-/// Quality of the model's predictions at these anchors.
+/// Quality of the model's predictions at these anchors; `facts` of theirs may be null.
 Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,
-                    std::span<const int64_t> positions);
-
-/// What a simple rule reaches on the same events.
-struct Baseline {
-  std::string name;
-  double auc = 0.5;
-};
-/// The rules of data::predict_by_history, and the truth ("oracle") where data::read_truth has it.
-std::vector<Baseline> baselines(const data::EventStore& store, std::vector<int64_t> positions,
-                                const std::string& raw_folder = "");
+                    std::span<const int64_t> positions, const HeldOutFacts* facts = nullptr);
 
 }  // namespace segue::train

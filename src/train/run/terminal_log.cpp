@@ -1,6 +1,7 @@
 #include "train/run/terminal_log.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 
@@ -19,7 +20,22 @@ std::string entropy_text(const Evaluation& evaluation) {
   if (const std::optional<double> value = evaluation.telling_entropy()) {
     return fmt::format("{:.4f}", *value);
   }
-  return std::ranges::any_of(evaluation.tasks, &TaskQuality::binary) ? kNoEntropy : "n/a";
+  return std::ranges::any_of(evaluation.tasks, &TaskQuality::binary) ? kOneClass : "n/a";
+}
+
+/// The AUC of all tasks together, if there is one.
+std::string held_out_auc(const Evaluation& evaluation) {
+  return evaluation.one_class() ? kOneClass : auc_text(evaluation.auc(), evaluation.auc_error);
+}
+
+/// One sentence on what the model is worth beside what a table of counts would do.
+void log_comparison(const Comparison& c) {
+  const double noise = c.error ? ops::kNormal95 * *c.error : 0;
+  base::log_info(fmt::format(
+      "held-out AUC is {} the best simple rule, {} with {:.4f}: by {:.4f}{}{}",
+      c.above() ? "above" : "below", c.best_rule().name, c.best_rule().auc, std::abs(c.difference),
+      c.error ? fmt::format(" ± {:.4f}", noise) : "",
+      std::abs(c.difference) < noise ? ", which is too little to tell on so few samples" : ""));
 }
 
 }  // namespace
@@ -76,18 +92,18 @@ void log_evaluation(const Evaluation& evaluation, int64_t step, double seconds) 
         step));
     return;
   }
-  base::log_info(
-      fmt::format("evaluation after step {}: AUC {:.4f}, NE {} over {} samples in {:.1f} s", step,
-                  evaluation.auc(), entropy_text(evaluation),
-                  base::format_count(static_cast<double>(evaluation.samples)), seconds));
+  base::log_info(fmt::format("evaluation after step {}: AUC {}, NE {} over {} samples in {:.1f} s",
+                             step, held_out_auc(evaluation), entropy_text(evaluation),
+                             base::format_count(static_cast<double>(evaluation.samples)), seconds));
 }
 
 void log_end(const TrainSummary& s, bool has_loss) {
   std::string quality;  // only what this process has measured
   if (has_loss) quality = fmt::format(" loss {:.4f} -> {:.4f},", s.first_loss, s.last_loss);
-  if (s.held_out) quality += fmt::format(" held-out AUC {:.4f}", s.held_out->auc());
-  if (s.oracle_auc) quality += fmt::format(" (oracle {:.4f})", *s.oracle_auc);
-  if (s.held_out || s.oracle_auc) quality += ",";
+  if (s.held_out) quality += " held-out AUC " + held_out_auc(*s.held_out);
+  if (s.held_out && s.oracle_auc) quality += fmt::format(" (oracle {:.4f})", *s.oracle_auc);
+  if (s.nothing_held_out) quality += " no samples held out";
+  if (s.held_out || s.nothing_held_out) quality += ",";
   base::log_info(fmt::format("saving kept training waiting for {:.2f} s, {:.2f} % of {:.1f} s",
                              s.checkpoint_stall_seconds,
                              100 * s.checkpoint_stall_seconds / s.seconds, s.seconds));
@@ -96,6 +112,7 @@ void log_end(const TrainSummary& s, bool has_loss) {
         "nothing was trained: no window has a batch to train on; lower data.batch_size or set "
         "data.stream.incomplete = \"train\", and see data.stream for which samples are taken");
   }
+  if (s.held_out && s.held_out->comparison) log_comparison(*s.held_out->comparison);
   base::log_info(fmt::format("{}: {} steps,{} {} samples/s, {:.1f} model GFLOP/s",
                              s.finished ? "done" : "so far", s.steps, quality,
                              base::format_count(s.samples_per_s), s.model_flops_per_s / 1e9));

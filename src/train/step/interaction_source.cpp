@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 
 #include "base/config_checks.h"
-#include "base/log.h"
 #include "data/synth/interactions.h"
 #include "ops/metrics.h"
+#include "train/step/store_facts.h"
 
 namespace segue::train {
 namespace {
@@ -46,7 +46,9 @@ void require_columns(const RunConfig& config) {
 class InteractionSource final : public Source {
  public:
   InteractionSource(const RunConfig& config, int rank, int ranks)
-      : log_(config.data.interactions, static_cast<uint64_t>(config.train.seed)),
+      : wants_facts_(wants_facts(config.eval, config.data.interactions.samples, config.mlperf.log)),
+        num_tasks_(make_model(config)->tasks().size()),
+        log_(config.data.interactions, static_cast<uint64_t>(config.train.seed)),
         batch_size_(config.data.batch_size),
         first_(batch_size_ * rank / ranks),
         count_(batch_size_ * (rank + 1) / ranks - first_),
@@ -85,11 +87,16 @@ class InteractionSource final : public Source {
 
   int64_t train_samples() const override { return log_.config().passes * batches_ * batch_size_; }
   int64_t eval_samples() const override { return eval_batches_ * batch_size_; }
-  /// Of the same samples, and says what means of users and items would reach.
   std::optional<double> oracle_auc() override {
     if (eval_batches_ == 0) return std::nullopt;
-    if (!oracle_) measure();
+    if (!facts_) measure();
     return oracle_;
+  }
+  /// Means of users and items are the rules.
+  const HeldOutFacts* facts() override {
+    if (!wants_facts_ || eval_batches_ == 0) return nullptr;
+    if (!facts_) measure();
+    return &*facts_;
   }
 
  private:
@@ -99,9 +106,12 @@ class InteractionSource final : public Source {
   int64_t held_out(int64_t number) const { return log_.num_train() + number * batch_size_; }
 
   void measure() {
-    const data::InteractionMeans means(log_);
-    std::vector<float> labels, oracle, users, items;
-    const auto append = [](std::vector<float>& to, const std::vector<float>& from) {
+    std::optional<data::InteractionMeans> means;
+    if (wants_facts_) means.emplace(log_);
+    HeldOutFacts& facts = facts_.emplace();
+    data::Rule user{"user", {}}, item{"item", {}};
+    std::vector<float> labels, oracle;
+    const auto append = [](auto& to, const auto& from) {
       to.insert(to.end(), from.begin(), from.end());
     };
     Batch batch;
@@ -111,20 +121,24 @@ class InteractionSource final : public Source {
         labels.push_back(static_cast<float>(label));
       }
       append(oracle, log_.probabilities(batch));
-      append(users, means.by_user(batch));
-      append(items, means.by_item(batch));
+      append(facts.lists, batch.column("user_id").values.span());
+      if (!means) continue;
+      append(user.predictions, means->by_user(batch));
+      append(item.predictions, means->by_item(batch));
     }
     oracle_ = ops::exact_auc(oracle, labels);
-    base::log_info(fmt::format("held-out AUC of baselines: user mean {:.4f}, item mean {:.4f}",
-                               ops::exact_auc(users, labels), ops::exact_auc(items, labels)));
+    if (means) facts.rules.assign(num_tasks_, {std::move(item), std::move(user)});
   }
 
+  bool wants_facts_ = false;
+  size_t num_tasks_ = 0;
   data::Interactions log_;
   int64_t batch_size_ = 0, first_ = 0, count_ = 0;  // samples of a step, those of this rank
   int64_t batches_ = 0;                             // of one pass
   int64_t eval_batches_ = 0, evaluated_ = 0;
   StreamPosition position_;
-  std::optional<double> oracle_;
+  double oracle_ = 0.5;
+  std::optional<HeldOutFacts> facts_;
 };
 
 }  // namespace

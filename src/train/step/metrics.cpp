@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
+
 namespace segue::train {
 namespace {
 
@@ -24,9 +26,8 @@ std::optional<double> mean_over(std::span<const TaskQuality> tasks, double TaskQ
 bool has_quality(const TaskQuality& task) { return task.binary; }
 bool has_two_classes(const TaskQuality& task) { return task.binary && !task.one_class; }
 
-void set_quality(TaskQuality& quality, std::span<const float> predictions,
-                 std::span<const float> labels, const ops::NormalizedEntropy& entropy) {
-  quality.auc = ops::exact_auc(predictions, labels);
+void set_quality(TaskQuality& quality, double auc, const ops::NormalizedEntropy& entropy) {
+  quality.auc = auc;
   quality.normalized_entropy = entropy.value();
   quality.accuracy = entropy.accuracy();
   quality.calibration = entropy.calibration();
@@ -50,6 +51,19 @@ double mean_normalized_entropy(std::span<const TaskQuality> tasks) {
 }
 std::optional<double> telling_normalized_entropy(std::span<const TaskQuality> tasks) {
   return mean_over(tasks, &TaskQuality::normalized_entropy, has_two_classes);
+}
+
+bool Evaluation::one_class() const {
+  return std::ranges::any_of(tasks, has_quality) && std::ranges::none_of(tasks, has_two_classes);
+}
+
+AucInterval auc_interval(double auc, double error) {
+  return {std::max(0.0, auc - ops::kNormal95 * error), std::min(1.0, auc + ops::kNormal95 * error)};
+}
+
+std::string auc_text(double auc, const std::optional<double>& error) {
+  return error ? fmt::format("{:.4f} ± {:.4f}", auc, ops::kNormal95 * *error)
+               : fmt::format("{:.4f}", auc);
 }
 
 std::span<const float> of_task(const std::vector<float>& values, size_t task, int64_t labels) {
@@ -81,15 +95,34 @@ Evaluation Evaluator::result() const {
   Evaluation result;
   result.samples = samples_;
   result.labels = num_labels_;
+  std::vector<ops::AucParts> aucs;
   for (size_t k = 0; k < tasks_.size(); ++k) {
     TaskQuality& task = result.tasks.emplace_back();
     task.name = tasks_[k].name;
     task.binary = is_binary(tasks_[k]);
     task.loss = loss_sums_[k] / static_cast<double>(std::max<int64_t>(1, num_labels_));
     result.loss += task.loss;
-    if (task.binary) set_quality(task, predictions_[k], labels_[k], entropy_[k]);
+    if (!task.binary) continue;
+    const ops::AucParts& auc = aucs.emplace_back(ops::auc_parts(predictions_[k], labels_[k]));
+    set_quality(task, auc.auc, entropy_[k]);
+    if (!auc.parts.empty()) task.auc_error = ops::standard_error(auc.parts);
   }
+  const std::vector<double> parts = mean_auc_parts(aucs).parts;
+  if (!parts.empty()) result.auc_error = ops::standard_error(parts);
   return result;
+}
+
+Evaluation Evaluator::result(const HeldOutFacts& facts, int64_t top_k) const {
+  Evaluation e = result();
+  e.top_k = top_k;
+  std::vector<TaskLabels> binary;
+  for (size_t k = 0; k < tasks_.size(); ++k) {
+    if (!e.tasks[k].binary || num_labels_ == 0) continue;
+    e.tasks[k].details = task_details(predictions_[k], labels_[k], facts, top_k);
+    binary.push_back({predictions_[k], labels_[k], k});
+  }
+  e.comparison = compare_with_rules(binary, facts);
+  return e;
 }
 
 LifetimeAuc::LifetimeAuc(std::span<const model::TaskConfig> tasks)
@@ -149,7 +182,7 @@ TaskQuality WindowMetrics::quality(size_t task) const {
   const auto labels = std::span(labels_[task]).first(n);
   ops::NormalizedEntropy entropy;
   entropy.add(predictions, labels, {});
-  set_quality(quality, predictions, labels, entropy);
+  set_quality(quality, ops::exact_auc(predictions, labels), entropy);
   return quality;
 }
 

@@ -9,6 +9,7 @@
 #include "model/model.h"
 #include "ops/metrics.h"
 #include "train/checkpoint/checkpoint_shards.h"
+#include "train/step/held_out.h"
 
 namespace segue::train {
 
@@ -21,9 +22,11 @@ struct TaskQuality {
   // All labels are alike: AUC is 0.5, and entropy, divided by almost nothing as in the reference,
   // a number that says nothing.
   bool one_class = false;
+  std::optional<double> auc_error;     // standard error of the AUC; of evaluations
+  std::optional<TaskDetails> details;  // of evaluations whose samples are known
 };
-/// Entropy as people read it, when there is none.
-inline constexpr const char* kNoEntropy = "n/a (one class)";
+/// AUC and entropy as people read them, when there is none.
+inline constexpr const char* kOneClass = "n/a (one class)";
 /// Means over the binary tasks; 0.5 and 0 without any.
 double mean_auc(std::span<const TaskQuality> tasks);
 double mean_normalized_entropy(std::span<const TaskQuality> tasks);
@@ -35,19 +38,33 @@ struct Evaluation {
   double loss = 0;
   std::vector<TaskQuality> tasks;
   int64_t samples = 0, labels = 0;
+  std::optional<double> auc_error;       // standard error of auc()
+  std::optional<Comparison> comparison;  // with simple rules, where there are some
+  int64_t top_k = 0;                     // of the details of tasks
 
+  bool one_class() const;  // no task has labels of both classes
   double auc() const { return mean_auc(tasks); }
   double normalized_entropy() const { return mean_normalized_entropy(tasks); }
   std::optional<double> telling_entropy() const { return telling_normalized_entropy(tasks); }
 };
 
+/// An AUC with its 95 % interval, as people read it: "0.7546 ± 0.0048".
+std::string auc_text(double auc, const std::optional<double>& error);
+/// The limits of that interval.
+struct AucInterval {
+  double low = 0, high = 1;
+};
+AucInterval auc_interval(double auc, double error);
+
 /// Collects one evaluation. AUC is exact over every label, so it keeps all predictions: 8 bytes per
-/// label and task.
+/// label and task, and twice as much while the error is computed.
 class Evaluator {
  public:
   explicit Evaluator(std::span<const model::TaskConfig> tasks);
   void add(const model::Pass& pass);
   Evaluation result() const;
+  /// The same with details and comparison.
+  Evaluation result(const HeldOutFacts& facts, int64_t top_k) const;
   std::span<const float> predictions(size_t task) const { return predictions_[task]; }
   std::span<const float> labels(size_t task) const { return labels_[task]; }
 

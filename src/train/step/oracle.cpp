@@ -1,6 +1,7 @@
 #include "train/step/oracle.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -20,19 +21,19 @@ double probability(const data::RandomBatches& data, const Batch& batch, int64_t 
   return 1 - none;
 }
 
-std::string label_column(const model::Model& model) {
+model::ColumnDemand label_column(const model::Model& model) {
   const std::vector<model::ColumnDemand> demands = model.demands();
   const auto label =
       std::ranges::find(demands, model::ColumnDemand::Role::kLabel, &model::ColumnDemand::role);
   SEGUE_ASSERT(label != demands.end(), "a model has labels");
-  return label->column;
+  return *label;
 }
 
 }  // namespace
 
 double oracle_auc(const data::RandomBatches& data, const model::Model& model,
                   std::span<const Batch> batches) {
-  const std::string column = label_column(model);
+  const std::string column = label_column(model).column;
   double sum = 0;
   int64_t binary = 0;
   for (const model::TaskConfig& task : model.tasks()) {
@@ -54,6 +55,20 @@ double oracle_auc(const data::RandomBatches& data, const model::Model& model,
     ++binary;
   }
   return binary == 0 ? 0.5 : sum / static_cast<double>(binary);
+}
+
+std::vector<int64_t> sample_lists(const model::Model& model, std::span<const Batch> batches) {
+  const model::ColumnDemand label = label_column(model);
+  std::vector<int64_t> lists;
+  if (label.of != model::ColumnDemand::Of::kCandidate) return lists;
+  int64_t sample = 0;
+  for (const Batch& batch : batches) {
+    const std::span<const int64_t> offsets = batch.offsets(batch.column(label.column));
+    for (size_t b = 0; b + 1 < offsets.size(); ++b, ++sample) {
+      lists.insert(lists.end(), static_cast<size_t>(offsets[b + 1] - offsets[b]), sample);
+    }
+  }
+  return std::ssize(lists) > sample ? lists : std::vector<int64_t>();
 }
 
 }  // namespace segue::train

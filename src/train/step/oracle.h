@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <span>
+#include <vector>
 
 #include "batch/batch.h"
 #include "data/synth/random_batches.h"
@@ -12,5 +14,9 @@ namespace segue::train {
 /// were drawn with, mean over the binary tasks (0.5 without any).
 double oracle_auc(const data::RandomBatches& data, const model::Model& model,
                   std::span<const Batch> batches);
+
+/// The number of the sample that each label belongs to, where candidates are labelled and samples
+/// have several.
+std::vector<int64_t> sample_lists(const model::Model& model, std::span<const Batch> batches);
 
 }  // namespace segue::train

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <future>
 #include <limits>
 #include <span>
 #include <string>
@@ -19,11 +19,11 @@
 #include "data/inspect/inspect.h"
 #include "data/store/event_store.h"
 #include "data/synth/random_batches.h"
-#include "ops/metrics.h"
 #include "train/step/interaction_source.h"
 #include "train/step/oracle.h"
 #include "train/step/random_schema.h"
 #include "train/step/store_checks.h"
+#include "train/step/store_facts.h"
 
 namespace segue::train {
 namespace {
@@ -44,7 +44,8 @@ class RandomSource final : public Source {
         batch_size_(config.data.batch_size),
         eval_batches_(config.eval.max_batches > 0 ? config.eval.max_batches : kRandomEvalBatches),
         batches_(random_schema(*model_, config.sparse, config.data.random.candidates),
-                 config.data.random_config(), static_cast<uint64_t>(config.train.seed)) {
+                 config.data.random_config(), static_cast<uint64_t>(config.train.seed)),
+        wants_facts_(wants_facts(config.eval, 0, config.mlperf.log)) {
     if (config.train.steps > 0) return;
     fail(ErrorCode::kConfig,
          "random samples have no end: set train.steps (--steps), or data.store to train on a log");
@@ -69,18 +70,30 @@ class RandomSource final : public Source {
   int64_t train_samples() const override { return 0; }
   int64_t eval_samples() const override { return eval_batches_ * batch_size_; }
   std::optional<double> oracle_auc() override {
-    std::vector<Batch> held_out(static_cast<size_t>(eval_batches_));
-    for (size_t i = 0; i < held_out.size(); ++i) {
-      batches_.fill(kHeldOutStep + static_cast<int64_t>(i), held_out[i]);
-    }
-    return train::oracle_auc(batches_, *model_, held_out);
+    return train::oracle_auc(batches_, *model_, held_out());
+  }
+  /// The candidates of a sample are a list, where there are several.
+  const HeldOutFacts* facts() override {
+    if (!wants_facts_) return nullptr;
+    if (!facts_) facts_ = HeldOutFacts{.lists = sample_lists(*model_, held_out())};
+    return &*facts_;
   }
 
  private:
+  std::vector<Batch> held_out() const {
+    std::vector<Batch> batches(static_cast<size_t>(eval_batches_));
+    for (size_t i = 0; i < batches.size(); ++i) {
+      batches_.fill(kHeldOutStep + static_cast<int64_t>(i), batches[i]);
+    }
+    return batches;
+  }
+
   std::unique_ptr<model::Model> model_;
   int64_t first_ = 0, count_ = 0;  // samples of this rank
   int64_t batch_size_ = 0, eval_batches_ = 0, evaluated_ = 0;
   data::RandomBatches batches_;
+  bool wants_facts_ = false;
+  std::optional<HeldOutFacts> facts_;
   StreamPosition position_;
 };
 
@@ -147,32 +160,35 @@ class StoreSource final : public Source {
   int64_t segments() const override { return static_cast<int64_t>(events().segments().size()); }
   int64_t segments_there() const override { return data::count_segments(events().folder()); }
   void reopen(int64_t segments) override {
+    facts_.reset();  // it reads what is closed
     open_.reset();
     prefetched_.reset();
     wait_for_segments(data::store_folder(config_.data.store), segments);
     open_ = std::make_unique<Open>(config_, rank_, ranks_, verifies_, segments);
   }
 
+  bool evaluates_the_same() const override {
+    return stream().config().eval == data::EvalMode::kFixed;
+  }
+  void prefetch_facts(int64_t after) override {
+    if (!wants_facts(config_.eval, data::EventLog(events()).num_events(), config_.mlperf.log)) {
+      return;
+    }
+    if (evaluates_the_same()) after = -1;
+    if (!facts_ || facts_->after != after) facts_ = std::make_unique<Facts>(config_, *open_, after);
+  }
+  const HeldOutFacts* facts() override {
+    prefetch_facts(evaluated_);
+    return facts_ ? &facts_->found.get() : nullptr;
+  }
+
   std::vector<std::string> doubts() override { return doubts_about(config_, open_->data); }
 
   /// Synthetic logs come with their truth. Without the whole window the figure would not compare.
   std::optional<double> oracle_auc() override {
-    if (config_.eval.max_batches > 0 || events().schema().label_pool.empty()) return std::nullopt;
+    if (config_.eval.max_batches > 0) return std::nullopt;
     if (!truth_) truth_ = data::read_truth(events());
-    if (truth_->empty() || segments() > 0) return std::nullopt;
-    const std::vector<data::PoolConfig>& pools = events().schema().pools;
-    const auto pool =
-        std::ranges::find(pools, events().schema().label_pool, &data::PoolConfig::name);
-    const std::span<const uint8_t> label =
-        events().in_pool(static_cast<size_t>(pool - pools.begin()));
-    std::vector<float> predictions, labels;
-    for (const int64_t position : stream().eval_positions(evaluated_)) {
-      const auto i = static_cast<size_t>(position);
-      if (std::isnan((*truth_)[i])) return std::nullopt;
-      predictions.push_back((*truth_)[i]);
-      labels.push_back(label[i] != 0 ? 1.f : 0.f);
-    }
-    return ops::exact_auc(predictions, labels);
+    return truth_auc(events(), *truth_, stream().eval_positions(evaluated_));
   }
 
  private:
@@ -185,6 +201,23 @@ class StoreSource final : public Source {
           loader(data.gatherer, config.data.loader),
           eval_loader(data.gatherer, config.data.loader) {}
   };
+  /// Found out by a thread of its own, on one core.
+  struct Facts {
+    int64_t after = -1;
+    std::shared_future<HeldOutFacts> found;
+    std::jthread thread;
+
+    Facts(const RunConfig& config, const Open& open, int64_t of) : after(of) {
+      std::packaged_task<HeldOutFacts(const std::stop_token&)> task(
+          [&open, of, tasks = make_model(config)->tasks()](const std::stop_token& stop) {
+            base::name_thread("simple rules");
+            const base::Stage stage("simple rules");
+            return store_facts(open.data, tasks, open.data.stream.eval_positions(of), stop);
+          });
+      found = task.get_future().share();
+      thread = std::jthread(std::move(task));
+    }
+  };
   const data::EventStore& events() const { return open_->data.events; }
   const data::SampleStream& stream() const { return open_->data.stream; }
 
@@ -192,6 +225,7 @@ class StoreSource final : public Source {
   int rank_ = 0, ranks_ = 1;
   bool verifies_ = true;
   std::unique_ptr<Open> open_;
+  std::unique_ptr<Facts> facts_;  // of the evaluations after one window; reads what is open
   std::optional<int64_t> prefetched_;
   int64_t evaluated_ = -1;
   std::optional<std::vector<float>> truth_;  // per event; empty: not known

@@ -13,6 +13,7 @@
 #include "data/store/event_store.h"
 #include "data/store/store_verifier.h"
 #include "train/run_config.h"
+#include "train/step/held_out.h"
 
 namespace segue::train {
 
@@ -53,6 +54,13 @@ class Source {
   virtual std::vector<std::string> doubts() { return {}; }
   /// AUC of the true probabilities of the last evaluation's labels, where they are known.
   virtual std::optional<double> oracle_auc() { return std::nullopt; }
+  /// What is known of the labels of that evaluation; null where nothing is, or nobody wants to
+  /// know. prefetch_facts() says early that it will be asked for after `after`; they are found out
+  /// in the background.
+  virtual void prefetch_facts(int64_t /*after*/) {}
+  virtual const HeldOutFacts* facts() { return nullptr; }
+  /// Whether all evaluations are on the same samples.
+  virtual bool evaluates_the_same() const { return true; }
 };
 
 /// As `config.data` says. Opens the store, and makes its indexes when they are missing. A rank of
