@@ -18,6 +18,7 @@
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "cli/pair_numbers.h"
 #include "cli/parquet.h"
 #include "data/log/table_reader.h"
 #include "train/run/scoring.h"
@@ -214,6 +215,7 @@ void score(const ScoreArguments& arguments) {
     scorer.score(*model.trainer, positions, take);
   } else {
     std::vector<data::CandidateQuery> questions = read_pairs(arguments.pairs);
+    read_pair_numbers(arguments.pairs, store.schema(), questions);
     settle_times(store, questions);
     doubt_times(store, questions, arguments.pairs);
     for (const data::CandidateQuery& q : questions) put(q.user, q.item, q.time);
@@ -235,7 +237,8 @@ void add_score(CLI::App& app) {
       ->required();
   CLI::Option* pairs = command->add_option(
       "--pairs", arguments->pairs,
-      "CSV or Parquet file with columns user and item, and time if histories are to end there");
+      "CSV or Parquet file with columns user and item, and time if histories are to end there; "
+      "numbers of the log (docs/features.md) by their names");
   command
       ->add_option("--window", arguments->window,
                    "number of the window (default: what the run holds out)")

@@ -13,6 +13,7 @@
 #include "cli/facts.h"
 #include "cli/output.h"
 #include "data/inspect/baselines.h"
+#include "data/inspect/feature_summary.h"
 #include "data/inspect/id_ranges.h"
 #include "data/inspect/store_notes.h"
 #include "data/numbers/event_numbers.h"
@@ -133,6 +134,21 @@ void add_numbers(FactSheet& sheet, const data::EventStore& store) {
   sheet.table("numbers").rows = {
       {"names", {fmt::format("{}", fmt::join(data::count_names(store.schema()), ", "))}},
       {"made", {made ? "yes" : "when a model asks for one"}}};
+  if (!store.schema().numbers.empty()) {
+    FactTable& t = sheet.table("numbers of the log", {"known", "missing", "min", "mean", "max"});
+    for (const data::NumberSummary& n : data::summarize_numbers(store)) {
+      const double missing = static_cast<double>(n.missing) / static_cast<double>(n.events);
+      t.rows.push_back({n.name,
+                        {n.outcome ? "after (outcome)" : "before", Fact::share(missing),
+                         Fact::real(n.min, 3), Fact::real(n.mean, 3), Fact::real(n.max, 3)}});
+    }
+  }
+  if (!store.schema().user_attributes.empty()) {
+    FactTable& t = sheet.table("attributes of users", {"values", "of users", "of events"});
+    for (const data::AttributeSummary& a : data::summarize_user_attributes(store)) {
+      t.rows.push_back({a.name, {a.values, Fact::share(a.item_share), Fact::share(a.event_share)}});
+    }
+  }
 }
 
 void add_integrity(FactSheet& sheet, const data::VerifyReport& report, bool verified) {

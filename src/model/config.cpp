@@ -49,6 +49,26 @@ void describe(ConfigVisitor& v, NumericConfig& c) {
           "names of float columns; those of candidates have item_candidate_ in front");
   v.field("hidden", c.hidden, "hidden width of the MLPs that they pass");
   v.field("tokens", c.tokens, "not the head alone sees them, tokens do too");
+  v.field("outcomes", c.outcomes,
+          "names of numbers that show only after an event; tokens of the history alone get them");
+  v.list("forms", c.forms, "how columns and outcomes enter; as they are where there is none");
+}
+
+void NumericConfig::validate() const {
+  require_size("model.numeric.hidden", hidden, kMostWidth);
+  std::vector<std::string> all = columns;
+  all.insert(all.end(), outcomes.begin(), outcomes.end());
+  validate_forms(forms, all);
+  require_size("model.numeric: numbers of a row", token_width(), kMostWidth, 0);
+  std::ranges::sort(all);
+  if (const auto twice = std::ranges::adjacent_find(all); twice != all.end()) {
+    fail_config(fmt::format("model.numeric names column `{}` twice", *twice));
+  }
+  if (!outcomes.empty() && !tokens) {
+    fail_config(
+        "model.numeric.outcomes are known of the history alone, whose tokens get them: set "
+        "model.numeric.tokens = true");
+  }
 }
 
 void describe(ConfigVisitor& v, ActionConfig& c) {
@@ -285,7 +305,7 @@ void ModelConfig::validate() const {
     if (w <= 0) fail_config("model.action.weights must be positive");
   }
   require_task_bits(*this);
-  require_size("model.numeric.hidden", numeric.hidden, kMostWidth);
+  numeric.validate();
   require_size("model.action.dim", action.dim, kMostWidth);
   if (max_seq_len <= contextual_tokens()) {
     fail_config(fmt::format("model.max_seq_len ({}) leaves no room behind {} contextual tokens",

@@ -9,6 +9,7 @@
 #include "attention/kernel_choice.h"
 #include "base/config.h"
 #include "model/dlrm_config.h"
+#include "model/number_forms.h"
 #include "ops/loss.h"
 #include "ops/optimizer.h"
 #include "sparse/tables_config.h"
@@ -51,10 +52,16 @@ struct NumericConfig {
   std::vector<std::string> columns;  // empty: none
   int64_t hidden = 32;               // of both MLPs
   bool tokens = false;               // of history and candidates get them too
+  /// Known only after an event: of the history's, and of tokens alone; those of candidates are
+  /// missing.
+  std::vector<std::string> outcomes = {};
+  std::vector<NumberForm> forms = {};  // of columns and outcomes
 
-  int64_t width() const { return static_cast<int64_t>(columns.size()); }
+  int64_t width() const { return numbers_width(columns, forms); }
+  int64_t token_width() const { return width() + numbers_width(outcomes, forms); }
   bool any() const { return !columns.empty(); }
-  bool in_tokens() const { return tokens && any(); }
+  bool in_tokens() const { return tokens && (any() || !outcomes.empty()); }
+  void validate() const;  // Error(kConfig)
   static std::string of_candidate(const std::string& column) { return "item_candidate_" + column; }
 };
 void describe(base::ConfigVisitor& v, NumericConfig& c);

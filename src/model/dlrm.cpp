@@ -375,7 +375,9 @@ void Dlrm::fill_dense(const Batch& batch, const Prepared& out, std::span<T> to) 
     }
     first = static_cast<size_t>(config_.dense_features);
   }
-  for (const std::string& name : config_.numeric) {
+  const NumberEncoder encoder(config_.numeric, config_.forms);
+  for (size_t n = 0; n < encoder.columns(); ++n) {
+    const std::string& name = config_.numeric[n];
     const Batch::FloatColumn& column = batch.float_column(name);
     if (!std::ranges::equal(batch.offsets(column), out.row_offsets)) {
       fail(
@@ -384,10 +386,13 @@ void Dlrm::fill_dense(const Batch& batch, const Prepared& out, std::span<T> to) 
                       "number for every label",
                       name, config_.label));
     }
+    size_t end = first;
     for (size_t row = 0; row < static_cast<size_t>(out.num_labels); ++row) {
-      to[row * width + first] = static_cast<T>(column.values[static_cast<int64_t>(row)]);
+      T* const begin = to.data() + row * width;
+      end = static_cast<size_t>(
+          encoder.put(n, column.values[static_cast<int64_t>(row)], begin + first) - begin);
     }
-    ++first;
+    first = end;
   }
 }
 

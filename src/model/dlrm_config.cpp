@@ -41,6 +41,7 @@ void describe(base::ConfigVisitor& v, DlrmConfig& c) {
   v.field("numeric", c.numeric,
           "more dense features: float columns with one number of every candidate, or of every "
           "sample where no feature is of candidates");
+  v.list("forms", c.forms, "how numbers of `numeric` enter; as they are where there is none");
   v.field("bottom", c.bottom, "widths of the layers that dense features pass, ReLU after each");
   v.field("top", c.top, "widths of the hidden layers behind the interaction");
   v.choice("interaction", c.interaction, {"concat", "dot"},
@@ -68,6 +69,7 @@ void DlrmConfig::validate() const {
     if (!dense.empty()) require_size("model.dlrm.dense_features", dense_features, kMostWidth);
     if (bottom.empty()) fail_config("model.dlrm.bottom needs at least one layer");
   }
+  validate_forms(forms, numeric);
   require_widths("model.dlrm.bottom", bottom);
   require_widths("model.dlrm.top", top);
   require_size("model.dlrm.max_events", max_events, kMostIds);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/config.h"
+#include "model/number_forms.h"
 
 namespace segue::model {
 
@@ -27,6 +28,7 @@ struct DlrmConfig {
   int64_t dense_features = 16;
   /// More of them: float columns with one number for every row that is predicted.
   std::vector<std::string> numeric;
+  std::vector<NumberForm> forms;         // of those
   std::vector<int64_t> bottom = {8, 8};  // widths of its layers, ReLU after each
   std::vector<int64_t> top = {32, 16};   // of its hidden layers; one output per task follows
   Interaction interaction = Interaction::kConcat;
@@ -36,7 +38,7 @@ struct DlrmConfig {
 
   /// Numbers that the bottom MLP reads.
   int64_t dense_width() const {
-    return (dense.empty() ? 0 : dense_features) + static_cast<int64_t>(numeric.size());
+    return (dense.empty() ? 0 : dense_features) + numbers_width(numeric, forms);
   }
   bool has_dense() const { return dense_width() > 0; }
   bool has(FeatureOf of) const;

@@ -34,6 +34,9 @@ TEST(DlrmTest, GradientsMatchFiniteDifferences) {
       ModelConfig c = tiny_dlrm(interaction);
       if (!dense) c.dlrm.dense.clear();
       if (numeric) c.dlrm.numeric = {"price"};
+      if (numeric && dense) {
+        c.dlrm.forms = {{.column = "price", .shape = NumberShape::kBuckets, .bounds = {-0.2, 0.3}}};
+      }
       TinyDlrm f(c);
       expect_gradients(f.model, f.bed.exec, tiny_dlrm_batch());
     }

@@ -39,6 +39,9 @@ void check_lengths(const ModelConfig& config, const Batch& batch) {
       require_numbers(config.item.candidate, NumericConfig::of_candidate(column));
     }
   }
+  for (const std::string& column : config.numeric.outcomes) {
+    require_numbers(config.item.history, column);
+  }
   for (const std::string& column : {config.action.history, config.history_timestamp}) {
     require_lengths_of(config.item.history, column, batch);
   }

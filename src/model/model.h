@@ -35,6 +35,7 @@ struct ColumnDemand {
   int64_t length = 1;      // kSample: values of a sample, at most
   int64_t bits = 1;        // kAction, kLabel: of a value
   std::string item = {};   // kId: the column that decides it, as a song does its artist
+  bool outcome = false;    // kNumber: known only after the event
 };
 
 /// Work of a sample, for balancer and predictions; of one layer, forward and backward.

@@ -72,7 +72,7 @@ Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
                          .contextual_tokens = config.contextual_tokens(),
                          .action_bits = static_cast<int64_t>(config.action.weights.size()),
                          .action_dim = config.action.dim,
-                         .numbers = config.numeric.in_tokens() ? config.numeric.width() : 0,
+                         .numbers = config.numeric.in_tokens() ? config.numeric.token_width() : 0,
                          .numeric_hidden = config.numeric.hidden,
                          .relu = config.embedding_mlp == EmbeddingMlp::kRelu});
   postprocessor_ = std::make_unique<Postprocessor>(
@@ -141,8 +141,10 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, RankerBatch& batch,
   rows.saved = preprocessor_->forward(
       exec, preprocessor_->split_inputs(inputs, n.rows, n.samples),
       placed.tensor(batch.action_code),
-      config_.numeric.in_tokens() ? as_activation(exec, place_numbers(batch.token_numbers, placed))
-                                  : Tensor());
+      config_.numeric.in_tokens()
+          ? as_activation(exec,
+                          place_numbers(batch.token_numbers, config_.numeric.token_width(), placed))
+          : Tensor());
   if (training) {
     rows.all_gradients = zeros(exec, preprocessor_->row_count(n), config_.dim);
     rows.gradients = preprocessor_->split_rows(rows.all_gradients, rows.saved);

@@ -82,7 +82,7 @@ class Ranker final : public Model {
   void sort_inputs(RankerBatch& out) const;
   void prepare_actions(const Batch& batch, RankerBatch& out) const;
   void prepare_numbers(const Batch& batch, RankerBatch& out) const;
-  Tensor place_numbers(const RankerBatch::Numbers& numbers,
+  Tensor place_numbers(const RankerBatch::Numbers& numbers, int64_t width,
                        const UploadBlock::Placed& placed) const;
   RankerBatch::Tokens prepare_tokens(const Batch& batch, const MicroBatch& micro,
                                      RankerBatch& out) const;

@@ -72,6 +72,13 @@ std::vector<ColumnDemand> Ranker::demands() const {
     if (c.numeric.tokens || !candidates) add(column, Of::kEvent);
     if (candidates) add(NumericConfig::of_candidate(column), Of::kCandidate);
   }
+  for (const std::string& column : c.numeric.outcomes) {
+    all.push_back({.key = "model.numeric.outcomes",
+                   .column = column,
+                   .of = Of::kEvent,
+                   .role = Role::kNumber,
+                   .outcome = true});
+  }
   for (const ContextualFeature& f : c.contextual) {
     all.push_back({.key = "model.contextual.name",
                    .column = f.name,

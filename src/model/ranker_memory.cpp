@@ -215,7 +215,8 @@ int64_t Ranker::batch_memory(const StepBounds& bounds) const {
   // Which tokens are left, and where labels are among them.
   const int64_t tokens = bounds.samples * config_.sample_tokens(bounds.events, bounds.candidates);
   const int64_t numbers =
-      (labels + (config_.numeric.tokens ? places : 0)) * config_.numeric.width();
+      labels * config_.numeric.width() +
+      (config_.numeric.in_tokens() ? places * config_.numeric.token_width() : 0);
   const int64_t truncated = truncates() ? tokens * (8 + 4) + labels * 4 : 0;
   const int64_t labelled = config_.event_label.empty() ? 0 : events * 4;
   // Times, actions, items and their rows; table rows, once more sorted, and their slots.

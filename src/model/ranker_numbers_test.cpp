@@ -1,5 +1,6 @@
 // Numeric features of events and candidates in the ranker.
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,52 @@ TEST(RankerNumbers, GradientsMatchFiniteDifferences) {
       TinyRanker f(with_numbers(config, tokens));
       expect_gradients(f.ranker, f.bed.exec, numbered_batch(tiny_batch()));
     }
+  }
+}
+
+TEST(RankerNumbers, GradientsWithFormsAndOutcomes) {
+  for (const ModelConfig& config : {tiny_config(), tiny_gated_config(), tiny_masked_config()}) {
+    TinyRanker f(with_outcomes(config));
+    expect_gradients(f.ranker, f.bed.exec, numbered_batch(tiny_batch()));
+  }
+  // Outcomes alone: the head sees no number.
+  ModelConfig alone = with_outcomes(tiny_config());
+  alone.numeric.columns.clear();
+  alone.numeric.forms.clear();
+  TinyRanker f(alone);
+  expect_gradients(f.ranker, f.bed.exec, numbered_batch(tiny_batch()));
+}
+
+/// What came of an event changes no prediction of it, nor of those before it.
+TEST(RankerNumbers, OutcomesShowOnlyLater) {
+  for (const TokenKind tokens : {TokenKind::kMerged, TokenKind::kPaired, TokenKind::kInterleaved}) {
+    SCOPED_TRACE(static_cast<int>(tokens));
+    ModelConfig config = with_outcomes(tiny_config());
+    config.tokens = tokens;
+    config.labels = LabelKind::kEveryItem;
+    config.tasks.resize(1);
+    const Batch batch = numbered_batch(tiny_batch());
+    TinyRanker f(config);
+    const std::vector<double> plain = f.run(batch, {.training = false}).logits;
+    const std::span<const int64_t> offsets = batch.offsets(batch.float_column("watched"));
+    bool seen = false;
+    for (int64_t e = 0; e < offsets.back(); ++e) {
+      Batch other = batch.slice(0, batch.num_samples());
+      other.float_column("watched").values[e] = 5;
+      const std::vector<double> logits = f.run(other, {.training = false}).logits;
+      ASSERT_EQ(std::ssize(logits), offsets.back());
+      for (int64_t label = 0; label < std::ssize(logits); ++label) {
+        const auto l = static_cast<size_t>(label);
+        const bool same_sample =
+            std::ranges::upper_bound(offsets, label) == std::ranges::upper_bound(offsets, e);
+        if (label <= e || !same_sample) {
+          EXPECT_EQ(logits[l], plain[l]) << "event " << e << ", prediction of " << label;
+        } else {
+          seen = seen || logits[l] != plain[l];
+        }
+      }
+    }
+    EXPECT_TRUE(seen) << "later predictions do see it";
   }
 }
 
@@ -84,6 +131,18 @@ TEST(RankerNumbers, EachIsSeenWhereItShouldBe) {
     EXPECT_EQ(changed("item_candidate_gap", 2), std::vector<size_t>{2});
     EXPECT_EQ(changed("gap", 0), tokens ? std::vector<size_t>{0} : std::vector<size_t>{});
   }
+}
+
+TEST(RankerNumbers, OutcomesNeedTokensAndNamesOfTheirOwn) {
+  ModelConfig config = with_outcomes(tiny_config());
+  config.validate();
+  config.numeric.tokens = false;
+  EXPECT_TRUE(base::contains(base::message_of(ErrorCode::kConfig, [&] { config.validate(); }),
+                             "tokens = true"));
+  config.numeric.tokens = true;
+  config.numeric.outcomes.push_back("gap");
+  EXPECT_TRUE(base::contains(base::message_of(ErrorCode::kConfig, [&] { config.validate(); }),
+                             "`gap` twice"));
 }
 
 TEST(RankerNumbers, ModelsWithoutAnyAreWhatTheyWere) {

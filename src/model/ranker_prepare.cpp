@@ -78,7 +78,7 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
   prepare_context(batch, out);
   sort_inputs(out);
   prepare_actions(batch, out);
-  if (config_.numeric.any()) prepare_numbers(batch, out);
+  if (config_.numeric.any() || config_.numeric.in_tokens()) prepare_numbers(batch, out);
   out.micro_batches.clear();
   std::vector<MicroBatch> cuts = cut_micro_batches(out.layout, micro_batch_tokens);
   std::vector<GroupSequences> group;

@@ -3,6 +3,7 @@
 // For tests only: small models and a batch that has everything.
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -154,7 +155,17 @@ inline ModelConfig with_numbers(ModelConfig c, bool tokens) {
   return c;
 }
 
-/// Numbers for every event and candidate of a tiny_batch().
+/// The same with forms, and a number that only the history knows.
+inline ModelConfig with_outcomes(ModelConfig c) {
+  c = with_numbers(std::move(c), true);
+  c.numeric.outcomes = {"watched"};
+  c.numeric.forms = {{.column = "price", .shape = NumberShape::kBuckets, .bounds = {-0.2, 0.3}},
+                     {.column = "watched", .shape = NumberShape::kLog, .offset = 0.1, .scale = 3},
+                     {.column = "rate", .offset = -0.5, .scale = 0.5}};
+  return c;
+}
+
+/// Numbers for every event and candidate of a tiny_batch(), and `watched` of events.
 inline Batch numbered_batch(Batch b) {
   uint64_t site = 900;
   const auto add = [&](const std::string& name, int group) {
@@ -171,6 +182,8 @@ inline Batch numbered_batch(Batch b) {
     add(name, 0);
     add(NumericConfig::of_candidate(name), 1);
   }
+  add("watched", 0);
+  b.float_columns.back().values[1] = std::numeric_limits<float>::quiet_NaN();
   return b;
 }
 

@@ -117,8 +117,8 @@ Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
   t.label_timestamps = arrays.label_time;
   t.label_features = placed.tensor(micro.label_features);
   if (numeric_mlp_) {
-    t.label_numbers =
-        place_numbers(batch.label_numbers, placed).rows(micro.first_label, micro.labels);
+    t.label_numbers = place_numbers(batch.label_numbers, config_.numeric.width(), placed)
+                          .rows(micro.first_label, micro.labels);
   }
   for (const auto& part : micro.label_values) t.label_values.push_back(placed.tensor(part));
   for (const auto& part : micro.label_values_double) t.label_values.push_back(placed.tensor(part));

@@ -37,6 +37,13 @@ std::vector<IdRange> id_ranges(const EventStore& store) {
     if (!known.empty()) users.largest = std::max(users.largest, known.back());
   }
   std::vector<IdRange> ranges = {users};
+  for (size_t a = 0; a < store.schema().user_attributes.size(); ++a) {
+    IdRange range{store.schema().user_attributes[a].name, "", 0};
+    for (const int32_t value : store.user_attribute_map(a)) {
+      range.largest = std::max<int64_t>(range.largest, value);
+    }
+    ranges.push_back(range);
+  }
   const std::vector<bool> occur = items_that_occur(log);
   const auto last = std::find(occur.rbegin(), occur.rend(), true);
   if (last == occur.rend()) return ranges;

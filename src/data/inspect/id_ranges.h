@@ -14,9 +14,9 @@ struct IdRange {
   int64_t largest = 0;
 };
 
-/// Of users, items and attributes, from tables that a store keeps beside its events: no event is
-/// read. A store that does not say how often its items occur (the reference's) has no range of
-/// items; hashes have none either, they are cut to their tables.
+/// Of users, items and attributes of both, from tables that a store keeps beside its events: no
+/// event is read. A store that does not say how often its items occur (the reference's) has no
+/// range of items; hashes have none either, they are cut to their tables.
 std::vector<IdRange> id_ranges(const EventStore& store);
 
 }  // namespace segue::data

@@ -46,8 +46,8 @@ struct HistorySummary {
 struct AttributeSummary {
   std::string name;
   int64_t values = 0;      // different ones, 0 (unknown) not counted
-  double item_share = 0;   // items that have one
-  double event_share = 0;  // events whose item has one
+  double item_share = 0;   // items (or users, of a user's) that have one
+  double event_share = 0;  // events whose item (user) has one
 };
 
 struct StoreSummary {

@@ -29,24 +29,24 @@ std::unique_ptr<IdDictionary> collect(const AttributeFile& attribute, const LogF
 }  // namespace
 
 void read_attribute(const AttributeFile& attribute, const LogFile& file,
-                    const TableOptions& table_options, const IdColumn& items, int64_t memory_bytes,
+                    const TableOptions& table_options, const IdColumn& known, int64_t memory_bytes,
                     StoreWriter& store) {
   TableOptions options = table_options;
   options.csv.columns = attribute.csv_columns;
   const bool text = column_is_text(file.path, attribute.value, options);
-  const bool text_items = items.dictionary && column_is_text(file.path, attribute.item, options);
+  const bool text_ids = known.dictionary && column_is_text(file.path, attribute.item, options);
   std::unique_ptr<IdDictionary> dictionary;
   if (text) dictionary = collect(attribute, file, options, memory_bytes);
 
   const auto reader =
       open_table(file.path,
-                 {{attribute.item, text_items ? ColumnRole::kText : ColumnRole::kInteger},
+                 {{attribute.item, text_ids ? ColumnRole::kText : ColumnRole::kInteger},
                   {attribute.value, text ? ColumnRole::kText : ColumnRole::kInteger}},
                  options);
   RawBlock block;
   std::vector<int64_t> ids, values;
-  if (items.dictionary) {  // a map of renumbered items knows them all
-    ids = {items.dictionary->size() - 1};
+  if (known.dictionary) {  // a map of renumbered ids knows them all
+    ids = {known.dictionary->size() - 1};
     values = {0};
     store.set_attribute(attribute.name, ids, values);
   }
@@ -62,19 +62,20 @@ void read_attribute(const AttributeFile& attribute, const LogFile& file,
       }
       if (!value.is_valid(row)) continue;
       int64_t id = 0;
-      if (items.dictionary) {
-        id = text_items ? items.dictionary->find(item.text(row))
-                        : items.dictionary->find(item.integers[row]);
-        if (id < 0) continue;  // an item that no event has
+      if (known.dictionary) {
+        id = text_ids ? known.dictionary->find(item.text(row))
+                      : known.dictionary->find(item.integers[row]);
+        if (id < 0) continue;  // no event has it
       } else {
         id = item.integers[row];
       }
       const int64_t number = text ? dictionary->find(value.text(row)) + 1 : value.integers[row];
       if (id < 0 || id > StoreWriter::kLargestId || number < 0 || number > kLargestAttribute) {
-        fail_row(file.path, place,
-                 fmt::format("item {} has attribute {}; items are from 0 to {}, attributes from 0 "
-                             "to {}",
-                             id, number, StoreWriter::kLargestId, kLargestAttribute));
+        fail_row(
+            file.path, place,
+            fmt::format("{0} {1} has attribute {2}; {0}s are from 0 to {3}, attributes from 0 "
+                        "to {4}",
+                        attribute.whose(), id, number, StoreWriter::kLargestId, kLargestAttribute));
       }
       ids.push_back(id);
       values.push_back(number);

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <compare>
 #include <cstdint>
+#include <span>
 #include <tuple>
 
 namespace segue::data {
@@ -17,14 +20,27 @@ struct Event {
   int32_t length = -1;  // seconds of the item; -1 where the log has none
   uint8_t kind = 0;     // number of the kind in the schema
   int8_t organic = 0;
+  uint8_t num_numbers = 0;
+  /// The schema's numbers, NaN where one is missing; whoever made the event keeps them.
+  const float* first_number = nullptr;
 
   static constexpr float kNoValue = -1.f;
   bool has_value() const { return value >= 0; }
+  std::span<const float> numbers() const { return {first_number, num_numbers}; }
+  void set_numbers(std::span<const float> kept) {
+    first_number = kept.data();
+    num_numbers = static_cast<uint8_t>(kept.size());
+  }
 
   /// Total order of a store: the same rows in any file order give the same bytes.
   auto key() const { return std::tuple(user, time, kind, item, organic, value, length); }
-  friend bool operator<(const Event& a, const Event& b) { return a.key() < b.key(); }
+  friend bool operator<(const Event& a, const Event& b) {
+    if (a.key() != b.key()) return a.key() < b.key();
+    // By their bits: any order will do, and missing ones have a place in it.
+    constexpr auto kBits = [](float x) { return std::bit_cast<uint32_t>(x); };
+    return std::ranges::lexicographical_compare(a.numbers(), b.numbers(), {}, kBits, kBits);
+  }
 };
-static_assert(sizeof(Event) == 40);
+static_assert(sizeof(Event) == 48);
 
 }  // namespace segue::data

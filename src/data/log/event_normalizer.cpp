@@ -117,6 +117,9 @@ EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogF
   }
   if (!schema.organic.empty()) organic_ = request(schema.organic, ColumnRole::kInteger);
   if (!schema.length.empty()) length_ = request(schema.length, ColumnRole::kWhole);
+  for (const NumberColumn& number : schema.numbers) {
+    numbers_.push_back(request(number.log_column(), ColumnRole::kNumber));
+  }
   for (int64_t i = 0; i < kTabledKinds; ++i) kind_of_integer_.push_back(find_kind(schema.kinds, i));
 }
 
@@ -207,7 +210,24 @@ void EventNormalizer::take_rest(const RawBlock& block, size_t row, Event& event)
   }
 }
 
+void EventNormalizer::take_numbers(const RawBlock& block, size_t row, Event& event) {
+  const std::span<float> kept = kept_numbers_.add(numbers_.size());
+  for (size_t i = 0; i < numbers_.size(); ++i) {
+    const RawColumn& column = block.columns[numbers_[i]];
+    kept[i] = std::numeric_limits<float>::quiet_NaN();
+    if (!column.is_valid(row) || std::isnan(column.numbers[row])) continue;
+    kept[i] = static_cast<float>(column.numbers[row]) + 0.f;  // no negative zero, as for values
+    if (std::isinf(kept[i])) {
+      check_.fail_at(block, row,
+                     fmt::format("column \"{}\" has {}; numbers are finite, and at most 3.4e38",
+                                 schema_.numbers[i].log_column(), column.numbers[row]));
+    }
+  }
+  event.set_numbers(kept);
+}
+
 void EventNormalizer::add(const RawBlock& block, std::vector<Event>& events) {
+  kept_numbers_.clear();
   const RawColumn& users = block.columns[user_];
   const RawColumn& items = block.columns[item_];
   const RawColumn& times = block.columns[time_];
@@ -221,6 +241,7 @@ void EventNormalizer::add(const RawBlock& block, std::vector<Event>& events) {
     if (value_ != kNone) take_value(block, row, event);
     if (!flags_.empty()) take_flags(block, row, event);
     take_rest(block, row, event);
+    if (!numbers_.empty()) take_numbers(block, row, event);
     events.push_back(event);
   }
 }

@@ -9,6 +9,7 @@
 #include "data/log/id_dictionary.h"
 #include "data/log/log_reader.h"
 #include "data/log/log_schema.h"
+#include "data/log/number_arena.h"
 #include "data/log/table_reader.h"
 
 namespace segue::data {
@@ -60,7 +61,7 @@ class EventNormalizer {
                   const IdColumn& items);
 
   std::vector<ColumnRequest> requests() const { return requests_; }
-  /// Adds the rows of `block` to `events`.
+  /// Adds the rows of `block` to `events`. Their numbers last until the next call.
   void add(const RawBlock& block, std::vector<Event>& events);
 
  private:
@@ -69,6 +70,7 @@ class EventNormalizer {
   void take_value(const RawBlock& block, size_t row, Event& event) const;
   void take_flags(const RawBlock& block, size_t row, Event& event) const;
   void take_rest(const RawBlock& block, size_t row, Event& event) const;
+  void take_numbers(const RawBlock& block, size_t row, Event& event);
   size_t request(const std::string& column, ColumnRole role);
 
   static constexpr size_t kNone = static_cast<size_t>(-1);
@@ -82,7 +84,8 @@ class EventNormalizer {
   // Places among the requests.
   size_t user_ = kNone, item_ = kNone, time_ = kNone, kind_ = kNone, value_ = kNone,
          organic_ = kNone, length_ = kNone;
-  std::vector<size_t> flags_;
+  std::vector<size_t> flags_, numbers_;
+  NumberArena kept_numbers_;
   std::vector<int> kind_of_code_;     // of the block at hand; -1: unknown
   std::vector<int> kind_of_integer_;  // of small integers
 };

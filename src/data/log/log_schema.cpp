@@ -147,7 +147,8 @@ void check_pools(Problems& problems, const LogSchema& c) {
 
 void check_attributes(Problems& problems, const LogSchema& c) {
   std::vector<std::string> names, files;
-  for (const AttributeFile& a : c.attributes) {
+  for (const AttributeFile* const attribute : c.all_attributes()) {
+    const AttributeFile& a = *attribute;
     names.push_back(a.name);
     files.push_back(a.store_file());
     if (!is_plain_name(a.name)) {
@@ -157,13 +158,27 @@ void check_attributes(Problems& problems, const LogSchema& c) {
       problems.add("attribute name \"{}\" is taken", a.name);
     }
     if (a.file.empty() || a.item.empty() || a.value.empty()) {
-      problems.add("attribute \"{}\": needs file, item and value", a.name);
+      problems.add("attribute \"{}\": needs file, {} and value", a.name, a.whose());
     } else if (!base::is_confined(a.file)) {
       problems.add("attribute \"{}\": its file lies in the folder of the log", a.name);
     }
   }
   check_distinct(problems, names, "attribute");
   check_distinct(problems, files, "file of an attribute");
+}
+
+void check_numbers(Problems& problems, const LogSchema& c) {
+  std::vector<std::string> names;
+  for (const NumberColumn& n : c.numbers) {
+    names.push_back(n.name);
+    if (!is_plain_name(n.name)) {
+      problems.add(
+          "number \"{}\": a name has letters, digits and underscores; `column` says what the log "
+          "calls it",
+          n.name);
+    }
+  }
+  check_distinct(problems, names, "number");
 }
 
 void check_split(Problems& problems, const LogSchema& c) {
@@ -214,7 +229,7 @@ std::string AttributeFile::store_file() const {
   constexpr std::string_view kSuffix = "_id";
   std::string_view stem = name;
   if (stem.size() > kSuffix.size() && stem.ends_with(kSuffix)) stem.remove_suffix(kSuffix.size());
-  return fmt::format("item_to_{}.npy", stem);
+  return fmt::format("{}_to_{}.npy", whose(), stem);
 }
 
 void describe(base::ConfigVisitor& v, AttributeFile& c) {
@@ -223,6 +238,22 @@ void describe(base::ConfigVisitor& v, AttributeFile& c) {
   v.field("item", c.item, "column with the item");
   v.field("value", c.value, "column with the attribute: integers, or text (numbered from 1)");
   v.field("csv_columns", c.csv_columns, "names of the columns of a CSV file without header line");
+}
+
+void describe(base::ConfigVisitor& v, UserAttributeFile& c) {
+  v.field("name", c.name, "column of the samples, for example country");
+  v.field("file", c.file, "file with the rows, relative to the raw folder");
+  v.field("user", c.item, "column with the user");
+  v.field("value", c.value, "column with the attribute: integers, or text (numbered from 1)");
+  v.field("csv_columns", c.csv_columns, "names of the columns of a CSV file without header line");
+}
+
+void describe(base::ConfigVisitor& v, NumberColumn& c) {
+  v.field("name", c.name, "what it is called: letters, digits and underscores");
+  v.field("column", c.column, "column of the log; empty: called like the number");
+  v.field("outcome", c.outcome,
+          "true: it shows only after the event, as how long it was watched; what is predicted does "
+          "not see it");
 }
 
 void describe(base::ConfigVisitor& v, LogSchema& c) {
@@ -252,6 +283,8 @@ void describe(base::ConfigVisitor& v, LogSchema& c) {
   v.field("label_pool", c.label_pool,
           "pool that the label tells membership of; empty: the bits of all pools");
   v.list("attributes", c.attributes, "files that map items to attributes");
+  v.list("user_attributes", c.user_attributes, "files that map users to attributes");
+  v.list("numbers", c.numbers, "columns with numbers of events");
   v.list("crosses", c.crosses, "crossed features");
   v.field("test_seconds", c.test_seconds, "length of the test part at the end of the log");
   v.field("gap_seconds", c.gap_seconds, "left out between train and test");
@@ -282,6 +315,7 @@ void LogSchema::validate() const {
   check_kinds(problems, *this);
   check_pools(problems, *this);
   check_attributes(problems, *this);
+  check_numbers(problems, *this);
   check_split(problems, *this);
   problems.throw_if_any();
   samples().validate();
@@ -296,6 +330,12 @@ SampleSchema LogSchema::samples() const {
   for (const AttributeFile& a : attributes) {
     result.attributes.push_back({.name = a.name, .file = a.store_file()});
   }
+  for (const UserAttributeFile& a : user_attributes) {
+    result.user_attributes.push_back({.name = a.name, .file = a.store_file()});
+  }
+  for (const NumberColumn& n : numbers) {
+    result.numbers.push_back({.name = n.name, .outcome = n.outcome});
+  }
   result.crosses = crosses;
   result.anchor_kinds.clear();
   for (const std::string& name : anchor_kinds) {
@@ -303,6 +343,13 @@ SampleSchema LogSchema::samples() const {
   }
   std::sort(result.anchor_kinds.begin(), result.anchor_kinds.end());
   return result;
+}
+
+std::vector<const AttributeFile*> LogSchema::all_attributes() const {
+  std::vector<const AttributeFile*> all;
+  for (const AttributeFile& a : attributes) all.push_back(&a);
+  for (const UserAttributeFile& a : user_attributes) all.push_back(&a);
+  return all;
 }
 
 LogSchema load_log_schema(const base::ConfigSources& sources) {

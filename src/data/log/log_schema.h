@@ -23,19 +23,39 @@ struct PoolRule {
 };
 void describe(base::ConfigVisitor& v, PoolRule& c);
 
-/// A file that maps items to an attribute.
+/// A file that maps items to an attribute, or users.
 struct AttributeFile {
-  std::string name;  // column of the samples, e.g. "artist_id"
-  std::string file;  // relative to the raw folder
-  std::string item = "item_id";
+  std::string name;              // column of the samples, e.g. "artist_id"
+  std::string file;              // relative to the raw folder
+  std::string item = "item_id";  // column with the item, or the user
   std::string value;  // column with the attribute: integers, or text that gets numbers from 1
   // For a CSV file without a header line; empty: the file has one.
   std::vector<std::string> csv_columns;
+  bool of_users = false;
 
+  const char* whose() const { return of_users ? "user" : "item"; }
   /// item_to_artist.npy for "artist_id".
   std::string store_file() const;
 };
 void describe(base::ConfigVisitor& v, AttributeFile& c);
+
+struct UserAttributeFile : AttributeFile {
+  UserAttributeFile() {
+    item = "uid";
+    of_users = true;
+  }
+};
+void describe(base::ConfigVisitor& v, UserAttributeFile& c);
+
+/// A column with a number of every event.
+struct NumberColumn {
+  std::string name;
+  std::string column;    // of the log; empty: called like the number
+  bool outcome = false;  // see NumberConfig
+
+  const std::string& log_column() const { return column.empty() ? name : column; }
+};
+void describe(base::ConfigVisitor& v, NumberColumn& c);
 
 /// How the ids of a column become the numbers of the store.
 enum class IdMapping {
@@ -67,6 +87,8 @@ struct LogSchema {
   std::vector<PoolRule> pools;
   std::string label_pool;  // empty: the bits of all pools are labels
   std::vector<AttributeFile> attributes;
+  std::vector<UserAttributeFile> user_attributes;
+  std::vector<NumberColumn> numbers;
   std::vector<CrossConfig> crosses;
   /// With the last event at t: test is [t - test_seconds, t), train the train_days before
   /// t - test_seconds - gap_seconds. train_days 0: from the first event on. test_seconds and
@@ -77,6 +99,8 @@ struct LogSchema {
   static const std::vector<std::string>& preset_names();
   void validate() const;  // Error(kConfig) naming every mistake
   SampleSchema samples() const;
+  /// Attributes of items, then of users.
+  std::vector<const AttributeFile*> all_attributes() const;
 };
 void describe(base::ConfigVisitor& v, LogSchema& c);
 

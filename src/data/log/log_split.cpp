@@ -77,7 +77,9 @@ void SplitSink::add_train(const Event& e) {
   user_ = e.user;
   time_ = e.time;
   train_.push_back(e);
-  if (sessions_ != nullptr) session_.push_back(e);
+  if (sessions_ == nullptr) return;
+  session_.push_back(e);
+  session_.back().set_numbers({});  // which last for one call only
 }
 
 void SplitSink::end_session() {

@@ -81,24 +81,28 @@ AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) {
     refuse(store, fmt::format("it has {} segments, no store has more", kMostSegments));
   for (const StoreManifest& m : manifests) {
     num_events += m.num_events;
-    const bool maps = !schema.attributes.empty() && m.find(schema.attributes[0].store_file());
-    if (!maps) continue;
-    maps_folder = m.segment.number == 0 ? store : store + "/" + segment_name(m.segment.number);
+    for (const AttributeFile* const attribute : schema.all_attributes()) {
+      if (m.find(attribute->store_file()) == nullptr) continue;
+      (attribute->of_users ? user_maps_folder : maps_folder) =
+          m.segment.number == 0 ? store : store + "/" + segment_name(m.segment.number);
+    }
   }
   const EventStore events(store, own.samples(), "", VerifyMode::kNever);
   last_time = EventLog(events).last_time();
 }
 
-void AppendTarget::copy_maps(const LogSchema& schema, StoreWriter& writer) const {
+void AppendTarget::copy_maps(const LogSchema& schema, bool of_users, StoreWriter& writer) const {
   constexpr size_t kTogether = 1 << 16;
-  std::vector<int64_t> items(kTogether);
-  for (const AttributeFile& attribute : schema.attributes) {
-    const base::NpyFile file(maps_folder + "/" + attribute.store_file());
+  std::vector<int64_t> ids(kTogether);
+  for (const AttributeFile* const attribute : schema.all_attributes()) {
+    if (attribute->of_users != of_users) continue;
+    const base::NpyFile file((of_users ? user_maps_folder : maps_folder) + "/" +
+                             attribute->store_file());
     const std::span<const int64_t> values = file.as<int64_t>("<i8");
     for (size_t first = 0; first < values.size(); first += kTogether) {
       const auto part = values.subspan(first, std::min(kTogether, values.size() - first));
-      std::iota(items.begin(), items.end(), static_cast<int64_t>(first));
-      writer.set_attribute(attribute.name, std::span(items).first(part.size()), part);
+      std::iota(ids.begin(), ids.end(), static_cast<int64_t>(first));
+      writer.set_attribute(attribute->name, std::span(ids).first(part.size()), part);
     }
   }
 }

@@ -42,6 +42,10 @@ std::vector<Batch> batches_of(const SampleList& list, const Gatherer& gatherer) 
 /// With all the numbers that they can have.
 SampleSchema all_columns(SampleSchema schema) {
   schema.history_numbers = schema.candidate_numbers = count_names(schema);
+  for (const NumberConfig& number : schema.numbers) {
+    schema.history_numbers.push_back(number.name);
+    if (!number.outcome) schema.candidate_numbers.push_back(number.name);
+  }
   return schema;
 }
 
@@ -129,7 +133,9 @@ TEST(SlowAppend, SamplesAreThoseOfOnePrepOnManyLogs) { expect_samples_of_one_pre
 TEST(Append, ANewerMapCountsAndReachesAsFarAsItsRows) {
   GrowingLog log(cut(growing_log(1500, 3), 3, 3));
   log.logs[1].put("artists.csv", "artist_id,item_id\n11,3\n12,260\n");
+  log.logs[2].put("users.csv", "uid,age\n7,19\n22,21\n");
   log.whole.put("artists.csv", "artist_id,item_id\n7,3\n9,199\n8,3\n5,0\n11,3\n12,260\n");
+  log.whole.put("users.csv", "uid,age\n4,31\n22,18\n100,44\n7,19\n22,21\n");
   log.prepare();
   StreamConfig stream;
   stream.min_history = 0;
@@ -137,6 +143,8 @@ TEST(Append, ANewerMapCountsAndReachesAsFarAsItsRows) {
   const Opened whole(log.one_piece(), log.whole.schema, {}, stream);
   EXPECT_EQ(parts.store.num_items(), 261);
   EXPECT_EQ(parts.store.attribute_map(0)[3], 11);
+  EXPECT_EQ(parts.store.user_attribute(0, 22), 21);
+  EXPECT_EQ(parts.store.user_attribute(0, 100), 44);
   expect_same_samples(parts, whole);
 }
 
@@ -373,7 +381,9 @@ TEST_F(Segments, EventsThatAreNotLater) {
                       .segment = {newest.segment.number + 1, newest.checksum()},
                       .stage = std::make_shared<StoreStage>(log_.store(), StageMode::kSegment)},
                      log_.whole.schema);
-  const Event early{.user = 1, .time = 5, .item = 1};
+  const float numbers[] = {180, 50};
+  Event early{.user = 1, .time = 5, .item = 1};
+  early.set_numbers(numbers);
   writer.add({&early, 1});
   writer.finish();
   const VerifyReport report = verify_store(log_.store());

@@ -50,7 +50,10 @@ class GrowingLog {
     for (size_t i = 0; i < parts.size(); ++i) {
       logs.push_back(raw("part" + std::to_string(i)));
       logs.back().put_events("events.csv", parts[i]);
-      if (i > 0) std::filesystem::remove(logs.back().folder + "/artists.csv");
+      if (i > 0) {
+        std::filesystem::remove(logs.back().folder + "/artists.csv");
+        std::filesystem::remove(logs.back().folder + "/users.csv");
+      }
       all.insert(all.end(), parts[i].begin(), parts[i].end());
     }
     whole.put_events("events.csv", all);
@@ -60,6 +63,13 @@ class GrowingLog {
     std::filesystem::remove_all(base::temp_path(name));
     RawLog log(name);
     log.schema.train_days = log.schema.test_seconds = log.schema.gap_seconds = 0;
+    log.schema.numbers = {{.name = "length", .column = "track_length_seconds"},
+                          {.name = "played", .column = "played_ratio_pct", .outcome = true}};
+    log.schema.user_attributes.resize(1);
+    log.schema.user_attributes[0].name = "age";
+    log.schema.user_attributes[0].file = "users.csv";
+    log.schema.user_attributes[0].value = "age";
+    log.put("users.csv", "uid,age\n4,31\n22,18\n100,44\n");
     return log;
   }
   std::string store() const { return logs[0].folder + "/store"; }

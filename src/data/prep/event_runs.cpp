@@ -13,8 +13,11 @@ namespace {
 
 constexpr size_t kBlockEvents = 512;
 constexpr size_t kMostEventBytes = 3 * 10 + 5 + 5 + 2;  // varints of all fields
-constexpr size_t kHeaderBytes = 8;                      // events and bytes of a block, 32 bits each
-constexpr size_t kMostBlockBytes = kHeaderBytes + kBlockEvents * kMostEventBytes;
+constexpr size_t kHeaderBytes = 12;  // events, bytes, numbers of an event; 32 bits each
+
+size_t most_block_bytes(size_t numbers) {
+  return kHeaderBytes + kBlockEvents * (kMostEventBytes + numbers * sizeof(float));
+}
 
 bool less_user_time(const Event& a, const Event& b) {
   return a.user != b.user ? a.user < b.user : a.time < b.time;
@@ -73,10 +76,12 @@ uint8_t* put_event(const Event& e, const Event& last, uint8_t* p) {
   p = put_varint(zigzag(e.length), p);
   *p++ = e.kind;
   *p++ = static_cast<uint8_t>(e.organic);
-  return p;
+  const std::span<const float> numbers = e.numbers();
+  if (!numbers.empty()) std::memcpy(p, numbers.data(), numbers.size_bytes());
+  return p + numbers.size_bytes();
 }
 
-const uint8_t* get_event(const uint8_t* p, const Event& last, Event& e) {
+const uint8_t* get_event(const uint8_t* p, const Event& last, std::span<float> numbers, Event& e) {
   uint64_t value = 0;
   p = get_varint(p, value);
   e.user = last.user + static_cast<int64_t>(value);
@@ -90,7 +95,9 @@ const uint8_t* get_event(const uint8_t* p, const Event& last, Event& e) {
   e.length = static_cast<int32_t>(unzigzag(value));
   e.kind = *p++;
   e.organic = static_cast<int8_t>(*p++);
-  return p;
+  if (!numbers.empty()) std::memcpy(numbers.data(), p, numbers.size_bytes());
+  e.set_numbers(numbers);
+  return p + numbers.size_bytes();
 }
 
 }  // namespace
@@ -107,15 +114,18 @@ void encode_events(std::span<const Event> events, std::vector<uint8_t>& bytes) {
   while (!events.empty()) {
     const std::span<const Event> block = events.first(std::min(events.size(), kBlockEvents));
     const size_t begin = bytes.size();
-    bytes.resize(begin + kMostBlockBytes);
+    const size_t numbers = block.front().num_numbers;
+    bytes.resize(begin + most_block_bytes(numbers));
     uint8_t* p = bytes.data() + begin + kHeaderBytes;
     Event last;
     for (const Event& e : block) {
+      SEGUE_ASSERT(e.num_numbers == numbers, "events of a run have equally many numbers");
       p = put_event(e, last, p);
       last = e;
     }
-    const uint32_t header[2] = {static_cast<uint32_t>(block.size()),
-                                static_cast<uint32_t>(p - (bytes.data() + begin + kHeaderBytes))};
+    const uint32_t header[3] = {static_cast<uint32_t>(block.size()),
+                                static_cast<uint32_t>(p - (bytes.data() + begin + kHeaderBytes)),
+                                static_cast<uint32_t>(numbers)};
     std::memcpy(bytes.data() + begin, header, kHeaderBytes);
     bytes.resize(begin + kHeaderBytes + header[1]);
     events = events.subspan(block.size());
@@ -124,7 +134,8 @@ void encode_events(std::span<const Event> events, std::vector<uint8_t>& bytes) {
 
 RunCursor::RunCursor(const EventRun& run, size_t buffer_bytes)
     : file_(*run.file), offset_(run.offset), end_(run.offset + run.bytes) {
-  buffer_.resize(std::min(std::max(buffer_bytes, kMostBlockBytes), static_cast<size_t>(run.bytes)));
+  buffer_.resize(
+      std::min(std::max(buffer_bytes, most_block_bytes(0)), static_cast<size_t>(run.bytes)));
   load_block();
 }
 
@@ -141,17 +152,19 @@ void RunCursor::fill() {
 
 void RunCursor::load_block() {
   events_.clear();
+  numbers_.clear();
   next_ = 0;
   if (size_ == 0 && offset_ == end_) return;
-  uint32_t header[2] = {};
+  uint32_t header[3] = {};
   if (size_ < kHeaderBytes) fill();
   std::memcpy(header, buffer_.data() + begin_, kHeaderBytes);
+  buffer_.resize(std::max(buffer_.size(), kHeaderBytes + header[1]));
   if (size_ < kHeaderBytes + header[1]) fill();
   const uint8_t* p = buffer_.data() + begin_ + kHeaderBytes;
   events_.resize(header[0]);
   Event last;
   for (Event& e : events_) {
-    p = get_event(p, last, e);
+    p = get_event(p, last, numbers_.add(header[2]), e);
     last = e;
   }
   begin_ += kHeaderBytes + header[1];
@@ -195,17 +208,18 @@ void RunMerger::replay(size_t leaf) {
   tree_[0] = winner;
 }
 
-bool RunMerger::next(std::vector<Event>& events, size_t most) {
-  events.clear();
+bool RunMerger::next(EventBlock& block, size_t most) {
+  block.clear();
   if (cursors_.empty()) return false;
-  while (events.size() < most) {
+  while (block.events.size() < most) {
     RunCursor& winner = *cursors_[tree_[0]];
     if (winner.at_end()) break;
-    events.push_back(winner.front());
+    block.events.push_back(winner.front());
+    block.numbers.take(block.events.back());
     winner.pop();
     replay(tree_[0]);
   }
-  return !events.empty();
+  return !block.events.empty();
 }
 
 }  // namespace segue::data

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/file_io.h"
-#include "data/log/event.h"
+#include "data/log/number_arena.h"
 
 namespace segue::data {
 
@@ -18,8 +18,8 @@ enum class TieOrder { kFields, kFile };
 /// Sorts [begin, end) of a run.
 void sort_events(std::span<Event> events, TieOrder ties);
 
-/// Adds sorted events to `bytes`, packed to about a third of their size in memory. Any number of
-/// calls makes one run.
+/// Adds sorted events to `bytes`, packed to about a third of their size in memory, numbers as they
+/// are. Any number of calls makes one run; all events of a run have equally many numbers.
 void encode_events(std::span<const Event> events, std::vector<uint8_t>& bytes);
 
 /// A sorted piece of a file.
@@ -49,6 +49,7 @@ class RunCursor {
   std::vector<uint8_t> buffer_;
   size_t begin_ = 0, size_ = 0;  // of what was read and not decoded
   std::vector<Event> events_;    // of the block at hand
+  NumberArena numbers_;          // of those
   size_t next_ = 0;
 };
 
@@ -57,8 +58,8 @@ class RunMerger {
  public:
   RunMerger(std::span<const EventRun> runs, size_t buffer_bytes, TieOrder ties);
 
-  /// Replaces `events` by the next ones, `most` at most; false at the end.
-  bool next(std::vector<Event>& events, size_t most);
+  /// Replaces `block` by the next events, `most` at most; false at the end.
+  bool next(EventBlock& block, size_t most);
 
  private:
   bool before(size_t a, size_t b) const;

@@ -17,7 +17,6 @@ constexpr size_t kNextEvents = 8192;
 constexpr size_t kSlack = 1 << 15;  // a run ends with the block of rows that fills it
 constexpr int64_t kLeastCursorBytes = 64 << 10;
 constexpr int64_t kMostCursorBytes = 4 << 20;
-constexpr int64_t kCursorOverhead = 512 * sizeof(Event) + 4096;  // the decoded block
 
 /// Appends runs to a file.
 class RunFile {
@@ -51,7 +50,7 @@ class RunFile {
 }  // namespace
 
 struct EventSorter::Slot {
-  std::vector<Event> events;
+  EventBlock block;
   std::unique_ptr<RunFile> file;  // made with the first run
   std::vector<EventRun> runs;
   size_t submitted = 0;
@@ -64,11 +63,13 @@ EventSorter::EventSorter(EventSorterConfig config) : config_(std::move(config)) 
 EventSorter::~EventSorter() = default;
 
 std::vector<Event>& EventSorter::buffer() {
-  std::vector<Event>& events = slots_[current_]->events;
+  std::vector<Event>& events = slots_[current_]->block.events;
   // Once and for good: a vector that grows needs twice its memory for a moment.
   if (events.capacity() == 0) events.reserve(static_cast<size_t>(config_.run_events) + kSlack);
   return events;
 }
+
+NumberArena& EventSorter::numbers() { return slots_[current_]->block.numbers; }
 
 void EventSorter::added() {
   if (static_cast<int64_t>(buffer().size()) >= config_.run_events) spill();
@@ -81,11 +82,11 @@ void EventSorter::spill() {
   }
   order_.emplace_back(current_, slot.submitted++);
   slot.worker.submit([this, &slot] {
-    sort_events(slot.events, config_.ties);
+    sort_events(slot.block.events, config_.ties);
     slot.file->begin();
-    slot.file->append(slot.events);
+    slot.file->append(slot.block.events);
     slot.runs.push_back(slot.file->end());
-    slot.events.clear();
+    slot.block.clear();
   });
   current_ = (current_ + 1) % slots_.size();
   slots_[current_]->worker.wait();
@@ -93,10 +94,10 @@ void EventSorter::spill() {
 
 int64_t EventSorter::finish() {
   if (order_.empty()) {
-    rest_ = std::move(buffer());
-    sort_events(rest_, config_.ties);
+    rest_ = std::move(slots_[current_]->block);
+    sort_events(rest_.events, config_.ties);
     slots_.clear();
-    return rest_.empty() ? 0 : 1;
+    return rest_.events.empty() ? 0 : 1;
   }
   if (!buffer().empty()) spill();
   std::vector<std::shared_ptr<const base::InputFile>> files;
@@ -116,12 +117,17 @@ int64_t EventSorter::finish() {
   return runs;
 }
 
+/// The decoded block of a cursor.
+int64_t EventSorter::cursor_overhead() const {
+  return static_cast<int64_t>(512 * (sizeof(Event) + config_.numbers * sizeof(float)) + 4096);
+}
+
 int64_t EventSorter::fan_in() const {
-  return std::max<int64_t>(2, config_.merge_bytes / (kLeastCursorBytes + kCursorOverhead));
+  return std::max<int64_t>(2, config_.merge_bytes / (kLeastCursorBytes + cursor_overhead()));
 }
 
 size_t EventSorter::buffer_bytes(size_t runs) const {
-  const int64_t share = config_.merge_bytes / static_cast<int64_t>(runs) - kCursorOverhead;
+  const int64_t share = config_.merge_bytes / static_cast<int64_t>(runs) - cursor_overhead();
   return static_cast<size_t>(std::clamp(share, kLeastCursorBytes, kMostCursorBytes));
 }
 
@@ -136,9 +142,9 @@ void EventSorter::merge_passes() {
       const std::span<const EventRun> group =
           std::span(runs_).subspan(first, std::min(most, runs_.size() - first));
       RunMerger merger(group, buffer_bytes(group.size()), config_.ties);
-      std::vector<Event> events;
+      EventBlock block;
       out.begin();
-      while (merger.next(events, kNextEvents)) out.append(events);
+      while (merger.next(block, kNextEvents)) out.append(block.events);
       merged.push_back(out.end());
     }
     const auto file = std::make_shared<const base::InputFile>(path);
@@ -148,11 +154,12 @@ void EventSorter::merge_passes() {
   }
 }
 
-bool EventSorter::next(std::vector<Event>& events) {
-  if (merger_) return merger_->next(events, kNextEvents);
-  const size_t n = std::min(kNextEvents, rest_.size() - rest_done_);
-  events.assign(rest_.begin() + static_cast<std::ptrdiff_t>(rest_done_),
-                rest_.begin() + static_cast<std::ptrdiff_t>(rest_done_ + n));
+bool EventSorter::next(EventBlock& block) {
+  if (merger_) return merger_->next(block, kNextEvents);
+  const std::vector<Event>& rest = rest_.events;
+  const size_t n = std::min(kNextEvents, rest.size() - rest_done_);
+  block.events.assign(rest.begin() + static_cast<std::ptrdiff_t>(rest_done_),
+                      rest.begin() + static_cast<std::ptrdiff_t>(rest_done_ + n));
   rest_done_ += n;
   return n > 0;
 }

@@ -16,6 +16,7 @@ struct EventSorterConfig {
   int buffers = 2;  // runs in memory: one is filled, the others are sorted and written
   int64_t merge_bytes = 256 << 20;  // all buffers of a merge together
   TieOrder ties = TieOrder::kFields;
+  size_t numbers = 0;  // of an event
 };
 
 /// Sorts any number of events in bounded memory: sorted runs on disk, then a merge. What fits into
@@ -25,14 +26,17 @@ class EventSorter {
   explicit EventSorter(EventSorterConfig config);
   ~EventSorter();
 
-  /// Append events here, then call added(). The reference may change with every call of added().
+  /// Append events here, their numbers to numbers(), then call added(). Both references may change
+  /// with every call of added().
   std::vector<Event>& buffer();
+  NumberArena& numbers();
   void added();
 
   /// No more events: the number of runs.
   int64_t finish();
-  /// Replaces `events` by the next ones in order; false at the end.
-  bool next(std::vector<Event>& events);
+  /// Replaces `block` by the next events in order; false at the end. Their numbers may be the
+  /// sorter's own, which then must live longer.
+  bool next(EventBlock& block);
 
  private:
   struct Slot;
@@ -40,6 +44,7 @@ class EventSorter {
   void merge_passes();
   int64_t fan_in() const;
   size_t buffer_bytes(size_t runs) const;
+  int64_t cursor_overhead() const;
 
   EventSorterConfig config_;
   std::vector<std::unique_ptr<Slot>> slots_;
@@ -47,7 +52,7 @@ class EventSorter {
   std::vector<std::pair<size_t, size_t>> order_;  // of the runs: slot, run in it
   std::vector<EventRun> runs_;
   std::unique_ptr<RunMerger> merger_;
-  std::vector<Event> rest_;  // all events, where one run held them
+  EventBlock rest_;  // all events, where one run held them
   size_t rest_done_ = 0;
 };
 

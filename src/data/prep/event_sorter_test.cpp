@@ -27,8 +27,9 @@ std::vector<Event> sorted(const std::vector<Event>& events, EventSorterConfig co
   }
   const int64_t made = sorter.finish();
   if (runs != nullptr) *runs = made;
-  std::vector<Event> all, some;
-  while (sorter.next(some)) all.insert(all.end(), some.begin(), some.end());
+  std::vector<Event> all;
+  EventBlock some;
+  while (sorter.next(some)) all.insert(all.end(), some.events.begin(), some.events.end());
   return all;
 }
 

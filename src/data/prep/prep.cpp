@@ -47,6 +47,9 @@ class TieSorter {
     if (ties_ == TieOrder::kFields) sort_groups(std::span(events_).first(end));
     sink.add(std::span<const Event>(events_).first(end));
     events_.erase(events_.begin(), events_.begin() + static_cast<std::ptrdiff_t>(end));
+    spare_.clear();
+    for (Event& e : events_) spare_.take(e);
+    std::swap(numbers_, spare_);
   }
 
  private:
@@ -62,6 +65,7 @@ class TieSorter {
 
   TieOrder ties_;
   std::vector<Event> events_;
+  NumberArena numbers_, spare_;  // of the events that stay
 };
 
 /// One prep from beginning to end.
@@ -79,6 +83,9 @@ class Prep {
  private:
   void plan() {
     plan_ = plan_memory(config_.memory_bytes, base::num_threads(), config_.ties);
+    const auto numbers = static_cast<int64_t>(config_.schema.numbers.size() * sizeof(float));
+    plan_.run_events =
+        plan_.run_events * int64_t{sizeof(Event)} / (int64_t{sizeof(Event)} + numbers);
     if (config_.run_events > 0) plan_.run_events = config_.run_events;
   }
   void stream(const LogScan& scan, SplitSink& sink);
@@ -136,7 +143,8 @@ void Prep::sort(const LogScan& scan, const LogSplit& split, SplitSink& sink) {
                       .run_events = plan_.run_events,
                       .buffers = plan_.buffers,
                       .merge_bytes = plan_.merge_bytes,
-                      .ties = config_.ties});
+                      .ties = config_.ties,
+                      .numbers = config_.schema.numbers.size()});
   int64_t used = 0;
   EventNormalizer normalizer(config_.schema, files_, scan.users, scan.items);
   read_rows(scan, "sort", normalizer, [&](const RawBlock& block) {
@@ -147,19 +155,20 @@ void Prep::sort(const LogScan& scan, const LogSplit& split, SplitSink& sink) {
         std::remove_if(events.begin() + static_cast<std::ptrdiff_t>(before), events.end(),
                        [&split](const Event& e) { return !split.uses(e); });
     events.erase(end, events.end());
+    for (size_t i = before; i < events.size(); ++i) sorter.numbers().take(events[i]);
     used += static_cast<int64_t>(events.size() - before);
     sorter.added();
   });
   result_.runs = sorter.finish();
 
-  base::Prefetcher<std::vector<Event>> merged(
-      kBlocksAhead, [&sorter](std::vector<Event>& events) { return sorter.next(events); });
+  base::Prefetcher<EventBlock> merged(kBlocksAhead,
+                                      [&sorter](EventBlock& block) { return sorter.next(block); });
   base::Progress progress("write", used, "events");
-  std::vector<Event> events;
+  EventBlock block;
   int64_t done = 0;
-  while (merged.next(events)) {
-    sink.add(events);
-    done += static_cast<int64_t>(events.size());
+  while (merged.next(block)) {
+    sink.add(block.events);
+    done += static_cast<int64_t>(block.events.size());
     progress.update(done);
   }
   progress.finish();
@@ -188,8 +197,9 @@ void Prep::check_append(const LogScan& scan) const {
                      "appended. Prepare the whole log anew",
                      config_.raw));
   }
+  const std::vector<const AttributeFile*> attributes = config_.schema.all_attributes();
   for (size_t i = 0; i < attribute_files_.size(); ++i) {
-    const AttributeFile& a = config_.schema.attributes[i];
+    const AttributeFile& a = *attributes[i];
     TableOptions options = tables_;
     options.csv.columns = a.csv_columns;
     if (attribute_files_[i] &&
@@ -210,9 +220,10 @@ void Prep::check_append(const LogScan& scan) const {
 
 void Prep::warn_if_disk_is_small(const LogScan& scan) const {
   constexpr int64_t kStoreBytes = 48, kListBytes = 16, kRunBytes = 20;  // per event, about
+  const auto numbers = static_cast<int64_t>(config_.schema.numbers.size() * sizeof(float));
   const auto lists = std::max<int64_t>(1, static_cast<int64_t>(config_.min_history.size()));
-  const int64_t needed =
-      scan.rows * (kStoreBytes + kListBytes * lists + (scan.in_order ? 0 : kRunBytes));
+  const int64_t needed = scan.rows * (kStoreBytes + numbers + kListBytes * lists +
+                                      (scan.in_order ? 0 : kRunBytes + numbers));
   const std::optional<base::DiskSpace> disk = base::disk_space(config_.store);
   if (disk && disk->available < needed) {
     base::log_warning(fmt::format("{}: {} MB are free, about {} MB may be needed", config_.store,
@@ -257,7 +268,8 @@ StoreOrigin Prep::origin() const {
 
 void Prep::find_files() {
   files_ = find_log_files(config_.raw, config_.schema.events);
-  for (const AttributeFile& a : config_.schema.attributes) {
+  for (const AttributeFile* const attribute : config_.schema.all_attributes()) {
+    const AttributeFile& a = *attribute;
     if (config_.append && !base::exists(config_.raw + "/" + a.file)) {
       attribute_files_.emplace_back();
       continue;
@@ -319,13 +331,16 @@ PrepResult Prep::run() {
                      config_.raw, scan.rows, split.train_start, split.train_end, split.last_time));
   }
 
-  const bool maps =
-      std::ranges::any_of(attribute_files_, [](const auto& f) { return f.has_value(); });
-  if (target_ && maps) target_->copy_maps(schema, store);
-  for (size_t i = 0; i < schema.attributes.size(); ++i) {
+  const std::vector<const AttributeFile*> attributes = schema.all_attributes();
+  bool copied[2] = {};  // maps that were there, of items and of users
+  for (size_t i = 0; i < attributes.size(); ++i) {
     if (!attribute_files_[i]) continue;
-    read_attribute(schema.attributes[i], *attribute_files_[i], tables_, scan.items,
-                   plan_.dictionary_bytes / 2, store);
+    if (target_ && !std::exchange(copied[attributes[i]->of_users ? 1 : 0], true)) {
+      target_->copy_maps(schema, attributes[i]->of_users, store);
+    }
+    read_attribute(*attributes[i], *attribute_files_[i], tables_,
+                   attributes[i]->of_users ? scan.users : scan.items, plan_.dictionary_bytes / 2,
+                   store);
   }
   if (scan.users.dictionary) store.add_file(scan.users.dictionary->write(*stage_, "user"));
   if (scan.items.dictionary) store.add_file(scan.items.dictionary->write(*stage_, "item"));

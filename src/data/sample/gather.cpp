@@ -22,7 +22,7 @@ constexpr int64_t kHoursPerDay = 24;
 // Values that crosses are made of; attributes follow.
 enum CrossValue : size_t { kUser, kItem, kHour, kOrganic, kFirstAttribute };
 static_assert(std::size(kCrossKeys) == kFirstAttribute);
-constexpr size_t kMaxCrossValues = kFirstAttribute + kMaxAttributes;
+constexpr size_t kMaxCrossValues = kFirstAttribute + 2 * kMaxAttributes;  // items', users'
 
 // A merge key: the position counted from the user's first event, then a bit per pool and one for
 // what is predicted.
@@ -127,7 +127,9 @@ Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
 }
 
 void Gatherer::plan_crosses() {
-  const std::vector<AttributeConfig>& attributes = store_.schema().attributes;
+  std::vector<AttributeConfig> attributes = store_.schema().attributes;
+  const std::vector<AttributeConfig>& of_users = store_.schema().user_attributes;
+  attributes.insert(attributes.end(), of_users.begin(), of_users.end());
   for (const CrossConfig& config : store_.schema().crosses) {
     Cross cross;
     cross.rows = config.whole_hash ? 0 : static_cast<uint64_t>(config.rows);
@@ -145,7 +147,8 @@ void Gatherer::plan_crosses() {
   }
   context_ = 0;
   const bool of_events = config_.labelled_events();
-  history_items_ = context_ + (of_events ? 0 : static_cast<int>(crosses_.size())) + 2;
+  history_items_ = context_ + (of_events ? 0 : static_cast<int>(crosses_.size())) +
+                   static_cast<int>(of_users.size()) + 2;
   history_actions_ = history_items_ + 1;
   history_times_ = history_actions_ + 1;
   history_columns_ = {history_items_, history_actions_, history_times_};
@@ -169,6 +172,7 @@ Batch sample_columns(const SampleSchema& schema, bool labelled_events) {
     for (const CrossConfig& cross : schema.crosses) batch.add_column(cross.name, group);
   };
   if (!labelled_events) add_crosses(kContextGroup);
+  for (const AttributeConfig& a : schema.user_attributes) batch.add_column(a.name, kContextGroup);
   batch.add_column("dummy_query_time", kContextGroup);
   const int item = batch.add_column("item_id", kHistoryGroup);
   for (const AttributeConfig& a : schema.attributes) batch.add_attribute(a.name, item, {});
@@ -391,6 +395,10 @@ void Gatherer::cross_values(int64_t user, const Candidate& of, std::span<int64_t
   for (size_t a = 0; a < store_.schema().attributes.size(); ++a) {
     values[kFirstAttribute + a] = known ? store_.attribute_map(a)[static_cast<size_t>(of.item)] : 0;
   }
+  const size_t of_user = kFirstAttribute + store_.schema().attributes.size();
+  for (size_t a = 0; a < store_.schema().user_attributes.size(); ++a) {
+    values[of_user + a] = store_.user_attribute(a, user);
+  }
 }
 
 int64_t Gatherer::cross_id(const Cross& cross, std::span<const int64_t> values) {
@@ -414,6 +422,9 @@ void Gatherer::put_sample(const Anchor& anchor, const Candidate& candidate, int6
   put(anchor.user);
   if (!config_.labelled_events()) {
     for (const Cross& cross : crosses_) put(cross_id(cross, value));
+  }
+  for (size_t a = 0; a < store_.schema().user_attributes.size(); ++a) {
+    put(value[kFirstAttribute + num_attributes + a]);
   }
   put(query_time);
   if (config_.labelled_events()) return;
@@ -458,7 +469,7 @@ void Gatherer::fill(std::span<const CandidateQuery> questions, Batch& batch) con
   std::iota(numbers.begin(), numbers.end(), 0);
   fill_samples(numbers, batch, [&](int64_t i) {
     const CandidateQuery& q = questions[static_cast<size_t>(i)];
-    return std::pair(locate(q), Candidate{q.item, q.time, q.organic, 0, false});
+    return std::pair(locate(q), Candidate{q.item, q.time, q.organic, 0, false, q.numbers});
   });
 }
 

@@ -37,6 +37,7 @@ struct CandidateQuery {
   int64_t user = 0, item = 0;
   int64_t time = 0;
   int64_t organic = 1;
+  std::vector<float> numbers = {};  // as SampleSchema::numbers; NaN, or none at all: missing
 };
 
 /// An empty batch with the columns of gathered samples; see Gatherer. Attributes have no values
@@ -52,14 +53,14 @@ Batch sample_columns(const SampleSchema& schema, bool labelled_events = false);
 /// ones.
 ///
 /// Groups and columns of a batch:
-///   context     uid, the crosses, dummy_query_time                              one each
+///   context     uid, the crosses, the user's attributes, dummy_query_time       one each
 ///   history     item_id, action_weight, action_timestamp                        oldest first
 ///   candidates  item_candidate_id, item_candidate_<attribute>, item_query_time, item_action_weight
 /// Both query times are the time of the newest history event, or of the anchor when there is none;
 /// the hour that crosses use is the anchor's. Attributes of the history follow from its items: they
 /// are Batch::attributes, whose values are the store's. Numbers (SampleSchema::history_numbers,
 /// candidate_numbers) are float columns: <name> of the history, item_candidate_<name> of
-/// candidates.
+/// candidates; NaN where one is missing.
 ///
 /// With labelled events the history of a sample is that of its first anchor, cut to what leaves
 /// room for sample_events, then every event of a pool up to its last anchor and the anchors
@@ -89,7 +90,7 @@ class Gatherer {
   const std::vector<PoolIndex>& pools() const { return pools_; }  // of every piece of the log
   const std::optional<EventNumbers>& numbers() const {
     return numbers_;
-  }  // where samples have some
+  }  // where samples have counts
 
  private:
   struct Cross {
@@ -111,7 +112,8 @@ class Gatherer {
   };
   struct Candidate {
     int64_t item = 0, time = 0, organic = 0, label = 0;
-    bool stored = true;  // it is the event at the anchor
+    bool stored = true;                   // it is the event at the anchor
+    std::span<const float> numbers = {};  // else: what is known of it
   };
 
   void plan_crosses();
@@ -132,7 +134,10 @@ class Gatherer {
   /// Of an event of the anchor's piece, or of a question, as event `to` of the batch.
   void put_history_numbers(const Anchor& anchor, int64_t offset, int64_t to, Batch& batch) const;
   void put_history_numbers(int64_t user, const Candidate& question, int64_t to, Batch& batch) const;
-  std::vector<float> numbers_of(int64_t user, const Candidate& question) const;
+  /// Counts of a question, where some are wanted.
+  std::vector<float> counts_of(int64_t user, const Candidate& question) const;
+  float number_of(const Anchor& anchor, int64_t position, size_t place) const;
+  float number_of(const Candidate& question, size_t place, std::span<const float> counts) const;
   void put_candidate_numbers(const Anchor& anchor, const Candidate& candidate, int64_t sample,
                              Batch& batch) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
@@ -153,8 +158,10 @@ class Gatherer {
   std::vector<int> history_columns_;
   std::vector<Cross> crosses_;
   std::optional<EventNumbers> numbers_;
-  // Of the float columns of history and candidates: places in a row of numbers.
+  // Of the float columns of history and candidates: places in a row of counts, behind which come
+  // the numbers of the log.
   std::vector<size_t> history_numbers_, candidate_numbers_;
+  size_t num_counts_ = 0;
   Budget budget_;     // of a whole history
   int64_t kept_ = 0;  // events kept of all together
   uint64_t label_pools_ = 0;

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/config_checks.h"
+#include "data/numbers/user_counts.h"
 
 namespace segue::data {
 namespace {
@@ -56,9 +57,14 @@ void describe(base::ConfigVisitor& v, AttributeConfig& c) {
   v.field("file", c.file, "map from items, item_to_<short>.npy of the store");
 }
 
+void describe(base::ConfigVisitor& v, NumberConfig& c) {
+  v.field("name", c.name, "the store's column is flat_number_<name>.npy");
+  v.field("outcome", c.outcome, "it shows only after the event");
+}
+
 void describe(base::ConfigVisitor& v, CrossConfig& c) {
   v.field("name", c.name, "column of the samples");
-  v.field("keys", c.keys, "uid, item_id, hour_of_day, is_organic, or attributes");
+  v.field("keys", c.keys, "uid, item_id, hour_of_day, is_organic, or attributes of items or users");
   v.field("rows", c.rows, "ids are hashes modulo this");
   v.field("salt", c.salt, "seed of the hash");
 }
@@ -67,6 +73,8 @@ void describe(base::ConfigVisitor& v, SampleSchema& c) {
   v.list("pools", c.pools, "sets of events that enter histories");
   v.field("label_pool", c.label_pool, "pool whose bit is the label; empty: the bits of all pools");
   v.list("attributes", c.attributes, "functions of the item");
+  v.list("user_attributes", c.user_attributes, "functions of the user");
+  v.list("numbers", c.numbers, "numbers that the log has of every event");
   v.list("crosses", c.crosses, "crossed features");
   v.field("anchor_kinds", c.anchor_kinds, "kinds of events that may be predicted");
 }
@@ -108,21 +116,35 @@ void SampleSchema::validate() const {
   }
   std::set<std::string> columns(std::begin(kCrossKeys), std::end(kCrossKeys));
   columns.insert(std::begin(kOtherColumns), std::end(kOtherColumns));
-  if (attributes.size() > kMaxAttributes) {
-    fail_config(
-        fmt::format("{} attributes; samples hold at most {}", attributes.size(), kMaxAttributes));
-  }
   std::set<std::string> attribute_names;
-  for (const AttributeConfig& attribute : attributes) {
-    require_name("attribute", attribute.name);
-    if (!columns.insert(attribute.name).second ||
-        !columns.insert(candidate_column(attribute.name)).second) {
-      fail_config(fmt::format("attribute `{}` has a name that is taken", attribute.name));
+  for (const std::vector<AttributeConfig>* list : {&attributes, &user_attributes}) {
+    if (list->size() > kMaxAttributes) {
+      fail_config(
+          fmt::format("{} attributes; samples hold at most {}", list->size(), kMaxAttributes));
     }
-    attribute_names.insert(attribute.name);
-    if (!attribute.file.ends_with(".npy") || attribute.file.find('/') != std::string::npos) {
-      fail_config(fmt::format("attribute `{}`: file `{}` is not the name of an .npy file",
-                              attribute.name, attribute.file));
+    for (const AttributeConfig& attribute : *list) {
+      require_name("attribute", attribute.name);
+      if (!columns.insert(attribute.name).second ||
+          (list == &attributes && !columns.insert(candidate_column(attribute.name)).second)) {
+        fail_config(fmt::format("attribute `{}` has a name that is taken", attribute.name));
+      }
+      attribute_names.insert(attribute.name);
+      if (!attribute.file.ends_with(".npy") || attribute.file.find('/') != std::string::npos) {
+        fail_config(fmt::format("attribute `{}`: file `{}` is not the name of an .npy file",
+                                attribute.name, attribute.file));
+      }
+    }
+  }
+  const std::vector<std::string> counts = count_names(*this);
+  if (numbers.size() > kMaxNumbers) {
+    fail_config(fmt::format("{} numbers; an event has at most {}", numbers.size(), kMaxNumbers));
+  }
+  for (const NumberConfig& number : numbers) {
+    require_name("number", number.name);
+    if (std::ranges::find(counts, number.name) != counts.end() ||
+        !columns.insert(number.name).second ||
+        !columns.insert(candidate_column(number.name)).second) {
+      fail_config(fmt::format("number `{}` has a name that is taken", number.name));
     }
   }
   for (const CrossConfig& cross : crosses) {

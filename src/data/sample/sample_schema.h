@@ -23,10 +23,18 @@ struct AttributeConfig {
 };
 void describe(base::ConfigVisitor& v, AttributeConfig& c);
 
+/// A number that the log has of every event: its price, its place on the page, how long it took.
+struct NumberConfig {
+  std::string name;      // column flat_number_<name>.npy of the store, of floats; NaN: missing
+  bool outcome = false;  // shows only after the event: histories have it, what is predicted has not
+};
+void describe(base::ConfigVisitor& v, NumberConfig& c);
+
 /// A crossed feature: XXH64 over the named keys, modulo rows.
 struct CrossConfig {
   std::string name;
-  std::vector<std::string> keys;  // uid, item_id, hour_of_day, is_organic, or an attribute's name
+  // uid, item_id, hour_of_day, is_organic, or the name of an attribute of items or users
+  std::vector<std::string> keys;
   int64_t rows = 0;
   int64_t salt = 0;
   bool whole_hash = false;  // not cut to rows: the table that is looked up takes any id
@@ -38,12 +46,14 @@ struct SampleSchema {
   std::vector<PoolConfig> pools;
   std::string label_pool;  // the candidate's label is that pool's bit; empty: the bits of all pools
   std::vector<AttributeConfig> attributes;
+  std::vector<AttributeConfig> user_attributes;  // functions of the user: user_to_<short>.npy
+  std::vector<NumberConfig> numbers;
   std::vector<CrossConfig> crosses;
   /// Kinds of events that may be predicted; asked only when a store comes without the anchor list
   /// that is wanted.
   std::vector<int64_t> anchor_kinds = {0};
-  /// Numeric features that samples carry, by names of numbers/user_counts.h: of every event of the
-  /// history, of the candidates. Whoever reads samples says which.
+  /// Numeric features that samples carry, by names of numbers/user_counts.h or of `numbers`: of
+  /// every event of the history, of the candidates. Whoever reads samples says which.
   std::vector<std::string> history_numbers = {}, candidate_numbers = {};
 
   static SampleSchema yambda();  // the benchmark's
@@ -56,8 +66,9 @@ inline std::string candidate_column(const std::string& event) { return "item_can
 
 /// Names that a cross may use besides those of attributes, in the order in which values are kept.
 inline constexpr const char* kCrossKeys[] = {"uid", "item_id", "hour_of_day", "is_organic"};
-inline constexpr size_t kMaxPools = 16;  // a pool is a bit of a merge key
-inline constexpr size_t kMaxAttributes = 12;
+inline constexpr size_t kMaxPools = 16;       // a pool is a bit of a merge key
+inline constexpr size_t kMaxAttributes = 12;  // of items, and of users
+inline constexpr size_t kMaxNumbers = 64;
 inline constexpr size_t kMaxCrossKeys = 3;  // the hash takes its short path below 32 bytes
 
 }  // namespace segue::data

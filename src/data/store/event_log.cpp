@@ -33,6 +33,9 @@ void EventStore::open_segments(int64_t most) {
       attribute_maps_ = std::move(segment->attribute_maps_);
       num_items_ = segment->num_items_;
     }
+    if (!segment->user_attribute_maps_.empty()) {
+      user_attribute_maps_ = std::move(segment->user_attribute_maps_);
+    }
     segments_.push_back(std::move(segment));
   }
 }

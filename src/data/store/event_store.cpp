@@ -85,6 +85,7 @@ void EventStore::open() {
   check_users();
   check_metadata();
   open_attributes();
+  open_user_attributes();
 }
 
 void EventStore::find_folders(const std::string& path, const std::string& index_folder) {
@@ -157,6 +158,9 @@ void EventStore::open_columns() {
   open("flat_is_organic", "|i1", organic_);
   for (const PoolConfig& pool : schema_.pools) {
     open("flat_is_" + pool.name, "|b1", pools_.emplace_back());
+  }
+  for (const NumberConfig& number : schema_.numbers) {
+    open("flat_number_" + number.name, "<f4", numbers_.emplace_back());
   }
   user_start_ = open_column<int64_t>("user_start", "<i8");
   user_end_ = open_column<int64_t>("user_end", "<i8");
@@ -391,6 +395,19 @@ void EventStore::open_attributes() {
                       "get the last item's attributes in histories, 0 as candidates",
                       popularity, known, num_items_));
     }
+  }
+}
+
+void EventStore::open_user_attributes() {
+  const std::vector<AttributeConfig>& attributes = schema_.user_attributes;
+  // As with those of items.
+  if (attributes.empty() ||
+      (!earlier_.empty() && !base::exists(folder_ + "/" + attributes[0].file))) {
+    return;
+  }
+  for (const AttributeConfig& attribute : attributes) {
+    std::string source;
+    user_attribute_maps_.push_back(open_map(attribute, source));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -41,7 +42,8 @@ struct UserEvents {
 /// with. StoreVerifier compares checksums.
 ///
 /// Layout of a store:  STORE/hstu_cache_L<history>/    the columns
-///                     STORE/item_to_<attribute>.npy   maps from items
+///                     STORE/item_to_<attribute>.npy   maps from items, user_to_<attribute>.npy
+///                                                     from users
 ///                     STORE/segue/                    what Segue derives from it, made when needed
 ///                     STORE/segue/segments/000001 ... what was appended, each a store like it
 ///
@@ -79,7 +81,8 @@ class EventStore {
   std::span<const int64_t> timestamps() const { return timestamps_; }
   std::span<const int64_t> kinds() const { return kinds_; }
   std::span<const int8_t> organic() const { return organic_; }
-  std::span<const uint8_t> in_pool(size_t pool) const { return pools_[pool]; }  // 0 or 1
+  std::span<const uint8_t> in_pool(size_t pool) const { return pools_[pool]; }     // 0 or 1
+  std::span<const float> number(size_t number) const { return numbers_[number]; }  // NaN: missing
 
   // By user id: events [start, end), -1 where there is no such user.
   std::span<const int64_t> user_start() const { return user_start_; }
@@ -97,6 +100,14 @@ class EventStore {
     return attribute_maps_[attribute];
   }
   int64_t num_items() const { return num_items_; }
+  /// The same of users; 0 for one beyond the map.
+  std::span<const int32_t> user_attribute_map(size_t attribute) const {
+    return user_attribute_maps_[attribute];
+  }
+  int64_t user_attribute(size_t attribute, int64_t user) const {
+    const std::vector<int32_t>& map = user_attribute_maps_[attribute];
+    return user >= 0 && user < std::ssize(map) ? map[static_cast<size_t>(user)] : 0;
+  }
 
   const SampleSchema& schema() const { return schema_; }
   const std::string& folder() const { return folder_; }
@@ -137,6 +148,7 @@ class EventStore {
   void check_users() const;
   void check_metadata() const;
   void open_attributes();
+  void open_user_attributes();
   std::vector<int32_t> open_map(const AttributeConfig& attribute, std::string& source) const;
   template <class T>
   std::span<const T> open_column(std::string_view name, std::string_view descr);
@@ -159,11 +171,12 @@ class EventStore {
   std::span<const int64_t> users_, items_, timestamps_, kinds_;
   std::span<const int8_t> organic_;
   std::vector<std::span<const uint8_t>> pools_;
+  std::vector<std::span<const float>> numbers_;
   std::span<const int64_t> user_start_, user_end_, unique_users_;
   std::vector<const EventStore*> earlier_;  // of a segment: the pieces before it
   uint64_t previous_ = 0;                   // likewise: what its manifest says of them
   std::vector<std::unique_ptr<EventStore>> segments_;
-  std::vector<std::vector<int32_t>> attribute_maps_;
+  std::vector<std::vector<int32_t>> attribute_maps_, user_attribute_maps_;
   int64_t num_items_ = 0;
 
   struct AnchorFiles {

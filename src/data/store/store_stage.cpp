@@ -55,9 +55,10 @@ bool is_derived(const std::string& name) {
 /// it (see require_own_index()).
 bool belongs_to_store(const std::string& name) {
   return name.starts_with(kCachePrefix) || name == "segue" || name == "item_popularity.npy" ||
-         (name.starts_with("item_to_") && name.ends_with(".npy")) || name == "split_meta.json" ||
-         name == "train_sessions.parquet" || name == "test_events.parquet" ||
-         name == "session_index.parquet";
+         ((name.starts_with("item_to_") || name.starts_with("user_to_")) &&
+          name.ends_with(".npy")) ||
+         name == "split_meta.json" || name == "train_sessions.parquet" ||
+         name == "test_events.parquet" || name == "session_index.parquet";
 }
 
 [[noreturn]] void fail_busy(const std::string& folder) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <iterator>
@@ -241,6 +242,7 @@ struct EventColumnReaders {
   ElementReader<float> value;
   ElementReader<int8_t> organic;
   std::vector<std::unique_ptr<ElementReader<uint8_t>>> pools;
+  std::vector<std::unique_ptr<ElementReader<float>>> numbers;
 
   EventColumnReaders(const std::string& cache, const LogSchema& schema)
       : user(cache + "/flat_uid.npy", "<i8"),
@@ -253,12 +255,17 @@ struct EventColumnReaders {
       const std::string path = fmt::format("{}/flat_is_{}.npy", cache, pool.name);
       pools.push_back(std::make_unique<ElementReader<uint8_t>>(path, "|b1"));
     }
+    for (const NumberColumn& number : schema.numbers) {
+      const std::string path = fmt::format("{}/flat_number_{}.npy", cache, number.name);
+      numbers.push_back(std::make_unique<ElementReader<float>>(path, "<f4"));
+    }
     bool same = true;
     for (const int64_t n :
          {item.count(), time.count(), kind.count(), value.count(), organic.count()}) {
       same = same && n == user.count();
     }
     for (const auto& pool : pools) same = same && pool->count() == user.count();
+    for (const auto& number : numbers) same = same && number->count() == user.count();
     if (!same) fail(ErrorCode::kCorrupt, fmt::format("{}: columns differ in length", cache));
   }
 };
@@ -278,7 +285,8 @@ class EventVerifier {
         ids_(report.problems, "a negative id, time or flag"),
         kinds_(report.problems, "a kind that the schema does not have"),
         items_(report.problems, fmt::format("an item that {} does not have", kPopularityFile)),
-        pools_(report.problems, "in other pools than its kind and value say") {
+        pools_(report.problems, "in other pools than its kind and value say"),
+        numbers_(report.problems, "a number that is infinite") {
     if (parts.manifest || base::exists(parts.folder + "/" + kPopularityFile)) {
       known_items_.emplace(parts.folder, kPopularityFile, report.problems);
       popularity_.resize(static_cast<size_t>(known_items_->count()));
@@ -335,6 +343,7 @@ class EventVerifier {
     for (size_t p = 0; p < columns_.pools.size(); ++p) {
       pools_.check(columns_.pools[p]->next() == (known && rules_.in_pool(p, e) ? 1 : 0), i);
     }
+    for (const auto& number : columns_.numbers) numbers_.check(!std::isinf(number->next()), i);
     if (e.user > user_) begin_user(e.user, i);
     time_ = e.time;
     first_time_ = std::min(first_time_, e.time);
@@ -377,19 +386,20 @@ class EventVerifier {
     // Others, and segments, need not have attributes.
     const bool all = parts_.manifest && parts_.manifest->segment.number == 0;
     for (const int64_t count : popularity_) known_items_->expect(count);
-    std::optional<int64_t> mapped;
-    for (const AttributeFile& a : parts_.schema.attributes) {
-      const std::string path = parts_.folder + "/" + a.store_file();
+    std::optional<int64_t> lengths[2];  // of items' maps, of users'
+    for (const AttributeFile* const a : parts_.schema.all_attributes()) {
+      const std::string path = parts_.folder + "/" + a->store_file();
       if (!all && !base::exists(path)) continue;
       ElementReader<int64_t> values(path, "<i8");
+      std::optional<int64_t>& mapped = lengths[a->of_users ? 1 : 0];
       if (mapped.value_or(values.count()) != values.count()) {
         report_.problems.push_back(fmt::format("{}: {} elements, another attribute has {}",
-                                               a.store_file(), values.count(), *mapped));
+                                               a->store_file(), values.count(), *mapped));
       }
       mapped = values.count();
       bool fine = true;
       while (!values.at_end()) fine = values.next() >= 0 && fine;
-      if (!fine) report_.problems.push_back(a.store_file() + ": has negative values");
+      if (!fine) report_.problems.push_back(a->store_file() + ": has negative values");
     }
   }
 
@@ -413,7 +423,7 @@ class EventVerifier {
   EventColumnReaders columns_;
   DerivedColumn user_start_, user_end_, unique_users_;
   std::vector<std::unique_ptr<DerivedColumn>> positions_, anchor_times_;
-  Once order_, ids_, kinds_, items_, pools_;
+  Once order_, ids_, kinds_, items_, pools_, numbers_;
   int64_t user_ = -1, time_ = 0, user_start_position_ = 0, num_users_ = 0;
   int64_t first_time_ = std::numeric_limits<int64_t>::max(), last_time_ = 0;
   std::optional<DerivedColumn> known_items_;  // how often each occurs

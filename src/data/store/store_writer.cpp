@@ -25,15 +25,17 @@ struct EventColumns {
   std::vector<float> value;
   std::vector<int8_t> organic;
   std::vector<std::vector<uint8_t>> pools;  // 0 or 1
+  std::vector<std::vector<float>> numbers;
 
-  EventColumns(size_t events, size_t num_pools)
+  EventColumns(size_t events, size_t num_pools, size_t num_numbers)
       : user(events),
         item(events),
         time(events),
         kind(events),
         value(events),
         organic(events),
-        pools(num_pools, std::vector<uint8_t>(events)) {}
+        pools(num_pools, std::vector<uint8_t>(events)),
+        numbers(num_numbers, std::vector<float>(events)) {}
 };
 
 /// The anchors of a block for one floor.
@@ -47,8 +49,8 @@ struct Block {
   std::vector<AnchorColumns> anchors;
   size_t size = 0;
 
-  Block(size_t capacity, size_t num_pools, size_t num_lists)
-      : events(capacity, num_pools), anchors(num_lists) {
+  Block(size_t capacity, size_t num_pools, size_t num_numbers, size_t num_lists)
+      : events(capacity, num_pools, num_numbers), anchors(num_lists) {
     for (AnchorColumns& a : anchors) {
       a.positions.reserve(capacity);
       a.times.reserve(capacity);
@@ -66,7 +68,7 @@ struct Block {
 /// The files that get an element per event or per anchor.
 struct EventFiles {
   base::ColumnFile *user, *item, *time, *kind, *value, *organic;
-  std::vector<base::ColumnFile*> pools, positions, anchor_times;
+  std::vector<base::ColumnFile*> pools, numbers, positions, anchor_times;
 
   void write(const Block& block) const {
     const auto put = [&block](base::ColumnFile& file, const auto& column) {
@@ -79,6 +81,7 @@ struct EventFiles {
     put(*value, block.events.value);
     put(*organic, block.events.organic);
     for (size_t i = 0; i < pools.size(); ++i) put(*pools[i], block.events.pools[i]);
+    for (size_t i = 0; i < numbers.size(); ++i) put(*numbers[i], block.events.numbers[i]);
     for (size_t i = 0; i < positions.size(); ++i) {
       positions[i]->append(std::span<const int64_t>(block.anchors[i].positions));
       anchor_times[i]->append(std::span<const int64_t>(block.anchors[i].times));
@@ -140,9 +143,9 @@ StoreWriterConfig checked(StoreWriterConfig config) {
   return config;
 }
 
-int64_t block_events(const StoreWriterConfig& config, size_t num_pools) {
+int64_t block_events(const StoreWriterConfig& config, size_t num_pools, size_t num_numbers) {
   constexpr int64_t kFixedBytes = 4 * sizeof(int64_t) + sizeof(float) + sizeof(int8_t);
-  const auto pools = static_cast<int64_t>(num_pools);
+  const auto pools = static_cast<int64_t>(num_pools + num_numbers * sizeof(float));
   const auto lists = static_cast<int64_t>(config.min_history.size());
   const int64_t event_bytes = kFixedBytes + pools + lists * int64_t{2 * sizeof(int64_t)};
   return std::max(kSmallestBlock, config.buffer_bytes / 2 / event_bytes);
@@ -159,9 +162,11 @@ struct StoreWriter::Impl {
         event_files(open_event_files()),
         users(open_column("user_start.npy", "<i8"), open_column("user_end.npy", "<i8"),
               open_column("unique_uids.npy", "<i8")) {
-    const auto capacity = static_cast<size_t>(block_events(config, rules.num_pools()));
+    const size_t numbers = schema.numbers.size();
+    const auto capacity = static_cast<size_t>(block_events(config, rules.num_pools(), numbers));
     for (std::unique_ptr<Block>& block : blocks) {
-      block = std::make_unique<Block>(capacity, rules.num_pools(), config.min_history.size());
+      block =
+          std::make_unique<Block>(capacity, rules.num_pools(), numbers, config.min_history.size());
     }
   }
 
@@ -174,7 +179,7 @@ struct StoreWriter::Impl {
   void check(const Event& e);
   void fill(Block& block, std::span<const Event> events);
   void count_item(int64_t item);
-  void check_items(int64_t items, const char* what) const;
+  void check_maps(int64_t ids, bool of_users, const char* what) const;
   void flush();
   void write_text(const std::string& name, std::string_view text);
   void write_items(const std::string& name, std::vector<int64_t>& values, int64_t items);
@@ -215,6 +220,9 @@ EventFiles StoreWriter::Impl::open_event_files() {
   for (const PoolRule& pool : schema.pools) {
     f.pools.push_back(open(fmt::format("flat_is_{}.npy", pool.name), "|b1"));
   }
+  for (const NumberColumn& number : schema.numbers) {
+    f.numbers.push_back(open(fmt::format("flat_number_{}.npy", number.name), "<f4"));
+  }
   for (const int64_t floor : config.min_history) {
     f.positions.push_back(open(positions_file(config.history_length, floor), "<i8"));
     f.anchor_times.push_back(open(anchor_ts_file(config.history_length, floor), "<i8"));
@@ -238,16 +246,22 @@ void StoreWriter::Impl::check(const Event& e) {
   };
   check_id("user", e.user);
   check_id("item", e.item);
+  if (e.num_numbers != schema.numbers.size()) {
+    fail(ErrorCode::kInvalidArgument, fmt::format("an event has {} numbers, but the schema {}",
+                                                  e.num_numbers, schema.numbers.size()));
+  }
 }
 
-void StoreWriter::Impl::check_items(int64_t items, const char* what) const {
-  const auto arrays = static_cast<int64_t>(1 + schema.attributes.size());
-  if (items * arrays * int64_t{sizeof(int64_t)} > config.item_bytes) {
+/// Of users, or of items, which also have their popularity.
+void StoreWriter::Impl::check_maps(int64_t ids, bool of_users, const char* what) const {
+  const auto arrays =
+      static_cast<int64_t>(of_users ? schema.user_attributes.size() : 1 + schema.attributes.size());
+  if (ids * arrays * int64_t{sizeof(int64_t)} > config.item_bytes) {
     fail(ErrorCode::kOutOfMemory,
-         fmt::format("{} has item ids up to {}; {} arrays of that length take more than the {} MiB "
-                     "set aside for them. Allow more memory, or renumber the items with "
-                     "item_ids = \"dense\"",
-                     what, items - 1, arrays, config.item_bytes >> 20));
+         fmt::format("{1} has {0} ids up to {2}; {3} arrays of that length take more than the {4} "
+                     "MiB set aside for them. Allow more memory, or renumber the {0}s with "
+                     "{0}_ids = \"dense\"",
+                     of_users ? "user" : "item", what, ids - 1, arrays, config.item_bytes >> 20));
   }
 }
 
@@ -256,7 +270,7 @@ void StoreWriter::Impl::count_item(int64_t item) {
     largest_item = item;
     const auto needed = static_cast<size_t>(item) + 1;
     if (needed > popularity.size()) {
-      check_items(item + 1, "the log");
+      check_maps(item + 1, false, "the log");
       popularity.resize(std::max(needed, popularity.size() + popularity.size() / 4));
     }
   }
@@ -281,6 +295,7 @@ void StoreWriter::Impl::fill(Block& block, std::span<const Event> events) {
     c.kind[i] = e.kind;
     c.value[i] = e.has_value() ? e.value : 0.f;
     c.organic[i] = e.organic;
+    for (size_t n = 0; n < c.numbers.size(); ++n) c.numbers[n][i] = e.first_number[n];
     for (size_t p = 0; p < c.pools.size(); ++p) c.pools[p][i] = rules.in_pool(p, e) ? 1 : 0;
     if (rules.may_be_anchor(e)) {
       for (size_t a = 0; a < block.anchors.size(); ++a) {
@@ -326,16 +341,24 @@ void StoreWriter::Impl::write_items(const std::string& name, std::vector<int64_t
 /// Attributes reach as far as their rows do, all of them equally far; popularity reaches as far as
 /// the larger of them and the events.
 void StoreWriter::Impl::write_items() {
-  int64_t mapped = 0;
-  for (const auto& [name, values] : attributes) {
-    mapped = std::max(mapped, static_cast<int64_t>(values.size()));
+  int64_t mapped[2] = {};  // of items, of users
+  bool any[2] = {};
+  for (const AttributeFile* const a : schema.all_attributes()) {
+    const auto values = attributes.find(a->name);
+    if (values == attributes.end()) continue;
+    any[a->of_users ? 1 : 0] = true;
+    int64_t& most = mapped[a->of_users ? 1 : 0];
+    most = std::max(most, static_cast<int64_t>(values->second.size()));
   }
-  manifest.num_items = std::max(mapped, largest_item + 1);
+  manifest.num_items = std::max(mapped[0], largest_item + 1);
   write_items(kPopularityFile, popularity, manifest.num_items);
-  if (attributes.empty() && config.segment.number > 0) return;  // those before stay in force
-  if (mapped == 0) mapped = manifest.num_items;  // no rows at all: every item is known as unknown
-  for (const AttributeFile& a : schema.attributes) {
-    write_items(a.store_file(), attributes[a.name], mapped);
+  // No rows at all: every id is known as unknown.
+  if (mapped[0] == 0) mapped[0] = manifest.num_items;
+  if (mapped[1] == 0) mapped[1] = user + 1;
+  for (const AttributeFile* const a : schema.all_attributes()) {
+    const size_t of = a->of_users ? 1 : 0;
+    if (!any[of] && config.segment.number > 0) continue;  // those before stay in force
+    write_items(a->store_file(), attributes[a->name], mapped[of]);
   }
 }
 
@@ -356,31 +379,31 @@ void StoreWriter::add(std::span<const Event> events) {
   }
 }
 
-void StoreWriter::set_attribute(const std::string& name, std::span<const int64_t> items,
+void StoreWriter::set_attribute(const std::string& name, std::span<const int64_t> ids,
                                 std::span<const int64_t> values) {
-  SEGUE_ASSERT(items.size() == values.size(), "an item for every value");
-  const std::vector<AttributeFile>& known = impl_->schema.attributes;
-  if (std::none_of(known.begin(), known.end(),
-                   [&name](const AttributeFile& a) { return a.name == name; })) {
+  SEGUE_ASSERT(ids.size() == values.size(), "an id for every value");
+  const std::vector<const AttributeFile*> known = impl_->schema.all_attributes();
+  const auto of = std::ranges::find(known, name, &AttributeFile::name);
+  if (of == known.end()) {
     fail(ErrorCode::kInvalidArgument, fmt::format("the schema has no attribute \"{}\"", name));
   }
   std::vector<int64_t>& map = impl_->attributes[name];
   int64_t largest = static_cast<int64_t>(map.size()) - 1;
-  for (const int64_t item : items) {
-    if (item < 0 || item > kLargestId) {
-      fail(ErrorCode::kOutOfRange,
-           fmt::format("attribute \"{}\": item id {} is not from 0 to {}", name, item, kLargestId));
+  for (const int64_t id : ids) {
+    if (id < 0 || id > kLargestId) {
+      fail(ErrorCode::kOutOfRange, fmt::format("attribute \"{}\": {} id {} is not from 0 to {}",
+                                               name, (*of)->whose(), id, kLargestId));
     }
-    largest = std::max(largest, item);
+    largest = std::max(largest, id);
   }
-  impl_->check_items(largest + 1, name.c_str());
+  impl_->check_maps(largest + 1, (*of)->of_users, name.c_str());
   map.resize(static_cast<size_t>(largest + 1));
-  for (size_t i = 0; i < items.size(); ++i) {
+  for (size_t i = 0; i < ids.size(); ++i) {
     if (values[i] < 0) {
-      fail(ErrorCode::kOutOfRange,
-           fmt::format("attribute \"{}\" of item {} is negative: {}", name, items[i], values[i]));
+      fail(ErrorCode::kOutOfRange, fmt::format("attribute \"{}\" of {} {} is negative: {}", name,
+                                               (*of)->whose(), ids[i], values[i]));
     }
-    map[static_cast<size_t>(items[i])] = values[i];
+    map[static_cast<size_t>(ids[i])] = values[i];
   }
 }
 

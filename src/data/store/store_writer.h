@@ -19,7 +19,7 @@ struct StoreWriterConfig {
   int64_t history_length = 4086;     // names the cache folder hstu_cache_L<history_length>
   std::vector<int64_t> min_history;  // anchor lists to write; empty: {history_length}
   int64_t buffer_bytes = 64 << 20;   // all write buffers together
-  int64_t item_bytes = 1 << 30;      // popularity and attributes, 8 bytes per item each
+  int64_t item_bytes = 1 << 30;      // popularity and attributes, 8 bytes per item or user each
   bool overwrite = false;            // a finished store is replaced when the new one is complete
   SegmentLink segment = {};          // number 0: a store; else a segment, without anchors
   std::shared_ptr<StoreStage> stage = nullptr;  // already taken for `folder`; null: taken here
@@ -35,13 +35,14 @@ class StoreWriter {
   StoreWriter(const StoreWriterConfig& config, const LogSchema& schema);
   ~StoreWriter();
 
-  /// Users rise, times rise within a user (equal ones keep the order they come in).
+  /// Users rise, times rise within a user (equal ones keep the order they come in); events have as
+  /// many numbers as the schema.
   /// Error(kInvalidArgument) if the order goes back, Error(kOutOfRange) for ids that are negative
   /// or beyond kLargestId.
   void add(std::span<const Event> events);
-  /// Dense maps item -> attribute, as the mapping rows came (the last row of an item wins). May be
-  /// called in pieces.
-  void set_attribute(const std::string& name, std::span<const int64_t> items,
+  /// Dense maps item -> attribute or user -> attribute, as the mapping rows came (the last row of
+  /// an id wins). May be called in pieces.
+  void set_attribute(const std::string& name, std::span<const int64_t> ids,
                      std::span<const int64_t> values);
   /// A file that the caller has written to stage().path(record.name); it goes into the manifest.
   void add_file(const base::FileRecord& record);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "base/time.h"
+#include "data/inspect/feature_summary.h"
 #include "data/inspect/id_ranges.h"
 #include "data/inspect/inspect.h"
 #include "data/numbers/user_counts.h"
@@ -167,6 +168,9 @@ class Writer {
     }
     line("contextual = [           # each becomes a token in front of the history");
     line("  {{ name = \"uid\", table = \"user\" }},");
+    for (const data::AttributeConfig& a : schema.user_attributes) {
+      line("  {{ name = \"{}\", table = \"{}\" }},  # of the user", a.name, table_of(a.name));
+    }
     for (const data::CrossConfig& cross : schema.crosses) {
       line("  {{ name = \"{0}\", table = \"{0}\" }},  # hash of {1}", cross.name,
            fmt::join(cross.keys, ", "));
@@ -191,11 +195,39 @@ class Writer {
     line("]");
     line("\n[model.action]           # what the user did with an event of the history");
     line("history = \"action_weight\"\nweights = [{}]\ndim = 8", weights);
+    numbers();
+  }
+
+  void numbers() {
+    const data::SampleSchema& schema = store_.schema();
+    std::vector<std::string> columns = data::count_names(schema), outcomes;
+    for (const data::NumberConfig& number : schema.numbers) {
+      (number.outcome ? outcomes : columns).push_back(number.name);
+    }
     line(
         "\n[model.numeric]          # counts of what happened before a candidate "
-        "(docs/features.md)");
-    line("columns = [\"{}\"]", fmt::join(data::count_names(schema), "\", \""));
+        "(docs/features.md){}",
+        schema.numbers.empty() ? "" : ", and the log's own numbers");
+    line("columns = [\"{}\"]", fmt::join(columns, "\", \""));
     line("hidden = 64");
+    if (!outcomes.empty()) {
+      line("tokens = true            # of the history: they alone may know outcomes");
+      line("outcomes = [\"{}\"]", fmt::join(outcomes, "\", \""));
+    }
+    if (schema.numbers.empty()) return;
+    line("forms = [                # to a mean of 0 and a deviation of 1; or shape = \"buckets\"");
+    for (const data::NumberSummary& n : data::summarize_numbers(store_)) {
+      // What spreads over powers of ten is told apart by its logarithm.
+      const bool log = n.min >= 0 && n.max > 10 * (n.mean + n.deviation);
+      const double offset = log ? n.log_mean : n.mean;
+      const double deviation = log ? n.log_deviation : n.deviation;
+      line(
+          "  {{ column = \"{}\", shape = \"{}\", offset = {:.4g}, scale = {:.4g} }},  "
+          "# from {:g} to {:g}, {:.1f} % missing",
+          n.name, log ? "log" : "identity", offset, deviation > 0 ? 1 / deviation : 1.0, n.min,
+          n.max, 100 * static_cast<double>(n.missing) / static_cast<double>(n.events));
+    }
+    line("]");
   }
 
   void tables() {

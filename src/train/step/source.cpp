@@ -272,18 +272,31 @@ void require_of_sample(const data::SampleSchema& schema, const model::ColumnDema
            d.key, d.column, fmt::join(cross->keys, ", ")));
 }
 
+/// Nothing that is predicted may be told what came of it.
+void require_known_before(std::span<const std::string> outcomes, const model::ColumnDemand& d) {
+  for (const std::string& name : outcomes) {
+    if (d.column != name && d.column != data::candidate_column(name)) continue;
+    fail(ErrorCode::kConfig,
+         fmt::format("{} reads `{}`, an outcome: it shows only after the event that is predicted. "
+                     "Name it in model.numeric.outcomes, for events of the history alone; if it is "
+                     "known before, prepare the log with outcome = false in the schema's numbers",
+                     d.key, name));
+  }
+}
+
 /// What the model asks of a store, checked by name before the first step. Returns the store's
 /// sample schema with the numbers it wants, and crosses cut to the tables' rows.
 data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schema) {
   const bool labelled_events = has_labelled_events(config);
   const Batch samples = data::sample_columns(schema, labelled_events);
-  std::vector<std::string> columns, numbers, of_candidates;
+  std::vector<std::string> columns, numbers, of_candidates, outcomes;
   for (const Batch::Column& column : samples.columns) columns.push_back(column.name);
   for (const Batch::Attribute& attribute : samples.attributes) columns.push_back(attribute.name);
-  for (const std::string& name : data::count_names(schema)) {
-    numbers.push_back(name);
-    of_candidates.push_back(data::candidate_column(name));
+  numbers = data::count_names(schema);
+  for (const data::NumberConfig& number : schema.numbers) {
+    (number.outcome ? outcomes : numbers).push_back(number.name);
   }
+  for (const std::string& name : numbers) of_candidates.push_back(data::candidate_column(name));
   for (const sparse::TableConfig& table : config.sparse.tables) {
     for (const std::string& column : table.score) {
       require_column(columns, fmt::format("`score` of table `{}`", table.name), column);
@@ -292,11 +305,14 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
   for (const model::ColumnDemand& d : make_model(config)->demands()) {
     if (d.role == model::ColumnDemand::Role::kNumber) {
       const bool candidate = d.of == model::ColumnDemand::Of::kCandidate;
-      const std::vector<std::string>& names = candidate ? of_candidates : numbers;
+      if (!d.outcome) require_known_before(outcomes, d);
+      const std::vector<std::string>& names = d.outcome   ? outcomes
+                                              : candidate ? of_candidates
+                                                          : numbers;
       require_column(names, d.key, d.column);
-      const auto at = std::ranges::find(names, d.column) - names.begin();
+      const auto at = static_cast<size_t>(std::ranges::find(names, d.column) - names.begin());
       (candidate ? schema.candidate_numbers : schema.history_numbers)
-          .push_back(numbers[static_cast<size_t>(at)]);
+          .push_back((d.outcome ? outcomes : numbers)[at]);
       continue;
     }
     require_column(columns, d.key, d.column);

@@ -1,0 +1,134 @@
+// Numbers of a log and attributes of users, from CSV files to scores.
+
+#include <cstdint>
+#include <random>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "cli/test_util.h"
+
+namespace segue::cli {
+namespace {
+
+using base::contains;
+
+/// Whoever sees a cheap item takes it; what was paid shows afterwards.
+std::string make_log() {
+  const std::string folder = base::temp_path(unique("features"));
+  base::make_folders(folder);
+  std::mt19937_64 random(1);
+  std::string events = "user,item,when,price,paid,bought\n", users = "user,country\n";
+  for (int64_t user = 0; user < 40; ++user) {
+    users += std::to_string(user) + (user % 2 == 0 ? ",fr\n" : ",de\n");
+    for (int64_t i = 0; i < 60; ++i) {
+      const auto price = static_cast<int64_t>(random() % 100);
+      const bool bought = price < 30;
+      events += std::to_string(user) + "," + std::to_string(random() % 20) + "," +
+                std::to_string(i * 7200 + user) + "," +
+                (random() % 10 == 0 ? "" : std::to_string(price)) + "," +
+                std::to_string(bought ? price : 0) + (bought ? ",1\n" : ",0\n");
+    }
+  }
+  base::put_file(folder + "/events.csv", events);
+  base::put_file(folder + "/users.csv", users);
+  base::put_file(folder + "/schema.toml", R"(events = "events.csv"
+user = "user"
+item = "item"
+time = "when"
+value = "bought"
+anchor_kinds = ["event"]
+label_pool = "bought"
+test_seconds = 0
+gap_seconds = 0
+train_days = 0
+
+[[pools]]
+name = "bought"
+bit = 1
+min_value = 1
+
+[[pools]]
+name = "seen"
+bit = 2
+below_value = 1
+
+[[numbers]]
+name = "price"
+
+[[numbers]]
+name = "paid"
+outcome = true
+
+[[user_attributes]]
+name = "country"
+file = "users.csv"
+user = "user"
+value = "country"
+)");
+  return folder;
+}
+
+TEST(FeaturesCommand, FromALogToScores) {
+  const std::string folder = make_log(), store = folder + "/store";
+  const Outcome prepared = run({"prep", "--raw", folder, "--out", store, "--schema",
+                                folder + "/schema.toml", "--min-history", "4", "--verify"});
+  ASSERT_EQ(prepared.code, 0) << prepared.err;
+
+  const Outcome inspected = run({"inspect", store});
+  ASSERT_EQ(inspected.code, 0) << inspected.err;
+  EXPECT_TRUE(contains(inspected.out, "numbers of the log"));
+  EXPECT_TRUE(contains(inspected.out, "after (outcome)"));
+  EXPECT_TRUE(contains(inspected.out, "attributes of users"));
+
+  const Outcome proposed = run({"init", store});
+  ASSERT_EQ(proposed.code, 0) << proposed.err;
+  EXPECT_TRUE(contains(proposed.out, "outcomes = [\"paid\"]"));
+  EXPECT_TRUE(contains(proposed.out, "{ name = \"country\", table = \"country\" }"));
+  EXPECT_TRUE(contains(proposed.out, "{ name = \"country\", rows = 3 }"));
+  EXPECT_TRUE(contains(proposed.out, "{ column = \"price\", shape = \"identity\""));
+  const std::string config = folder + "/my.toml";
+  base::put_file(config, proposed.out);
+
+  const std::string outcome =
+      run({"train", config, "--run", folder + "/leak", "--set",
+           "model.numeric.columns=[\"price\", \"paid\"]", "--set", "model.numeric.outcomes=[]"})
+          .err;
+  EXPECT_TRUE(contains(outcome, "an outcome: it shows only after the event"));
+  const std::string unknown = run({"train", config, "--run", folder + "/unknown", "--set",
+                                   "model.numeric.columns=[\"price\", \"prise\"]"})
+                                  .err;
+  EXPECT_TRUE(contains(unknown, "did you mean `price`?"));
+
+  const std::string trained = folder + "/run";
+  const Outcome ran = run({"train", config, "--run", trained, "--set", "train.steps=12"});
+  ASSERT_EQ(ran.code, 0) << ran.err;
+
+  base::put_file(folder + "/pairs.csv", "user,item,price\n1,3,5\n1,3,95\n1,3,\n");
+  const Outcome scored =
+      run({"score", trained, "--pairs", folder + "/pairs.csv", "--out", folder + "/scores.csv"});
+  ASSERT_EQ(scored.code, 0) << scored.err;
+  const std::string scores = base::read_file(folder + "/scores.csv");
+  std::vector<std::string> rows;
+  for (size_t at = 0, end = 0; (end = scores.find('\n', at)) != std::string::npos; at = end + 1) {
+    rows.push_back(scores.substr(at, end - at));
+  }
+  ASSERT_EQ(rows.size(), 4u);
+  EXPECT_NE(rows[1], rows[2]) << "the price counts";
+  EXPECT_NE(rows[1], rows[3]);
+  base::put_file(folder + "/pairs.csv", "user,item\n1,3\n");
+  const Outcome without =
+      run({"score", trained, "--pairs", folder + "/pairs.csv", "--out", folder + "/again.csv"});
+  ASSERT_EQ(without.code, 0) << without.err;
+  EXPECT_TRUE(contains(without.err, "no column `price`"));
+  EXPECT_TRUE(contains(base::read_file(folder + "/again.csv"), rows[3]))
+      << "as one that is missing";
+  base::put_file(folder + "/pairs.csv", "user,item,price\n1,3,1e300\n");
+  const Outcome infinite =
+      run({"score", trained, "--pairs", folder + "/pairs.csv", "--out", folder + "/never.csv"});
+  EXPECT_NE(infinite.code, 0);
+  EXPECT_TRUE(contains(infinite.err, "row 1 has 1e+300 as `price`"));
+}
+
+}  // namespace
+}  // namespace segue::cli
