@@ -24,7 +24,7 @@ struct EvalArguments {
 
 void eval(const EvalArguments& arguments) {
   train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
-  const train::StoreScorer scorer(model.config);
+  const train::StoreScorer scorer(model);
   const std::vector<int64_t> positions = scorer.anchors(arguments.window);
   if (positions.empty()) {
     fail(ErrorCode::kOutOfRange,

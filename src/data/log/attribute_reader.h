@@ -12,10 +12,10 @@ namespace segue::data {
 
 /// Reads a file that maps items to an attribute into a store. Rows without a value, and rows of
 /// items that a dictionary of items does not know, are left out. Attributes that are text are
-/// numbered from 1 in the order of their bytes (0 stays "unknown"); the store keeps them in
-/// segue/<name>_ids.txt.
+/// numbered from 1 in the order of their bytes (0 stays "unknown"), behind those that have numbers
+/// in `known` (may be null); the store keeps them in segue/<name>_ids.txt.
 void read_attribute(const AttributeFile& attribute, const LogFile& file,
                     const TableOptions& options, const IdColumn& items, int64_t memory_bytes,
-                    StoreWriter& store);
+                    const IdMaps* known, StoreWriter& store);
 
 }  // namespace segue::data
