@@ -271,8 +271,8 @@ TEST_F(IdsFrom, AppendedIdsFollowThoseOfTheStore) {
   x.fill(questions, of_a);
   y.fill(questions, of_b);
   for (size_t i = 0; i < of_a.columns.size(); ++i) {
-    EXPECT_TRUE(std::ranges::equal(of_a.columns[c].values.span(), of_b.columns[c].values.span()))
-        << of_a.columns[c].name;
+    EXPECT_TRUE(std::ranges::equal(of_a.columns[i].values.span(), of_b.columns[i].values.span()))
+        << of_a.columns[i].name;
   }
 
   // Without a new id there is no map, and the numbers go on.
