@@ -281,7 +281,7 @@ TEST_F(IdsCommand, AStoreReplacedUnderARunIsNoticedAndACopyPasses) {
   arguments.insert(arguments.end(), {"--set", "data.store=" + path("moved")});
   o = run(arguments);
   EXPECT_EQ(o.code, kExitOk) << o.err;
-  EXPECT_EQ(count_of(o.err, "warning"), 0) << o.err;
+  EXPECT_EQ(count_of(o.err, " W "), 0) << o.err;
   fs::create_directories(path("later"));
   base::put_file(path("later") + "/log.csv",
                  "who,what,ts,kind\n" + user(1) + "," + quoted(item(1)) + ",9999999,view\n");
