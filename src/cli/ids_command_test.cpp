@@ -168,6 +168,25 @@ TEST_F(IdsCommand, Day31GivesOldUsersTheScoresOfBefore) {
   EXPECT_EQ(lines_of(o.out).size(), 4u) << o.out;
   EXPECT_EQ(run({"eval", path("run"), "--set", "data.store=" + path("store31")}).code, kExitOk);
 
+  // Training goes on with the new day; ids that came have rows in tables that take any.
+  std::vector<std::string> on = {"--set", "data.store=" + path("store31"), "--steps", "14"};
+  for (const char* key : {"data.store", "train.steps", "sparse"}) {
+    on.insert(on.end(), {"--allow-config-change", key});
+  }
+  EXPECT_TRUE(contains(run(train_arguments(on)).err, "ids beyond the rows of some tables"));
+  fs::copy(path("run"), path("before"), fs::copy_options::recursive);
+  for (const std::string table : {"0", "1", "2"}) {
+    on.insert(on.end(), {"--set", "sparse.tables." + table + ".kind=dynamic", "--set",
+                         "sparse.tables." + table + ".max_rows=1000"});
+  }
+  o = run(train_arguments(on));
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  o = score_pairs("store");  // which lacks ids that the run has by now
+  EXPECT_EQ(o.code, kExitUsage) << o.err;
+  EXPECT_TRUE(contains(o.err, "ids of `user` were 30, there they are 24")) << o.err;
+  fs::remove_all(path("run"));
+  fs::rename(path("before"), path("run"));
+
   // The numbers of a prep of its own stand for others.
   ASSERT_EQ(prep("days31", "ranked").code, kExitOk);
   for (const Outcome& refused :
