@@ -124,7 +124,7 @@ void add_comparison(const train::Comparison& c, FactTable& about) {
 
 void eval(const EvalArguments& arguments) {
   train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
-  const train::StoreScorer scorer(model.config);
+  const train::StoreScorer scorer(model);
   const std::vector<int64_t> positions = scorer.anchors(arguments.window);
   if (positions.empty()) {
     fail(ErrorCode::kOutOfRange,

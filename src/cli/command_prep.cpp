@@ -56,10 +56,11 @@ data::LogSchema load_schema(const PrepArguments& a) {
   std::string preset = a.preset;
   if (sources.file.empty() && preset.empty()) {
     const std::string beside = a.config.raw + "/schema.toml";
-    const std::string own = a.config.store + "/" + data::kSchemaFile;
+    const std::string& same = a.config.append ? a.config.store : a.config.ids_from;
+    const std::string own = same + "/" + data::kSchemaFile;
     if (base::exists(beside)) {
       sources.file = beside;
-    } else if (a.config.append && base::exists(own)) {
+    } else if (!same.empty() && base::exists(own)) {
       sources.file = own;
     } else {
       preset = guess_preset(a.config.raw);
@@ -135,7 +136,9 @@ void add_prep(CLI::App& app) {
       "RAW/schema.toml\n"
       "is taken, or the preset whose files are there. The same rows give the same bytes, in any\n"
       "order and any number of files. `segue prep --out STORE --verify` checks a finished store.\n"
-      "`segue prep --raw NEW --out STORE --append` adds rows that came later.");
+      "`segue prep --raw NEW --out STORE --append` adds rows that came later. With --ids-from a "
+      "store\n"
+      "of the whole log, old days and new, fits models that were trained on the old one.");
   const auto a = std::make_shared<PrepArguments>();
   data::PrepConfig& c = a->config;
   command->add_option("--raw", c.raw, "folder with the raw log, or its only file");
@@ -155,6 +158,10 @@ void add_prep(CLI::App& app) {
   CLI::Option* append = command->add_flag(
       "--append", c.append,
       "add a log that is later than everything in the store, with the store's schema");
+  command
+      ->add_option("--ids-from", c.ids_from,
+                   "store whose ids keep their numbers; new ids get those behind them")
+      ->excludes(append);
   command->add_option("--history", c.history_length, "history length; names the cache folder")
       ->capture_default_str()
       ->excludes(append);

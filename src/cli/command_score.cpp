@@ -9,18 +9,20 @@
 #include <vector>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "base/file.h"
-#include "base/json_line.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/pair_numbers.h"
 #include "cli/parquet.h"
+#include "cli/score_table.h"
+#include "data/log/iso_time.h"
+#include "data/log/original_ids.h"
 #include "data/log/table_reader.h"
+#include "data/store/event_log.h"
+#include "train/run/catalogue.h"
 #include "train/run/scoring.h"
 #include "train/step/metrics.h"
 
@@ -28,110 +30,107 @@ namespace segue::cli {
 namespace {
 
 struct ScoreArguments {
-  std::string path, out, pairs;
-  std::vector<std::string> sets;
+  std::string path, out, pairs, users_file, time;
+  std::vector<std::string> sets, users;
   std::optional<int64_t> window;
+  int64_t top = 20;
+  bool ranks() const { return !users.empty() || !users_file.empty(); }
 };
 
-using Columns = std::vector<data::TableColumn>;
+/// The users and items of a store by the ids of its log.
+struct StoreIds {
+  explicit StoreIds(const data::IdMaps& maps) : users(maps, "user"), items(maps, "item") {}
+  data::OriginalIds users, items;
+};
 
-std::string csv_text(const Columns& columns) {
-  std::string text;
-  for (const data::TableColumn& c : columns) text += (text.empty() ? "" : ",") + c.name;
-  text += '\n';
-  for (size_t row = 0; row < columns.front().size(); ++row) {
-    for (size_t c = 0; c < columns.size(); ++c) {
-      if (c > 0) text += ',';
-      text += columns[c].is_real() ? fmt::format("{}", columns[c].reals[row])
-                                   : std::to_string(columns[c].integers[row]);
-    }
-    text += '\n';
+/// Numbers of what was asked and answered, row by row, until they get their ids.
+struct Answers {
+  std::vector<int64_t> users, items, times, labels;  // labels: of events alone
+  std::vector<data::TableColumn> scores;             // of every task
+
+  explicit Answers(const std::vector<model::TaskConfig>& tasks) {
+    for (const model::TaskConfig& task : tasks) scores.push_back({.name = task.name});
   }
-  return text;
+  void put(int64_t user, int64_t item, int64_t time) {
+    users.push_back(user);
+    items.push_back(item);
+    times.push_back(time);
+  }
+  ScoreTable table(const StoreIds& ids, bool labelled) && {
+    ScoreTable table = {ids.users.ids_of("user", users),
+                        ids.items.ids_of("item", items),
+                        {.name = "time", .integers = std::move(times)}};
+    if (labelled) table.push_back({.name = "label", .integers = std::move(labels)});
+    for (data::TableColumn& column : scores) table.push_back(std::move(column));
+    return table;
+  }
+};
+
+constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+
+/// A question, in the words of the file, so that errors can name it.
+std::string row_of(const std::string& path, size_t row) {
+  return fmt::format("{}: row {}", path, row + 1);
 }
 
-std::string jsonl_text(const Columns& columns) {
-  std::string text;
-  for (size_t row = 0; row < columns.front().size(); ++row) {
-    nlohmann::ordered_json line;
-    for (const data::TableColumn& c : columns) {
-      if (c.is_real()) {
-        line[c.name] = static_cast<double>(c.reals[row]);
-      } else {
-        line[c.name] = c.integers[row];
-      }
-    }
-    text += base::json_line(line) + "\n";
-  }
-  return text;
-}
-
-enum class Format { kCsv, kJsonl, kParquet };
-
-Format format_of(const std::string& path) {
-  if (path.ends_with(".csv")) return Format::kCsv;
-  if (path.ends_with(".jsonl")) return Format::kJsonl;
-  if (!path.ends_with(".parquet")) {
-    fail(ErrorCode::kInvalidArgument,
-         fmt::format("--out {}: scores are written as .csv, .jsonl or .parquet", path));
-  }
-  if (parquet() == nullptr) {
-    fail(ErrorCode::kUnsupported,
-         "this segue was built without Parquet; write .csv or .jsonl instead");
-  }
-  return Format::kParquet;
-}
-
-void write(const std::string& path, Format format, const Columns& columns) {
-  if (format == Format::kParquet) return parquet()->write_table(path, columns);
-  base::write_file(path, format == Format::kCsv ? csv_text(columns) : jsonl_text(columns));
-}
-
-/// Columns user and item, and time if the file has it; otherwise everything that happened counts.
-std::vector<data::CandidateQuery> read_pairs(const std::string& path) {
-  data::TableOptions options;
-  options.parquet = parquet();
-  std::vector<data::ColumnRequest> requests = {{"user"}, {"item"}, {"time"}};
-  std::unique_ptr<data::TableReader> reader;
-  try {
-    reader = data::open_table(path, requests, options);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kConfig) throw;
-    requests.pop_back();
-    reader = data::open_table(path, requests, options);
-  }
-  const bool with_time = requests.size() == 3;
-  std::vector<data::CandidateQuery> questions;
+/// `each` gets every row of a file with these columns, whose values are all there.
+template <class Each>
+void read_rows(const std::string& path, const std::vector<data::ColumnRequest>& requests,
+               const data::TableOptions& options, Each each) {
+  const auto reader = data::open_table(path, requests, options);
   data::RawBlock block;
   while (reader->read(block)) {
     for (size_t row = 0; row < block.rows; ++row) {
+      const std::string where = row_of(path, static_cast<size_t>(block.first_row) + row);
       for (size_t c = 0; c < requests.size(); ++c) {
         if (block.columns[c].is_valid(row)) continue;
-        fail(ErrorCode::kCorrupt,
-             fmt::format("{}: row {} has no {}", path,
-                         block.first_row + static_cast<int64_t>(row) + 1, requests[c].name));
+        fail(ErrorCode::kCorrupt, fmt::format("{} has no {}", where, requests[c].name));
       }
-      data::CandidateQuery q;
-      q.user = block.columns[0].integers[row];
-      q.item = block.columns[1].integers[row];
-      q.time = with_time ? block.columns[2].integers[row] : std::numeric_limits<int64_t>::max();
-      questions.push_back(q);
+      each(block, row, where);
     }
   }
+}
+
+bool has_column(const std::string& path, const std::string& name,
+                const data::TableOptions& options) {
+  try {
+    data::open_table(path, {{name}}, options);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfig) throw;
+    return false;
+  }
+}
+
+/// Columns user and item, and time if the file has it; otherwise everything that happened counts.
+std::vector<data::CandidateQuery> read_pairs(const std::string& path, const StoreIds& ids) {
+  data::TableOptions options;
+  options.parquet = parquet();
+  std::vector<data::ColumnRequest> requests = {{"user", ids.users.role(path, "user", options)},
+                                               {"item", ids.items.role(path, "item", options)}};
+  const bool with_time = has_column(path, "time", options);
+  if (with_time) requests.push_back({"time"});
+  std::vector<data::CandidateQuery> questions;
+  read_rows(path, requests, options,
+            [&](const data::RawBlock& block, size_t row, const std::string& where) {
+              questions.push_back({.user = ids.users.number(block.columns[0], row, where),
+                                   .item = ids.items.number(block.columns[1], row, where),
+                                   .time = with_time ? block.columns[2].integers[row] : kLast});
+            });
   return questions;
 }
 
-/// "After the last event" becomes a time that has an hour of day.
-void settle_times(const data::EventStore& store, std::vector<data::CandidateQuery>& questions) {
-  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
-  const data::EventLog log(store);
-  for (data::CandidateQuery& q : questions) {
-    if (q.time != kLast) continue;
-    const int64_t last_event = log.last_event_of(q.user);
-    q.time = last_event < 0
-                 ? 0
-                 : std::min(log.at(last_event, &data::EventStore::timestamps), kLast - 1) + 1;
+/// "After the last event" becomes a time that has an hour of day. Error(kOutOfRange) for a user
+/// without events.
+int64_t settled_time(const data::EventLog& log, int64_t user, int64_t time, const StoreIds& ids,
+                     const std::string& where) {
+  const int64_t last_event = log.last_event_of(user);
+  if (last_event < 0) {
+    fail(ErrorCode::kOutOfRange, fmt::format("{}: user {} has no events in {}", where,
+                                             ids.users.text(user), log.piece(0).folder()));
   }
+  if (time != kLast) return time;
+  return std::min(log.at(last_event, &data::EventStore::timestamps), kLast - 1) + 1;
 }
 
 /// What is legal and yet hardly meant.
@@ -167,83 +166,184 @@ void doubt_times(const data::EventStore& store, const std::vector<data::Candidat
   }
 }
 
-void score(const ScoreArguments& arguments) {
-  const Format format = format_of(arguments.out);
-  std::error_code error;
-  if (!arguments.pairs.empty() &&
-      std::filesystem::equivalent(arguments.out, arguments.pairs, error)) {
-    fail(ErrorCode::kInvalidArgument,
-         fmt::format("--out {} is the file of --pairs; write to another one", arguments.out));
+/// Users in the order that they were asked for, and where.
+struct AskedUser {
+  int64_t user = 0;
+  std::string where;
+};
+std::vector<AskedUser> asked_users(const ScoreArguments& arguments, const StoreIds& ids) {
+  std::vector<AskedUser> asked;
+  for (const std::string& user : arguments.users) {
+    asked.push_back({ids.users.number(user, "--user"), "--user"});
   }
-  train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
-  const train::StoreScorer scorer(model.config);
-  const data::EventStore& store = scorer.store();
-  const std::vector<model::TaskConfig>& tasks = model.trainer->model().tasks();
-  Columns columns = {{"user", {}, {}}, {"item", {}, {}}, {"time", {}, {}}};
-  const size_t first_score = arguments.pairs.empty() ? 4 : 3;
-  if (arguments.pairs.empty()) columns.push_back({"label", {}, {}});
-  for (const model::TaskConfig& task : tasks) columns.push_back({task.name, {}, {}});
+  if (arguments.users_file.empty()) return asked;
+  data::TableOptions options;
+  options.parquet = parquet();
+  const std::string& path = arguments.users_file;
+  read_rows(path, {{"user", ids.users.role(path, "user", options)}}, options,
+            [&](const data::RawBlock& block, size_t row, const std::string& where) {
+              asked.push_back({ids.users.number(block.columns[0], row, where), where});
+            });
+  return asked;
+}
 
-  size_t total = 0;
-  base::Progress progress("score", 0, "samples");
-  const auto take = [&](const model::Pass& pass) {
-    for (size_t k = 0; k < tasks.size(); ++k) {
-      const std::span<const float> p = train::of_task(pass.predictions, k, pass.num_labels);
-      std::vector<float>& scores = columns[first_score + k].reals;
-      scores.insert(scores.end(), p.begin(), p.end());
-    }
-    if (first_score == 4) {
-      for (const float label : train::of_task(pass.labels, 0, pass.num_labels)) {
-        columns[3].integers.push_back(static_cast<int64_t>(label));
+int64_t time_of(const std::string& text) {
+  int64_t time = kLast;
+  if (text.empty() || data::parse_canonical_integer(text, time) ||
+      data::parse_iso_time(text, time)) {
+    return time;
+  }
+  fail(ErrorCode::kInvalidArgument,
+       fmt::format("--time {}: seconds since 1970, or a date such as 2026-01-31T23:59:59Z", text));
+}
+
+/// The best items of the catalogue, user by user.
+void rank(const ScoreArguments& arguments, const train::StoreScorer& scorer,
+          train::Trainer& trainer, const StoreIds& ids, Answers& answers) {
+  const data::EventLog log(scorer.store());
+  const std::vector<AskedUser> asked = asked_users(arguments, ids);
+  const std::vector<int64_t> items = train::catalogue(scorer.store());
+  const int64_t time = time_of(arguments.time);
+  const auto all = static_cast<int64_t>(items.size());
+  base::Progress progress("score", all * static_cast<int64_t>(asked.size()), "items");
+  int64_t done = 0;
+  for (const AskedUser& a : asked) {
+    const int64_t at = settled_time(log, a.user, time, ids, a.where);
+    for (const train::RankedItem& r :
+         train::rank_items(trainer, scorer, a.user, at, items, arguments.top,
+                           [&](int64_t scored) { progress.update(done + scored); })) {
+      answers.put(a.user, r.item, at);
+      for (size_t k = 0; k < r.scores.size(); ++k) {
+        answers.scores[k].reals.push_back(r.scores[k]);
       }
     }
-    total += static_cast<size_t>(pass.num_labels);
-    progress.update(static_cast<int64_t>(total));
-  };
-  const auto put = [&](int64_t user, int64_t item, int64_t time) {
-    columns[0].integers.push_back(user);
-    columns[1].integers.push_back(item);
-    columns[2].integers.push_back(time);
+    done += all;
+  }
+  progress.finish();
+}
+
+/// The events of a window, or pairs that somebody brings.
+void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
+             train::Trainer& trainer, const StoreIds& ids, Answers& answers) {
+  const data::EventLog log(scorer.store());
+  int64_t total = 0;
+  base::Progress progress("score", 0, "samples");
+  const auto take = [&](const model::Pass& pass) {
+    for (size_t k = 0; k < answers.scores.size(); ++k) {
+      const std::span<const float> p = train::of_task(pass.predictions, k, pass.num_labels);
+      std::vector<float>& scores = answers.scores[k].reals;
+      scores.insert(scores.end(), p.begin(), p.end());
+    }
+    for (const float label : train::of_task(pass.labels, 0, pass.num_labels)) {
+      answers.labels.push_back(static_cast<int64_t>(label));
+    }
+    total += pass.num_labels;
+    progress.update(total);
   };
   if (arguments.pairs.empty()) {
     const std::vector<int64_t> positions = scorer.anchors(arguments.window);
-    const data::EventLog log(store);
     for (const int64_t p : positions) {
-      put(log.at(p, &data::EventStore::users), log.at(p, &data::EventStore::items),
-          log.at(p, &data::EventStore::timestamps));
+      answers.put(log.at(p, &data::EventStore::users), log.at(p, &data::EventStore::items),
+                  log.at(p, &data::EventStore::timestamps));
     }
-    scorer.score(*model.trainer, positions, take);
-  } else {
-    std::vector<data::CandidateQuery> questions = read_pairs(arguments.pairs);
-    read_pair_numbers(arguments.pairs, store.schema(), questions);
-    settle_times(store, questions);
-    doubt_times(store, questions, arguments.pairs);
-    for (const data::CandidateQuery& q : questions) put(q.user, q.item, q.time);
-    scorer.score(*model.trainer, questions, take);
+    scorer.score(trainer, positions, take);
+    return;
   }
-  write(arguments.out, format, columns);
-  print(fmt::format("{}: {} scores by {}\n", arguments.out, total, model.checkpoint));
+  std::vector<data::CandidateQuery> questions = read_pairs(arguments.pairs, ids);
+  read_pair_numbers(arguments.pairs, scorer.store().schema(), questions);
+  for (size_t i = 0; i < questions.size(); ++i) {
+    data::CandidateQuery& q = questions[i];
+    q.time = settled_time(log, q.user, q.time, ids, row_of(arguments.pairs, i));
+    answers.put(q.user, q.item, q.time);
+  }
+  doubt_times(scorer.store(), questions, arguments.pairs);
+  scorer.score(trainer, questions, take);
+}
+
+void require_output(const ScoreArguments& arguments) {
+  if (arguments.out.empty()) {
+    if (arguments.ranks()) return;  // a short list, for the terminal
+    fail(ErrorCode::kInvalidArgument,
+         "--out FILE is required: .csv, .jsonl or .parquet (see `segue score --help`)");
+  }
+  require_table_format(arguments.out);
+  for (const auto& [option, file] :
+       {std::pair("--pairs", &arguments.pairs), std::pair("--users", &arguments.users_file)}) {
+    std::error_code error;
+    if (!file->empty() && std::filesystem::equivalent(arguments.out, *file, error)) {
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format("--out {} is the file of {}; write to another one", arguments.out, option));
+    }
+  }
+}
+
+void score(const ScoreArguments& arguments) {
+  require_output(arguments);
+  train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
+  const train::StoreScorer scorer(model);
+  const StoreIds ids{data::IdMaps(scorer.store().folder())};
+  Answers answers(model.trainer->model().tasks());
+  if (arguments.ranks()) {
+    rank(arguments, scorer, *model.trainer, ids, answers);
+  } else {
+    predict(arguments, scorer, *model.trainer, ids, answers);
+  }
+  const size_t rows = answers.users.size();
+  const bool labelled = !arguments.ranks() && arguments.pairs.empty();
+  const ScoreTable table = std::move(answers).table(ids, labelled);
+  if (arguments.out.empty()) return print(csv_text(table));
+  write_table(arguments.out, table);
+  print(fmt::format("{}: {} scores by {}\n", arguments.out, rows, model.checkpoint));
 }
 
 }  // namespace
 
 void add_score(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("score", "Predictions of a trained model, for a window or for pairs.");
+  CLI::App* command = app.add_subcommand(
+      "score",
+      "Predictions of a trained model, for a window or for pairs; the best items of users.");
+  command->footer(
+      "Ids are those of the log, whatever numbers they have in the store.\n"
+      "`segue score RUN --user U --top 20` ranks all items of the log for a user.");
   const auto arguments = std::make_shared<ScoreArguments>();
   command->add_option("path", arguments->path, "run or checkpoint")->required();
   add_sets(*command, arguments->sets);
-  command->add_option("--out", arguments->out, "file to write: .csv, .jsonl or .parquet")
-      ->required();
+  command->add_option("--out", arguments->out,
+                      "file to write: .csv, .jsonl or .parquet; lists of users go to the terminal "
+                      "without it");
   CLI::Option* pairs = command->add_option(
       "--pairs", arguments->pairs,
       "CSV or Parquet file with columns user and item, and time if histories are to end there; "
       "numbers of the log (docs/features.md) by their names");
-  command
-      ->add_option("--window", arguments->window,
-                   "number of the window (default: what the run holds out)")
-      ->excludes(pairs);
-  command->callback([arguments] { score(*arguments); });
+  CLI::Option* window = command
+                            ->add_option("--window", arguments->window,
+                                         "number of the window (default: what the run holds out)")
+                            ->excludes(pairs);
+  CLI::Option* user = command
+                          ->add_option("--user", arguments->users,
+                                       "rank all items of the log for this user; may be repeated")
+                          ->allow_extra_args(false)
+                          ->excludes(pairs)
+                          ->excludes(window);
+  CLI::Option* users =
+      command
+          ->add_option("--users", arguments->users_file,
+                       "the same for the users of a CSV or Parquet file with a column user")
+          ->excludes(pairs)
+          ->excludes(window);
+  command->add_option("--top", arguments->top, "items of each user, the best first")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 40))
+      ->capture_default_str();
+  command->add_option("--time", arguments->time,
+                      "when the user is asked: seconds since 1970 or a date (default: just after "
+                      "the user's last event)");
+  command->callback([arguments, command, user, users] {
+    const bool ranks = user->count() > 0 || users->count() > 0;
+    if (!ranks && (command->count("--top") > 0 || command->count("--time") > 0)) {
+      fail(ErrorCode::kInvalidArgument, "--top and --time go with --user or --users");
+    }
+    score(*arguments);
+  });
 }
 
 }  // namespace segue::cli

@@ -84,6 +84,27 @@ TEST_F(FrozenTest, CheckpointsAreVerifiedAndExported) {
 
 TEST_F(FrozenTest, RunOfOneRankResumes) { expect_resumes(folder_ + "/run-1", {}); }
 
+/// Its checkpoints do not say which ids their rows stand for; those of a run that went on do.
+TEST_F(FrozenTest, WhatWasNotRecordedIsSaidOnce) {
+  const std::string run_folder = folder_ + "/run-1", store = "data.store=" + folder_ + "/store";
+  const auto warnings = [](const std::string& text) {
+    const std::string words = "did not record which ids";
+    int64_t count = 0;
+    for (size_t at = text.find(words); at != text.npos; at = text.find(words, at + 1)) ++count;
+    return count;
+  };
+  Outcome o = run({"eval", run_folder, "--set", store});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_EQ(warnings(o.err), 1) << o.err;
+  o = run_process(
+      {"train", "--run", run_folder, "--set", store, "--allow-config-change", "data.store"});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_EQ(warnings(o.err), 1) << o.err;
+  o = run({"eval", run_folder, "--set", store});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_EQ(warnings(o.err), 0) << o.err;
+}
+
 TEST_F(FrozenTest, RunOfTwoRanksResumesOnTwoAndOnOne) {
   fs::copy(folder_ + "/run-2", folder_ + "/copy", fs::copy_options::recursive);
   expect_resumes(folder_ + "/run-2", {"--ranks", "2"});

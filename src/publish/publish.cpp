@@ -15,11 +15,15 @@
 #include "base/stage.h"
 #include "base/time.h"
 #include "base/version_generated.h"
+#include "data/store/event_store.h"
+#include "data/store/store_identity.h"
+#include "data/store/store_stage.h"
 #include "publish/chain.h"
 #include "publish/difference.h"
 #include "publish/table_file.h"
 #include "publish/version_writer.h"
 #include "train/checkpoint/checkpoint_model.h"
+#include "train/run_config.h"
 
 namespace segue::publish {
 namespace {
@@ -48,6 +52,7 @@ VersionManifest begun(const PublishConfig& config, const train::Checkpoint& chec
   const base::CheckedJson state = base::parse_checked(checkpoint.state_json());
   m.samples = fact_of(state, "samples");
   m.window = fact_of(state, "window");
+  if (state.contains("store")) m.store = base::text_of(state, "store");
   m.format = config.format.value_or(newest ? newest->format : FileFormat::kSafetensors);
   m.dtype = config.dtype.value_or(newest ? newest->dtype : RowType::kF32);
   std::vector<std::string> names = config.tables;
@@ -78,6 +83,26 @@ void require_same_options(const VersionManifest& wanted, const VersionManifest& 
     return all;
   };
   if (names(wanted) != names(newest)) refuse("tables", names(wanted), names(newest));
+}
+
+/// Rows of an increment replace rows of the same ids; ids that came since have rows of their own.
+void require_same_ids(const VersionManifest& next, const VersionManifest& newest,
+                      const train::Checkpoint& checkpoint) {
+  if (next.store.empty() || newest.store.empty()) return;
+  const auto recorded = data::StoreIdentity::from_json(newest.store);
+  if (recorded.ids == data::StoreIdentity::from_json(next.store).ids) return;
+  const base::CheckedJson state = base::parse_checked(checkpoint.state_json());
+  const std::string config = base::text_of(state, "config");
+  const std::string store = data::store_folder(train::recorded_config(config).data.store);
+  const std::string problem = data::is_finished_store(store)
+                                  ? data::ids_problem(recorded, data::IdMaps(store))
+                                  : store + ", which could tell, is not there";
+  if (problem.empty()) return;
+  fail(ErrorCode::kConfig,
+       fmt::format("{}: its rows stand for other ids than those of {}: {}. Serving would take rows "
+                   "for those of others. Train on a store that was made with `segue prep "
+                   "--ids-from`, publish a new base with --base, or choose another folder",
+                   checkpoint.path(), version_name(newest.number), problem));
 }
 
 /// Two tables may not have one file, nor any that of the dense weights.
@@ -183,6 +208,7 @@ PublishResult publish(const PublishConfig& config, const train::Checkpoint& chec
   Chain chain;
   if (!next.is_base()) {
     require_same_options(next, *newest);
+    require_same_ids(next, *newest, checkpoint);
     if (next.checkpoint == newest->checkpoint) {
       result.version = *std::move(newest);
       return result;

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/sealed_json.h"
+#include "data/store/store_identity.h"
 
 namespace segue::publish {
 namespace {
@@ -76,6 +77,10 @@ VersionManifest from_json(const Json& j, const std::string& path) {
   m.checkpoint = base::from_hex64(base::text_of(j, "checkpoint"));
   m.samples = fact_of(j, "samples");
   m.window = fact_of(j, "window");
+  if (j.contains("store")) {
+    m.store = base::text_of(j, "store");
+    data::StoreIdentity::from_json(m.store);
+  }
   m.format = word_of(j, "table_format", file_format_of);
   m.dtype = word_of(j, "dtype", row_type_of);
   for (const Json& table : base::list_of(j, "tables")) m.tables.push_back(table_from(table));
@@ -152,6 +157,7 @@ std::string VersionManifest::text() const {
   j["checkpoint"] = base::hex64(checkpoint);
   if (samples) j["samples"] = *samples;
   if (window) j["window"] = *window;
+  if (!store.empty()) j["store"] = store;
   j["table_format"] = to_string(format);
   j["dtype"] = to_string(dtype);
   j["tables"] = Json::array();

@@ -43,6 +43,7 @@ struct VersionManifest {
   std::string segue_version;
   uint64_t checkpoint = 0;                 // XXH64 of the manifest of the checkpoint
   std::optional<int64_t> samples, window;  // where the checkpoint tells
+  std::string store;  // data::StoreIdentity of what it was trained on; empty: it does not tell
   FileFormat format = FileFormat::kSafetensors;
   RowType dtype = RowType::kF32;
   std::vector<PublishedTable> tables;

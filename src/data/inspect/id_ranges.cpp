@@ -5,13 +5,10 @@
 
 #include "base/file.h"
 #include "base/npy.h"
-#include "data/store/event_log.h"
 #include "data/store/store_manifest.h"
 
 namespace segue::data {
-namespace {
 
-/// Which items occur in some piece of the log; empty: a piece does not tell.
 std::vector<bool> items_that_occur(const EventLog& log) {
   std::vector<bool> occur;
   for (size_t p = 0; p < log.num_pieces(); ++p) {
@@ -26,8 +23,6 @@ std::vector<bool> items_that_occur(const EventLog& log) {
   }
   return occur;
 }
-
-}  // namespace
 
 std::vector<IdRange> id_ranges(const EventStore& store) {
   const EventLog log(store);

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "data/store/event_log.h"
 #include "data/store/event_store.h"
 
 namespace segue::data {
@@ -18,5 +19,9 @@ struct IdRange {
 /// event is read. A store that does not say how often its items occur (the reference's) has no
 /// range of items; hashes have none either, they are cut to their tables.
 std::vector<IdRange> id_ranges(const EventStore& store);
+
+/// Which items occur in some piece of the log, by id; empty: a piece does not tell without a look
+/// at its events.
+std::vector<bool> items_that_occur(const EventLog& log);
 
 }  // namespace segue::data

@@ -12,31 +12,30 @@ namespace {
 
 constexpr int64_t kLargestAttribute = std::numeric_limits<int32_t>::max();  // of an opened store
 
-std::unique_ptr<IdDictionary> collect(const AttributeFile& attribute, const LogFile& file,
-                                      const TableOptions& options, int64_t memory_bytes) {
-  auto dictionary = std::make_unique<IdDictionary>(attribute.value, memory_bytes);
+void collect(const AttributeFile& attribute, const LogFile& file, const TableOptions& options,
+             IdDictionary& dictionary) {
   const auto reader = open_table(file.path, {{attribute.value, ColumnRole::kText}}, options);
   RawBlock block;
   while (reader->read(block)) {
     for (size_t row = 0; row < block.rows; ++row) {
-      if (block.columns[0].is_valid(row)) dictionary->add(block.columns[0].text(row));
+      if (block.columns[0].is_valid(row)) dictionary.add(block.columns[0].text(row));
     }
   }
-  dictionary->finish();
-  return dictionary;
+  dictionary.finish();
 }
 
 }  // namespace
 
 void read_attribute(const AttributeFile& attribute, const LogFile& file,
-                    const TableOptions& table_options, const IdColumn& known, int64_t memory_bytes,
-                    StoreWriter& store) {
+                    const TableOptions& table_options, const IdColumn& owners, int64_t memory_bytes,
+                    const IdMaps* known, StoreWriter& store) {
   TableOptions options = table_options;
   options.csv.columns = attribute.csv_columns;
   const bool text = column_is_text(file.path, attribute.value, options);
-  const bool text_ids = known.dictionary && column_is_text(file.path, attribute.item, options);
-  std::unique_ptr<IdDictionary> dictionary;
-  if (text) dictionary = collect(attribute, file, options, memory_bytes);
+  const bool text_ids = owners.dictionary && column_is_text(file.path, attribute.item, options);
+  const std::unique_ptr<IdDictionary> dictionary =
+      make_dictionary(text, attribute.name, attribute.value, memory_bytes, known);
+  if (dictionary) collect(attribute, file, options, *dictionary);
 
   const auto reader =
       open_table(file.path,
@@ -45,11 +44,6 @@ void read_attribute(const AttributeFile& attribute, const LogFile& file,
                  options);
   RawBlock block;
   std::vector<int64_t> ids, values;
-  if (known.dictionary) {  // a map of renumbered ids knows them all
-    ids = {known.dictionary->size() - 1};
-    values = {0};
-    store.set_attribute(attribute.name, ids, values);
-  }
   while (reader->read(block)) {
     ids.clear();
     values.clear();
@@ -62,9 +56,9 @@ void read_attribute(const AttributeFile& attribute, const LogFile& file,
       }
       if (!value.is_valid(row)) continue;
       int64_t id = 0;
-      if (known.dictionary) {
-        id = text_ids ? known.dictionary->find(item.text(row))
-                      : known.dictionary->find(item.integers[row]);
+      if (owners.dictionary) {
+        id = text_ids ? owners.dictionary->find(item.text(row))
+                      : owners.dictionary->find(item.integers[row]);
         if (id < 0) continue;  // no event has it
       } else {
         id = item.integers[row];
@@ -82,7 +76,7 @@ void read_attribute(const AttributeFile& attribute, const LogFile& file,
     }
     store.set_attribute(attribute.name, ids, values);
   }
-  if (dictionary) store.add_file(dictionary->write(store.stage(), attribute.name));
+  if (dictionary) dictionary->save(attribute.name, store);
 }
 
 }  // namespace segue::data

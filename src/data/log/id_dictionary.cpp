@@ -4,6 +4,7 @@
 #include <charconv>
 #include <limits>
 #include <numeric>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -86,17 +87,36 @@ void IdDictionary::add(std::string_view text) {
 
 void IdDictionary::add(int64_t number) { add(IntegerText(number)); }
 
-void IdDictionary::finish() {
-  std::vector<uint32_t> order(ends_.size());
-  std::iota(order.begin(), order.end(), 0);
-  int64_t ignored = 0;
-  integers_ = std::all_of(order.begin(), order.end(),
-                          [&](uint32_t i) { return parse_canonical_integer(value(i), ignored); });
-  std::sort(order.begin(), order.end(), [this](uint32_t a, uint32_t b) {
-    return integers_ ? as_integer(value(a)) < as_integer(value(b)) : value(a) < value(b);
+void IdDictionary::keep(const IdMaps& maps, const std::string& name) {
+  int64_t read = 0;
+  maps.read(name, [&](std::string_view id) {
+    add(id);
+    ++read;
+    return true;
   });
-  numbers_.resize(order.size());
-  for (uint32_t i = 0; i < order.size(); ++i) numbers_[order[i]] = i;
+  if (read != size()) {
+    fail(ErrorCode::kCorrupt, fmt::format("{}/{}: has an id twice, which would have two numbers",
+                                          maps.store(), maps.file_name(name)));
+  }
+  kept_ = ends_.size();
+}
+
+bool IdDictionary::all_integers(size_t first) const {
+  int64_t ignored = 0;
+  return std::all_of(order_.begin() + static_cast<std::ptrdiff_t>(first), order_.end(),
+                     [&](uint32_t i) { return parse_canonical_integer(value(i), ignored); });
+}
+
+void IdDictionary::finish() {
+  order_.resize(ends_.size());
+  std::iota(order_.begin(), order_.end(), 0);
+  integers_ = all_integers(0);
+  std::sort(order_.begin() + static_cast<std::ptrdiff_t>(kept_), order_.end(),
+            [this](uint32_t a, uint32_t b) {
+              return integers_ ? as_integer(value(a)) < as_integer(value(b)) : value(a) < value(b);
+            });
+  numbers_.resize(order_.size());
+  for (uint32_t i = 0; i < order_.size(); ++i) numbers_[order_[i]] = i;
 }
 
 int64_t IdDictionary::find(std::string_view text) const {
@@ -106,19 +126,27 @@ int64_t IdDictionary::find(std::string_view text) const {
 
 int64_t IdDictionary::find(int64_t number) const { return find(IntegerText(number)); }
 
-base::FileRecord IdDictionary::write(const StoreStage& stage, const std::string& name) const {
-  std::vector<uint32_t> order(numbers_.size());
-  for (uint32_t i = 0; i < order.size(); ++i) order[numbers_[i]] = i;
-  const std::string file = fmt::format("segue/{}_ids.{}", name, integers_ ? "npy" : "txt");
+IdRecord IdDictionary::record(const std::string& name) const {
+  IdHash hash;
+  for (const uint32_t i : order_) hash.add(value(i));
+  return {name, size(), hash.digest()};
+}
+
+base::FileRecord IdDictionary::write(const StoreStage& stage, const std::string& name,
+                                     int64_t first) const {
+  const auto begin = static_cast<size_t>(first);
+  const std::span<const uint32_t> written = std::span(order_).subspan(begin);
+  const bool integers = all_integers(begin);
+  const std::string file = fmt::format("segue/{}_ids.{}", name, integers ? "npy" : "txt");
   const std::string path = stage.path(file);
   base::FileRecord record;
-  if (integers_) {
+  if (integers) {
     base::ColumnFile out(path, "<i8");
-    for (const uint32_t i : order) out.append(as_integer(value(i)));
+    for (const uint32_t i : written) out.append(as_integer(value(i)));
     record = out.finish();
   } else {
     base::HashedFile out(path);
-    for (const uint32_t i : order) {
+    for (const uint32_t i : written) {
       out.write(value(i));
       out.write("\n");
     }
@@ -126,6 +154,31 @@ base::FileRecord IdDictionary::write(const StoreStage& stage, const std::string&
   }
   record.name = file;
   return record;
+}
+
+void IdDictionary::save(const std::string& name, StoreWriter& store) const {
+  const int64_t first = store.is_segment() ? kept() : 0;
+  if (first == 0 || first < size()) store.add_file(write(store.stage(), name, first));
+  store.add_ids(record(name));
+}
+
+std::unique_ptr<IdDictionary> make_dictionary(bool numbered, const std::string& name,
+                                              const std::string& column, int64_t memory_bytes,
+                                              const IdMaps* known) {
+  if (known != nullptr && known->has_column(name) && known->is_numbered(name) != numbered) {
+    fail(ErrorCode::kConfig,
+         numbered
+             ? fmt::format("column \"{}\" has ids that get numbers, but in {} they are integers "
+                           "that stayed as they are; prepare the whole log anew",
+                           column, known->store())
+             : fmt::format("column \"{}\" has integers that stay as they are, but {} has numbers "
+                           "for such ids ({}); is it of the same log, and {} the right column?",
+                           column, known->store(), known->file_name(name), column));
+  }
+  if (!numbered) return nullptr;
+  auto dictionary = std::make_unique<IdDictionary>(column, memory_bytes);
+  if (known != nullptr && known->is_numbered(name)) dictionary->keep(*known, name);
+  return dictionary;
 }
 
 }  // namespace segue::data

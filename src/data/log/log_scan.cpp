@@ -16,14 +16,13 @@ namespace {
 constexpr int64_t kMostTies = 1 << 20;
 
 /// Decides by the first file how the ids of a column are read, and whether they get new numbers.
-IdColumn look_at(const std::string& column, IdMapping mapping, const std::string& path,
-                 const TableOptions& options, int64_t memory_bytes) {
+IdColumn look_at(const char* name, const std::string& column, IdMapping mapping,
+                 const std::string& path, const TableOptions& options, int64_t memory_bytes,
+                 const IdMaps* known) {
   IdColumn ids;
-  if (mapping == IdMapping::kAsIs) return ids;
-  ids.text = column_is_text(path, column, options);
-  if (ids.text || mapping == IdMapping::kDense) {
-    ids.dictionary = std::make_unique<IdDictionary>(column, memory_bytes);
-  }
+  if (mapping != IdMapping::kAsIs) ids.text = column_is_text(path, column, options);
+  ids.dictionary =
+      make_dictionary(ids.text || mapping == IdMapping::kDense, name, column, memory_bytes, known);
   return ids;
 }
 
@@ -68,11 +67,14 @@ class IdCollector {
 }  // namespace
 
 LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
-                 const TableOptions& options, int64_t memory_bytes, int64_t after) {
+                 const TableOptions& options, int64_t memory_bytes, int64_t after,
+                 const IdMaps* known) {
   LogScan scan;
   const std::string& first = files.front().path;
-  scan.users = look_at(schema.user, schema.user_ids, first, options, memory_bytes / 2);
-  scan.items = look_at(schema.item, schema.item_ids, first, options, memory_bytes / 2);
+  scan.users =
+      look_at("user", schema.user, schema.user_ids, first, options, memory_bytes / 2, known);
+  scan.items =
+      look_at("item", schema.item, schema.item_ids, first, options, memory_bytes / 2, known);
   const std::string text_ids = "; ids that are texts need user_ids = \"auto\" or \"dense\"";
   std::vector<ColumnRequest> columns = {{schema.user, scan.users.role(), text_ids},
                                         {schema.time, ColumnRole::kTime}};

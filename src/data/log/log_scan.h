@@ -22,9 +22,11 @@ struct LogScan {
 };
 
 /// Reads the columns with users and times, and those of ids that need a dictionary. `memory_bytes`
-/// bounds the dictionaries. Rows that are not after `after` are counted; all times are.
+/// bounds the dictionaries. Rows that are not after `after` are counted; all times are. Ids that
+/// have numbers in `known` (may be null) keep them.
 /// Error(kCorrupt) for a log without rows.
 LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
-                 const TableOptions& options, int64_t memory_bytes, int64_t after = -1);
+                 const TableOptions& options, int64_t memory_bytes, int64_t after = -1,
+                 const IdMaps* known = nullptr);
 
 }  // namespace segue::data

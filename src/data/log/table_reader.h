@@ -98,14 +98,16 @@ struct CsvFormat {
 class SessionWriter;
 class StoreStage;
 
-/// A column to write: integers, or reals if there are any.
+/// A column to write: integers, or reals or texts if there are any.
 struct TableColumn {
   std::string name;
-  std::vector<int64_t> integers;
-  std::vector<float> reals;
+  std::vector<int64_t> integers = {};
+  std::vector<float> reals = {};
+  std::vector<std::string> texts = {};
 
   bool is_real() const { return !reals.empty(); }
-  size_t size() const { return std::max(integers.size(), reals.size()); }
+  bool is_text() const { return !texts.empty(); }
+  size_t size() const { return std::max({integers.size(), reals.size(), texts.size()}); }
 };
 
 /// What the optional Parquet library gives to the rest.

@@ -249,6 +249,12 @@ std::shared_ptr<arrow::Array> array_of(std::span<const Value> values) {
   return take(builder);
 }
 
+std::shared_ptr<arrow::Array> array_of(std::span<const std::string> texts) {
+  arrow::StringBuilder builder;
+  for (const std::string& text : texts) check_memory(builder.Append(text));
+  return take(builder);
+}
+
 }  // namespace
 
 std::unique_ptr<RawLogWriter> make_parquet_log_writer(const std::string& folder,
@@ -264,7 +270,9 @@ std::unique_ptr<VectorWriter> make_vector_writer(const std::string& path,
 void write_parquet_table(const std::string& path, std::span<const TableColumn> columns) {
   arrow::FieldVector fields;
   for (const TableColumn& c : columns) {
-    fields.push_back(arrow::field(c.name, c.is_real() ? arrow::float32() : arrow::int64()));
+    fields.push_back(arrow::field(c.name, c.is_text()   ? arrow::utf8()
+                                          : c.is_real() ? arrow::float32()
+                                                        : arrow::int64()));
   }
   ParquetFile file(path, arrow::schema(fields));
   const size_t rows = columns.empty() ? 0 : columns.front().size();
@@ -273,8 +281,10 @@ void write_parquet_table(const std::string& path, std::span<const TableColumn> c
     arrow::ArrayVector arrays;
     for (const TableColumn& c : columns) {
       arrays.push_back(
-          c.is_real() ? array_of<arrow::FloatBuilder>(std::span(c.reals).subspan(first, count))
-                      : array_of<arrow::Int64Builder>(std::span(c.integers).subspan(first, count)));
+          c.is_text() ? array_of(std::span(c.texts).subspan(first, count))
+          : c.is_real()
+              ? array_of<arrow::FloatBuilder>(std::span(c.reals).subspan(first, count))
+              : array_of<arrow::Int64Builder>(std::span(c.integers).subspan(first, count)));
     }
     file.write(std::move(arrays));
   }

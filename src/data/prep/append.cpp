@@ -58,21 +58,17 @@ void require_growing(const std::string& store, const LogSchema& schema) {
 
 }  // namespace
 
-AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) {
+AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) : ids(store) {
   if (!base::exists(store + "/" + kManifestFile)) refuse(store, "it has no manifest");
   const LogSchema own = read_store_schema(store);
   require_growing(store, own);
   require_same_schema(store, own, schema);
-  const std::vector<StoreManifest> manifests = read_manifests(store);
+  const std::vector<StoreManifest>& manifests = ids.manifests();
   const StoreManifest& base = manifests.front();
   for (const base::FileRecord& file : base.files) {
-    const std::string_view name = file.name;
-    if (name.starts_with("segue/user_ids.") || name.starts_with("segue/item_ids.")) {
-      refuse(store, fmt::format("its ids got new numbers ({}), which new ids would change", name));
+    if (file.name.ends_with(".parquet")) {
+      refuse(store, fmt::format("it has sessions ({})", file.name));
     }
-    if (name.ends_with(".parquet")) refuse(store, fmt::format("it has sessions ({})", name));
-    numbered_maps =
-        numbered_maps || (name.starts_with("segue/") && name.find("_ids.") != name.npos);
   }
   history_length = base.history_length;
   ties = base.origin.options == "ties: file" ? TieOrder::kFile : TieOrder::kFields;

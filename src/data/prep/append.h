@@ -5,6 +5,7 @@
 
 #include "data/log/log_schema.h"
 #include "data/prep/event_runs.h"
+#include "data/store/id_maps.h"
 #include "data/store/store_manifest.h"
 #include "data/store/store_writer.h"
 
@@ -17,11 +18,10 @@ struct AppendTarget {
   int64_t num_events = 0, last_time = 0;  // of all pieces
   TieOrder ties = TieOrder::kFields;
   std::string maps_folder, user_maps_folder;  // of the newest piece with attributes of items, users
-  bool numbered_maps = false;                 // attributes are texts, which got numbers
+  IdMaps ids;                                 // the numbers that ids have
 
-  /// Error(kUnsupported) if the store is none that a segment can follow: with ids that got new
-  /// numbers, a held-out end, sessions, or made by others. Error(kConfig) names how `schema`
-  /// differs from the store's own.
+  /// Error(kUnsupported) if the store is none that a segment can follow: with a held-out end,
+  /// sessions, or made by others. Error(kConfig) names how `schema` differs from the store's own.
   AppendTarget(const std::string& store, const LogSchema& schema);
   /// Gives the newest maps of items or users to `writer`; rows of the new log come over them.
   void copy_maps(const LogSchema& schema, bool of_users, StoreWriter& writer) const;

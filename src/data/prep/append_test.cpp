@@ -254,12 +254,12 @@ TEST_F(AppendMistakes, AnotherSchema) {
   EXPECT_TRUE(contains(error(ErrorCode::kConfig, config), "anchor_kinds = [\"like\"]`, there `"));
 }
 
-TEST_F(AppendMistakes, TextIds) {
+TEST_F(AppendMistakes, TextsWhereIdsAreIntegers) {
   log_.logs[1].put("events.csv", std::string(kCsvHeader) + "anna,9999999,1,0,1,1,listen\n");
-  EXPECT_TRUE(contains(error(ErrorCode::kUnsupported, log_.config(1)), "only integer ids"));
+  EXPECT_TRUE(contains(error(ErrorCode::kConfig, log_.config(1)), "integers that stayed"));
   log_.logs[1].put("events.csv", std::string(kCsvHeader) + "1,9999999,1,0,1,1,listen\n");
   log_.logs[1].put("artists.csv", "artist_id,item_id\nqueen,3\n");
-  EXPECT_TRUE(contains(error(ErrorCode::kUnsupported, log_.config(1)), "attributes are texts"));
+  EXPECT_TRUE(contains(error(ErrorCode::kConfig, log_.config(1)), "\"artist_id\" has ids that"));
 }
 
 TEST_F(AppendMistakes, StoresThatCannotGrow) {
@@ -269,13 +269,6 @@ TEST_F(AppendMistakes, StoresThatCannotGrow) {
   PrepConfig config = log.config("split");
   config.append = true;
   EXPECT_TRUE(contains(error(ErrorCode::kUnsupported, config), "train_days = 300; all three"));
-
-  log.schema = log_.whole.schema;
-  log.schema.user_ids = IdMapping::kDense;
-  config = log.config("numbered");
-  prep(config);
-  config.append = true;
-  EXPECT_TRUE(contains(error(ErrorCode::kUnsupported, config), "segue/user_ids.npy"));
 
   config.store = log.folder + "/none";
   EXPECT_TRUE(contains(message_of(ErrorCode::kNotFound, [&] { prep(config); }),

@@ -21,6 +21,7 @@
 #include "data/log/log_scan.h"
 #include "data/prep/append.h"
 #include "data/prep/event_sorter.h"
+#include "data/prep/known_ids.h"
 #include "data/store/store_writer.h"
 
 namespace segue::data {
@@ -97,11 +98,14 @@ class Prep {
   void check_append(const LogScan& scan) const;
   void warn_if_disk_is_small(const LogScan& scan) const;
   void warn_about_content(const LogScan& scan, const StoreWriter& store) const;
+  void write_maps(const LogScan& scan, const IdMaps* known, StoreWriter& store) const;
+  void begin_maps(bool of_users, const IdColumn& owners, StoreWriter& store) const;
   StoreOrigin origin() const;
 
   PrepConfig config_;
   MemoryPlan plan_;
   std::optional<AppendTarget> target_;
+  std::optional<IdMaps> known_ids_;  // of ids_from
   TableOptions tables_;
   std::vector<LogFile> files_;
   std::vector<std::optional<LogFile>> attribute_files_;  // a segment need not have them
@@ -191,25 +195,6 @@ void Prep::check_users(const LogScan& scan) const {
 
 /// Samples are those of one prep only if every event of the segment comes after all others.
 void Prep::check_append(const LogScan& scan) const {
-  if (scan.users.dictionary || scan.items.dictionary) {
-    fail(ErrorCode::kUnsupported,
-         fmt::format("{}: ids are texts, which would get new numbers; only integer ids can be "
-                     "appended. Prepare the whole log anew",
-                     config_.raw));
-  }
-  const std::vector<const AttributeFile*> attributes = config_.schema.all_attributes();
-  for (size_t i = 0; i < attribute_files_.size(); ++i) {
-    const AttributeFile& a = *attributes[i];
-    TableOptions options = tables_;
-    options.csv.columns = a.csv_columns;
-    if (attribute_files_[i] &&
-        (target_->numbered_maps || column_is_text(attribute_files_[i]->path, a.value, options))) {
-      fail(ErrorCode::kUnsupported,
-           fmt::format("{}: attributes are texts, which would get new numbers; append without the "
-                       "file, or prepare the whole log anew",
-                       attribute_files_[i]->path));
-    }
-  }
   if (scan.early_rows == 0) return;
   fail(ErrorCode::kInvalidArgument,
        fmt::format("{}: {} of {} rows are not later than {}, the newest time of {} (such as {}); "
@@ -283,6 +268,34 @@ void Prep::find_files() {
   }
 }
 
+/// Attributes of items, and which ids the numbers stand for.
+void Prep::write_maps(const LogScan& scan, const IdMaps* known, StoreWriter& store) const {
+  const std::vector<const AttributeFile*> attributes = config_.schema.all_attributes();
+  for (const bool of_users : {false, true}) {
+    const IdColumn& owners = of_users ? scan.users : scan.items;
+    bool begun = false;
+    for (size_t i = 0; i < attributes.size(); ++i) {
+      if (!attribute_files_[i] || attributes[i]->of_users != of_users) continue;
+      if (!std::exchange(begun, true)) begin_maps(of_users, owners, store);
+      read_attribute(*attributes[i], *attribute_files_[i], tables_, owners,
+                     plan_.dictionary_bytes / 2, known, store);
+    }
+  }
+  if (scan.users.dictionary) scan.users.dictionary->save("user", store);
+  if (scan.items.dictionary) scan.items.dictionary->save("item", store);
+}
+
+/// All maps of items, or of users: as long as there are numbered ones, with what is known of them.
+void Prep::begin_maps(bool of_users, const IdColumn& owners, StoreWriter& store) const {
+  if (owners.dictionary) {
+    const std::vector<int64_t> last = {owners.dictionary->size() - 1}, unknown = {0};
+    for (const AttributeFile* const a : config_.schema.all_attributes()) {
+      if (a->of_users == of_users) store.set_attribute(a->name, last, unknown);
+    }
+  }
+  if (target_) target_->copy_maps(config_.schema, of_users, store);
+}
+
 PrepResult Prep::run() {
   const base::Stopwatch clock;
   const LogSchema& schema = config_.schema;
@@ -290,6 +303,7 @@ PrepResult Prep::run() {
   stage_ = std::make_shared<StoreStage>(config_.store, config_.append      ? StageMode::kSegment
                                                        : config_.overwrite ? StageMode::kReplace
                                                                            : StageMode::kNew);
+  if (!config_.ids_from.empty()) known_ids_ = open_known_ids(config_.ids_from, schema);
   if (config_.append) {
     target_.emplace(config_.store, schema);
     config_.ties = target_->ties;
@@ -298,8 +312,9 @@ PrepResult Prep::run() {
     config_.min_history.clear();
     result_.segment = target_->segment.number;
   }
-  LogScan scan =
-      scan_log(schema, files_, tables_, plan_.dictionary_bytes, target_ ? target_->last_time : -1);
+  const IdMaps* const known = target_ ? &target_->ids : known_ids_ ? &*known_ids_ : nullptr;
+  LogScan scan = scan_log(schema, files_, tables_, plan_.dictionary_bytes,
+                          target_ ? target_->last_time : -1, known);
   if (target_) check_append(scan);
   check_users(scan);
   warn_if_disk_is_small(scan);
@@ -331,19 +346,7 @@ PrepResult Prep::run() {
                      config_.raw, scan.rows, split.train_start, split.train_end, split.last_time));
   }
 
-  const std::vector<const AttributeFile*> attributes = schema.all_attributes();
-  bool copied[2] = {};  // maps that were there, of items and of users
-  for (size_t i = 0; i < attributes.size(); ++i) {
-    if (!attribute_files_[i]) continue;
-    if (target_ && !std::exchange(copied[attributes[i]->of_users ? 1 : 0], true)) {
-      target_->copy_maps(schema, attributes[i]->of_users, store);
-    }
-    read_attribute(*attributes[i], *attribute_files_[i], tables_,
-                   attributes[i]->of_users ? scan.users : scan.items, plan_.dictionary_bytes / 2,
-                   store);
-  }
-  if (scan.users.dictionary) store.add_file(scan.users.dictionary->write(*stage_, "user"));
-  if (scan.items.dictionary) store.add_file(scan.items.dictionary->write(*stage_, "item"));
+  write_maps(scan, known, store);
   if (sessions) {
     for (const base::FileRecord& file : sessions->finish()) store.add_file(file);
   }
@@ -388,6 +391,10 @@ PrepResult prep(const PrepConfig& config) {
   config.schema.validate();
   if (config.append && (config.overwrite || config.sessions)) {
     fail(ErrorCode::kInvalidArgument, "--append goes with neither --overwrite nor --sessions");
+  }
+  if (config.append && !config.ids_from.empty()) {
+    fail(ErrorCode::kInvalidArgument,
+         "--append keeps the numbers of the store's own ids; leave --ids-from out");
   }
   if (config.sessions && config.parquet == nullptr) {
     fail(ErrorCode::kUnsupported,

@@ -24,6 +24,8 @@ struct PrepConfig {
   /// The log is later than what `store` has: it becomes a segment of it. History lengths and ties
   /// are then the store's.
   bool append = false;
+  /// A store whose ids keep their numbers; new ids get those behind them. Empty: numbers by rank.
+  std::string ids_from;
   const ParquetSupport* parquet = nullptr;
   int64_t run_events = 0;  // events sorted at a time; 0: what memory_bytes allows
 
@@ -40,10 +42,10 @@ struct PrepResult {
 };
 
 /// Makes a store from a raw event log: reads, checks, sorts if need be, splits by time, writes. The
-/// bytes of the store depend on the rows and the schema alone, not on the order or the cut of the
-/// files (with TieOrder::kFile on the order of events at the same time, too). With `append` samples
-/// of the store are then those of one prep of all rows; Error(kInvalidArgument) when a row is not
-/// later than everything that is there.
+/// bytes of the store depend on the rows, the schema and the ids of `ids_from` alone, not on the
+/// order or the cut of the files (with TieOrder::kFile on the order of events at the same time,
+/// too). With `append` samples of the store are then those of one prep of all rows;
+/// Error(kInvalidArgument) when a row is not later than everything that is there.
 PrepResult prep(const PrepConfig& config);
 
 /// True if the raw folder holds the events that the schema names.

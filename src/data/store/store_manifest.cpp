@@ -52,6 +52,9 @@ Json without_checksum(const StoreManifest& m) {
     sources.push_back({{"name", s.name}, {"bytes", s.bytes}});
   }
   j["origin"]["sources"] = sources;
+  for (const IdRecord& ids : m.ids) {
+    j["ids"][ids.column] = {{"count", ids.count}, {"xxh64", hex(ids.xxh64)}};
+  }
   Json& files = j["files"] = Json::object();
   for (const base::FileRecord& f : m.files) {
     Json& file = files[f.name];
@@ -98,6 +101,11 @@ StoreManifest members_of(const Json& j) {
   m.origin.options = j.at("origin").at("options");
   for (const Json& s : j.at("origin").at("sources")) {
     m.origin.sources.push_back({s.at("name"), number(s, "bytes")});
+  }
+  if (j.contains("ids")) {
+    for (const auto& [column, ids] : j.at("ids").items()) {
+      m.ids.push_back({column, base::whole_number(ids, "count"), from_hex(ids.at("xxh64"))});
+    }
   }
   for (const auto& [name, file] : j.at("files").items()) {
     base::FileRecord record{.name = name, .bytes = number(file, "bytes")};

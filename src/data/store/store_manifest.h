@@ -28,6 +28,17 @@ struct SegmentLink {
   uint64_t previous = 0;  // checksum of the manifest before
 };
 
+/// The ids of a column that got numbers, in the order of their numbers: how many, and XXH64 of
+/// their texts with a line end behind each. Of a segment: together with those of the pieces before
+/// it.
+struct IdRecord {
+  std::string column;  // "user", "item", or the name of an attribute
+  int64_t count = 0;
+  uint64_t xxh64 = 0;
+
+  bool operator==(const IdRecord&) const = default;
+};
+
 /// STORE/segue/manifest.json: what is in a store, with sizes and checksums. No times and no paths:
 /// equal stores have equal manifests (apart from their sources).
 struct StoreManifest {
@@ -37,6 +48,7 @@ struct StoreManifest {
   int64_t num_events = 0, num_users = 0, num_items = 0;
   SegmentLink segment;
   StoreOrigin origin;
+  std::vector<IdRecord> ids;  // of the maps that the store or segment has; none before 0.2
   std::vector<base::FileRecord> files;
 
   std::string cache_folder() const;  // "hstu_cache_L4086"

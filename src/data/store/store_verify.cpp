@@ -22,6 +22,7 @@
 #include "data/log/event.h"
 #include "data/log/log_schema.h"
 #include "data/store/file_check.h"
+#include "data/store/id_maps.h"
 #include "data/store/index_file.h"
 #include "data/store/segments.h"
 #include "data/store/store_manifest.h"
@@ -504,6 +505,7 @@ VerifyReport verify_store(const std::string& store) {
       report.problems[i].insert(0, name + "/");
   }
   report.users = static_cast<int64_t>(users.size());
+  if (report.ok()) report.problems = IdMaps(store).problems();
   return report;
 }
 

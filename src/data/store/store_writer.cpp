@@ -410,11 +410,13 @@ void StoreWriter::set_attribute(const std::string& name, std::span<const int64_t
 void StoreWriter::add_file(const base::FileRecord& record) {
   impl_->manifest.files.push_back(record);
 }
+void StoreWriter::add_ids(const IdRecord& record) { impl_->manifest.ids.push_back(record); }
 void StoreWriter::add_text(const std::string& name, std::string_view text) {
   impl_->write_text(name, text);
 }
 void StoreWriter::set_origin(StoreOrigin origin) { impl_->manifest.origin = std::move(origin); }
 StoreStage& StoreWriter::stage() { return *impl_->config.stage; }
+bool StoreWriter::is_segment() const { return impl_->config.segment.number > 0; }
 int64_t StoreWriter::num_events() const { return impl_->num_events; }
 int64_t StoreWriter::num_users() const { return impl_->users.count(); }
 int64_t StoreWriter::num_anchors() const { return impl_->num_anchors; }

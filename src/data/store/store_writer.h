@@ -46,10 +46,12 @@ class StoreWriter {
                      std::span<const int64_t> values);
   /// A file that the caller has written to stage().path(record.name); it goes into the manifest.
   void add_file(const base::FileRecord& record);
+  void add_ids(const IdRecord& record);
   /// A small file of the store, written at once.
   void add_text(const std::string& name, std::string_view text);
   void set_origin(StoreOrigin origin);
   StoreStage& stage();
+  bool is_segment() const;
 
   /// Writes users, anchors, metadata, manifest with checksums.
   void finish();

@@ -29,6 +29,7 @@
 #include "train/run/schedule.h"
 #include "train/run/step_tracker.h"
 #include "train/run/stop_signals.h"
+#include "train/run/store_record.h"
 #include "train/run/terminal_log.h"
 #include "train/run/tracer.h"
 #include "train/run/watchdog.h"
@@ -121,6 +122,7 @@ class Loop {
     if (ranks_.first() && !resuming_) {
       for (const std::string& doubt : source_->doubts()) base::log_warning(doubt);
     }
+    record_store();
     balancer_ = make_balancer(config_, *trainer_);
     schedule_ = eval_schedule(config_.eval, source_->train_samples(), config_.data.batch_size);
     int64_t saved_step = -1;
@@ -133,7 +135,9 @@ class Loop {
                             state_.step, state_.next.window, state_.samples));
     } else {
       state_.next = source_->first();
-      if (!config_.train.init_from.empty()) begin_with_weights(config_.train.init_from, *trainer_);
+      if (!config_.train.init_from.empty()) {
+        begin_with_weights(config_.train.init_from, config_.data.store, *trainer_);
+      }
     }
     wall_before_ = state_.wall_seconds;
     if (!config_.mlperf.log) open_folder();
@@ -146,6 +150,11 @@ class Loop {
       mlperf_->open(source_->train_samples(), source_->eval_samples(), state_.samples,
                     ranks_.size());
     }
+  }
+
+  /// Of the pieces that are open; the first rank's checkpoints have it.
+  void record_store() {
+    if (ranks_.first()) state_.store = store_record(config_.data.store, source_->segments());
   }
 
   void make_plan() {
@@ -253,7 +262,11 @@ class Loop {
     const Waited waited = wait_for_window(config_, state_.next.window, ranks_, *source_,
                                           [this] { watchdog_->alive(); });
     stopped_waiting_ = waited == Waited::kStop;
-    if (waited == Waited::kMore) start_batches();
+    if (waited == Waited::kMore) {
+      if (ranks_.first()) require_store(state_, checkpoints_path_, config_.data.store, {});
+      record_store();
+      start_batches();
+    }
     return waited == Waited::kMore;
   }
 

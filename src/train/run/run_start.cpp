@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <future>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -13,6 +15,7 @@
 #include "tensor/device_memory.h"
 #include "train/idle_keys.h"
 #include "train/run/stage_store.h"
+#include "train/run/store_record.h"
 
 namespace segue::train {
 namespace {
@@ -38,7 +41,12 @@ void load_state(const std::string& config_toml, const LoopOptions& options, RunS
     start.state = {};
     return;
   }
-  require_same_config(start.state.config, config_toml, options.allow_config_changes);
+  std::vector<std::string> allowed = options.allow_config_changes;
+  const std::string store = recorded_config(config_toml).data.store;
+  if (require_store(start.state, start.checkpoint->path(), store, allowed)) {
+    allowed.emplace_back(kStoreKey);  // wherever it lies by now
+  }
+  require_same_config(start.state.config, config_toml, allowed);
 }
 
 /// Ranks of one run that compute something else would train wrongly without a word.
@@ -130,9 +138,10 @@ void require_place(const data::StreamPosition& next, const Source& source) {
                   next.window, first, end - 1));
 }
 
-void begin_with_weights(const std::string& path, Trainer& trainer) {
+void begin_with_weights(const std::string& path, const std::string& store, Trainer& trainer) {
   try {
     const Checkpoint from = open_checkpoint(path);
+    if (trainer.ranks().first()) require_ids(run_state_of(from), from.path(), store);
     trainer.begin_with(from);
     if (!trainer.ranks().first()) return;
     base::log_info(

@@ -40,8 +40,9 @@ void require_place(const data::StreamPosition& next, const Source& source);
 RunStart find_run_start(const std::string& run_dir, const std::string& config_toml,
                         const LoopOptions& options, const Ranks& ranks);
 
-/// A new run's weights are those of another one, or of a checkpoint, at `path`.
-void begin_with_weights(const std::string& path, Trainer& trainer);
+/// A new run's weights are those of another one, or of a checkpoint, at `path`, whose ids `store`
+/// must have.
+void begin_with_weights(const std::string& path, const std::string& store, Trainer& trainer);
 
 /// What a run chose for itself when it began, as the first rank finds it in `recorded`, where
 /// `config` leaves it open: tokens of a micro-batch, which show in the bits. True: it did.

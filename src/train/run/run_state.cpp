@@ -14,11 +14,15 @@
 #include "base/config.h"
 #include "base/error.h"
 #include "base/toml_depth.h"
+#include "data/store/store_identity.h"
 #include "report/mlperf/mllog_run.h"
 #include "train/run_config.h"
 
 namespace segue::train {
 namespace {
+
+/// A member that checkpoints of 0.1 lack.
+struct NotIn01 {};
 
 /// Visits every member under its name, so that writing and reading cannot disagree. Counts are not
 /// negative unless a least value is given; other numbers have one where it is given.
@@ -55,6 +59,7 @@ void members(State& s, Visit visit) {
   visit("gradient_variance", s.gradient_score.variance, 0);
   visit("gradient_count", s.gradient_score.count);
   visit("mllog", s.mllog);
+  visit("store", s.store, NotIn01{});
   visit("config", s.config);
 }
 
@@ -73,6 +78,9 @@ class Reader {
   void operator()(const char* name, bool& value) const { value = base::flag_of(json_, name); }
   void operator()(const char* name, std::string& value) const {
     value = base::text_of(json_, name);
+  }
+  void operator()(const char* name, std::string& value, NotIn01 /*may be absent*/) const {
+    if (json_.contains(name)) (*this)(name, value);
   }
   void operator()(const char* name, std::vector<int64_t>& values) const {
     values = base::whole_numbers(json_, name);
@@ -155,6 +163,7 @@ void require_possible(const RunState& state) {
                                           state.window, state.eval_window, state.next.window));
   }
   if (!state.mllog.empty()) report::mllog_state_from_json(state.mllog);
+  if (!state.store.empty()) data::StoreIdentity::from_json(state.store);
   flat_config(state.config);
 }
 
@@ -242,13 +251,15 @@ std::vector<ConfigDifference> config_differences(const std::string& before,
   return differences;
 }
 
+bool is_allowed(const std::string& key, std::span<const std::string> allowed) {
+  return std::ranges::any_of(allowed, [&](const std::string& a) { return covers(a, key); });
+}
+
 void require_same_config(const std::string& before, const std::string& now,
                          const std::vector<std::string>& allowed) {
   std::string list;
   for (const ConfigDifference& d : config_differences(before, now)) {
-    if (std::ranges::any_of(allowed, [&](const std::string& a) { return covers(a, d.key); })) {
-      continue;
-    }
+    if (is_allowed(d.key, allowed)) continue;
     list += fmt::format("\n  {}: was {}, now {}", d.key, d.before, d.now);
   }
   if (list.empty()) return;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,7 @@ struct RunState {
   Interval interval;
   ZScore loss_score, gradient_score;
   std::string mllog;   // state of the MLPerf log, as its writer gives it
+  std::string store;   // data::StoreIdentity of its store; empty: it has none, or 0.1 saved it
   std::string config;  // the resolved config, TOML
 };
 std::string to_json(const RunState& state);
@@ -61,8 +63,9 @@ struct ConfigDifference {
 /// Of two resolved configs as TOML; keys that do not change what is computed are left out.
 std::vector<ConfigDifference> config_differences(const std::string& before, const std::string& now);
 
-/// Error(kConfig) listing the differences that `allowed` does not name. A name covers the keys
-/// below it: "optimizer" allows "optimizer.lr".
+/// A name covers the keys below it: "optimizer" allows "optimizer.lr".
+bool is_allowed(const std::string& key, std::span<const std::string> allowed);
+/// Error(kConfig) listing the differences that `allowed` does not name.
 void require_same_config(const std::string& before, const std::string& now,
                          const std::vector<std::string>& allowed);
 

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/test_util.h"
+#include "data/store/store_identity.h"
 #include "report/mlperf/mllog_run.h"
 #include "train/test_util.h"
 
@@ -26,6 +27,7 @@ TEST(RunStateTest, ComesBackWithEveryBit) {
   state.interval.lengths.assign(kLengthBins, 5);
   state.loss_score.variance = 5e-324;
   state.mllog = to_json(report::MllogState{.samples = 5});
+  state.store = data::StoreIdentity{.content = 5, .ids = {{"user", 3, 9}}}.to_json();
   state.config = "[model]\nlayers = 3\n";
   const RunState back = run_state_from_json(to_json(state));
   EXPECT_EQ(to_json(back), to_json(state));
@@ -34,6 +36,7 @@ TEST(RunStateTest, ComesBackWithEveryBit) {
   EXPECT_EQ(back.interval.loss, state.interval.loss);
   EXPECT_EQ(back.loss_score.variance, state.loss_score.variance);
   EXPECT_EQ(back.mllog, state.mllog);
+  EXPECT_EQ(back.store, state.store);
   EXPECT_EQ(back.config, state.config);
 }
 
@@ -87,12 +90,20 @@ TEST(RunStateTest, ImpossibleValuesAreRefusedByName) {
            {"mllog", R"({"run_opened": true, "sizes_logged": true, "run_stopped": false,
                          "in_block": true, "samples": -5, "last_eval_samples": -1,
                          "last_eval_accuracy": 0})"},
+           {"store", "{}"},
+           {"store", R"({"content": "0", "segments": -1, "newest_segment": "0", "ids": []})"},
            {"config", "[model\nlayers = 3"}}) {
     Json j = whole;
     j[name] = strange;
     EXPECT_EQ(base::error_of([&] { run_state_from_json(j.dump()); })->code(), ErrorCode::kCorrupt)
         << name;
   }
+}
+
+TEST(RunStateTest, ACheckpointOf01HasNoStore) {
+  auto json = nlohmann::json::parse(to_json(RunState{}));
+  json.erase("store");
+  EXPECT_EQ(run_state_from_json(json.dump()).store, "");
 }
 
 TEST(RunStateTest, AConfigThatIsNoTomlIsSaid) {

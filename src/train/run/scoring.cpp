@@ -19,8 +19,10 @@
 #include "train/checkpoint/checkpoint.h"
 #include "train/checkpoint/checkpoint_model.h"
 #include "train/run/run_state.h"
+#include "train/run/store_record.h"
 #include "train/step/batch_pipeline.h"
 #include "train/step/source.h"
+#include "train/step/store_checks.h"
 #include "train/step/store_facts.h"
 
 namespace segue::train {
@@ -78,6 +80,11 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
   TrainedModel model;
   model.config = load_run_config(sources);
   require_size(checkpoint, model.config);
+  const bool new_ids = require_ids(state, checkpoint.path(), model.config.data.store);
+  if (new_ids && model.config.sparse.out_of_range == sparse::OutOfRange::kError) {
+    model.config.sparse.out_of_range = sparse::OutOfRange::kZero;
+    model.new_ids = true;
+  }
   model.step = checkpoint.step();
   model.checkpoint = checkpoint.path();
   const std::vector<ConfigDifference> changes =
@@ -98,6 +105,16 @@ StoreScorer::StoreScorer(const RunConfig& config)
     : batch_size_(config.data.batch_size),
       pipeline_(config.parallel.pipeline),
       data_(with_store(config)) {}
+
+StoreScorer::StoreScorer(const TrainedModel& model) : StoreScorer(model.config) {
+  if (!model.new_ids) return;
+  const std::vector<std::string> missing = missing_rows(model.config, store());
+  if (missing.empty()) return;
+  base::log_warning(
+      fmt::format("{}: has ids that came after {} was saved and have no rows in its tables; they "
+                  "read as zeros. Tables of kind \"dynamic\" take any id; static ones would need{}",
+                  store().folder(), model.checkpoint, fmt::join(missing, "")));
+}
 
 std::vector<int64_t> StoreScorer::anchors(std::optional<int64_t> window) const {
   if (!window) return data_.stream.eval_positions(data_.stream.end_window() - 1);

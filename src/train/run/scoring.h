@@ -24,10 +24,13 @@ struct TrainedModel {
   /// The newest window that was trained; -1 where none was, or where `sets` say that samples come
   /// from elsewhere or are cut in other windows.
   int64_t trained_window = -1;
+  bool new_ids = false;  // its store has ids that it does not know, which may be without rows
 };
 
 /// `path` is a checkpoint, or a run, of which the newest good checkpoint is taken. `sets` are
-/// overrides such as "data.store=PATH"; the model itself cannot change.
+/// overrides such as "data.store=PATH"; the model itself cannot change. Error(kConfig) where ids
+/// have other numbers in the store than when the checkpoint was saved: see store_record.h. Ids that
+/// came since and are beyond the rows of a static table read as zeros.
 TrainedModel open_model(const std::string& path, const std::vector<std::string>& sets = {});
 
 /// Samples of an event store for a trained model.
@@ -35,6 +38,8 @@ class StoreScorer {
  public:
   /// Error(kInvalidArgument) for a config that names no store.
   explicit StoreScorer(const RunConfig& config);
+  /// The store of the model; warns of new ids without rows.
+  explicit StoreScorer(const TrainedModel& model);
 
   const data::EventStore& store() const { return data_.events; }
   int64_t num_events() const { return data::EventLog(store()).num_events(); }

@@ -178,8 +178,7 @@ void doubt_tables(const RunConfig& config, const model::Model& model,
 
 }  // namespace
 
-void require_rows(const RunConfig& config, const data::EventStore& events) {
-  if (config.sparse.out_of_range != sparse::OutOfRange::kError) return;
+std::vector<std::string> missing_rows(const RunConfig& config, const data::EventStore& events) {
   std::vector<std::string> missing;
   const std::vector<data::IdRange> ranges = data::id_ranges(events);
   for (const model::ColumnDemand& d : make_model(config)->demands()) {
@@ -194,6 +193,12 @@ void require_rows(const RunConfig& config, const data::EventStore& events) {
         id, range->largest + 1, table.name, table.rows, range->column, range->largest);
     if (std::ranges::find(missing, text) == missing.end()) missing.push_back(text);
   }
+  return missing;
+}
+
+void require_rows(const RunConfig& config, const data::EventStore& events) {
+  if (config.sparse.out_of_range != sparse::OutOfRange::kError) return;
+  const std::vector<std::string> missing = missing_rows(config, events);
   if (missing.empty()) return;
   fail(
       ErrorCode::kConfig,

@@ -10,8 +10,10 @@ namespace segue::train {
 
 // What the facts of a store say of a config before the first step.
 
-/// Error(kConfig) when ids of the store have no row in their static tables: names every table that
-/// is too small, and the rows that it needs. Nothing where such ids are clamped or read as zeros.
+/// Every static table that is too small for the ids of the store, and the rows that it needs: keys
+/// to set, one a line.
+std::vector<std::string> missing_rows(const RunConfig& config, const data::EventStore& events);
+/// Error(kConfig) with them. Nothing where such ids are clamped or read as zeros.
 void require_rows(const RunConfig& config, const data::EventStore& events);
 
 /// What is allowed and yet likely a mistake, in sentences that say what to do: labels of one class,
