@@ -56,6 +56,7 @@ class BatchPool {
     std::vector<int64_t> keys;  // [F, B * L]
   };
   void place(const Host& host);
+  std::vector<int64_t> rows_of(const std::vector<int64_t>& keys) const;  // of a whole batch
   void place_for_gpu(const Host& host, Batch& batch);
   template <class T>
   Tensor put(std::span<const T> values);

@@ -34,6 +34,9 @@ struct Experiment {
 
   std::string text() const;  // for a terminal
   std::string csv() const;
+  std::vector<double> column(size_t number) const;
+  /// One column over another.
+  Series curve(std::string name, size_t x, size_t y) const;
 };
 
 /// "E1" ... "E9" and their titles.
@@ -44,6 +47,8 @@ struct ExperimentKind {
 };
 const std::vector<ExperimentKind>& experiment_kinds();
 /// Error(kInvalidArgument) with the known names.
+const ExperimentKind& find_experiment(const std::string& id);
+/// Measures the machine first, unless that was done.
 Experiment run_experiment(Lab& lab, const std::string& id);
 
 Experiment pair_experiment(Lab& lab);      // E1
