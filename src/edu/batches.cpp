@@ -161,6 +161,14 @@ void BatchPool::add_random(uint64_t seed, int64_t range, double exponent) {
   place(host);
 }
 
+double BatchPool::lookups_per_batch() const {
+  int64_t count = 0;
+  for (const std::vector<int64_t>& keys : keys_) {
+    count += std::ranges::count_if(keys, [](int64_t key) { return key >= 0; });
+  }
+  return static_cast<double>(count) / static_cast<double>(keys_.size());
+}
+
 double BatchPool::distinct_per_batch() const {
   double sum = 0;
   // A few of them say it.

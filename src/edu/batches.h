@@ -46,6 +46,8 @@ class BatchPool {
   const Batch& operator[](size_t i) const { return batches_[i % batches_.size()]; }
   const Workload& workload() const { return workload_; }
 
+  /// Rows that a batch looks up on average: histories may be shorter than the pooling.
+  double lookups_per_batch() const;
   /// Distinct rows that a batch touches on average, and all of them together.
   double distinct_per_batch() const;
   int64_t distinct() const;

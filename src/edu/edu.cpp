@@ -84,7 +84,7 @@ void tell_regime(Story& story, const SidecarFacts& f) {
 void tell_times(Story& story, const SidecarFacts& f) {
   const StepTimes& t = f.times;
   const Prediction p = predict_forward(f.shape, f.ceilings);
-  const double gather = f.shape.gathered_bytes() / t.median[kGatherSpan];
+  const double gather = f.gather_rate();
   story.tell(fmt::format(
       "Three numbers predict the forward pass of {} samples: {} to gather, {:.1f} MFLOP, and the "
       "peaks {:.1f} GB/s and {:.1f} GFLOP/s. From memory that would be {:.3f} ms of gather and "
@@ -128,6 +128,7 @@ SidecarFacts facts_of(Lab& lab, const std::string& name, const Lab::Prepared& p,
           .ceilings = lab.ceilings(),
           .shape = p.workload,
           .times = times,
+          .lookups_per_step = p.pool->lookups_per_batch(),
           .distinct_per_step = p.pool->distinct_per_batch(),
           .distinct_per_epoch = p.pool->distinct(),
           .huge_pages = lab.memory().huge_pages(),
@@ -263,7 +264,7 @@ RegistryEntry entry_of(const Lab& lab, const Outcome& o) {
 void tell_goals(const Sink& sink, const Outcome& micro, const Outcome& dram,
                 const std::optional<DistributedResult>& ranks) {
   const auto tell = [&](bool reached, const std::string& text) {
-    sink(fmt::format("  {:<61} {}", text, reached ? "reached" : "MISSED"));
+    sink(fmt::format("  {:<66} {}", text, reached ? "reached" : "MISSED"));
   };
   if (micro.trained.bayes > 0) {
     tell(micro.trained.way() >= 0.95 && micro.trained.seconds <= 1,
@@ -271,8 +272,7 @@ void tell_goals(const Sink& sink, const Outcome& micro, const Outcome& dram,
                      100 * micro.trained.way(), micro.trained.seconds, micro.trained.cpu_seconds));
   }
   tell(micro.inference >= 5e5, fmt::format("500,000 samples/s: {:.0f}", micro.inference));
-  const double share = dram.facts.shape.gathered_bytes() / dram.facts.times.median[kGatherSpan] /
-                       dram.facts.ceilings.gather_bytes;
+  const double share = dram.facts.gather_rate() / dram.facts.ceilings.gather_bytes;
   tell(share >= 0.8, fmt::format("gather at 0.8 of the random-gather peak: {:.2f}", share));
   if (ranks) {
     tell(ranks->largest_difference < 1e-5,

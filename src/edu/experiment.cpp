@@ -66,6 +66,12 @@ Series Experiment::curve(std::string name, size_t x, size_t y) const {
   return {std::move(name), column(x), column(y)};
 }
 
+void Experiment::plot(std::string what, std::string x_label, std::string y_label, Scale scale,
+                      std::vector<Series> series) {
+  charts.push_back(
+      {std::move(what), std::move(x_label), std::move(y_label), scale, std::move(series)});
+}
+
 const std::vector<ExperimentKind>& experiment_kinds() {
   static const std::vector<ExperimentKind> kKinds = {
       {"E1", "The pair: the same model, cached and not", pair_experiment},

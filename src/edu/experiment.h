@@ -14,9 +14,10 @@ struct Series {
   std::string name;
   std::vector<double> x, y;
 };
+enum class Scale { kLinear, kLogX, kLogBoth };
 struct Chart {
   std::string title, x_label, y_label;
-  bool log_x = false, log_y = false;
+  Scale scale = Scale::kLinear;
   std::vector<Series> series;
 };
 
@@ -37,6 +38,8 @@ struct Experiment {
   std::vector<double> column(size_t number) const;
   /// One column over another.
   Series curve(std::string name, size_t x, size_t y) const;
+  void plot(std::string what, std::string x_label, std::string y_label, Scale scale,
+            std::vector<Series> series);
 };
 
 /// "E1" ... "E9" and their titles.

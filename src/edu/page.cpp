@@ -76,7 +76,8 @@ std::string svg_start(const std::string& title) {
 }
 
 std::string line_chart(const Chart& chart) {
-  Axis x(chart.log_x, kLeft, kWide - kRight), y(chart.log_y, kHigh - kBottomEdge, kTop);
+  Axis x(chart.scale != Scale::kLinear, kLeft, kWide - kRight),
+      y(chart.scale == Scale::kLogBoth, kHigh - kBottomEdge, kTop);
   for (const Series& s : chart.series) {
     for (const double v : s.x) x.include(v);
     for (const double v : s.y) y.include(v);

@@ -17,7 +17,7 @@ Experiment pair_experiment(Lab& lab) {
   const std::vector<Lab::Prepared> pair = {lab.prepare_micro(lab.options().quick ? 256 : 2048),
                                            lab.prepare_dram("cross")};
   const std::vector<StepTimes> times = lab.time_in_turns(pair);
-  Chart chart{"Where a step's time goes", "stage", "ms", false, false, {}};
+  std::vector<Series> stages;
   for (size_t i = 0; i < 2; ++i) {
     const Workload& w = pair[i].workload;
     const StepTimes& t = times[i];
@@ -30,9 +30,9 @@ Experiment pair_experiment(Lab& lab) {
       series.x.push_back(static_cast<double>(s));
       series.y.push_back(1e3 * t.median[s]);
     }
-    chart.series.push_back(series);
+    stages.push_back(series);
   }
-  e.charts = {chart};
+  e.plot("Where a step's time goes", "stage", "ms", Scale::kLinear, stages);
   const std::vector<double> share = e.column(3), of_step = e.column(4);
   e.prediction = fmt::format(
       "a cached sample gathers {:.0f} bytes for {:.0f} FLOP, the other one {:.0f} bytes for "
@@ -80,12 +80,8 @@ Experiment mlp_experiment(Lab& lab) {
       "four times the width costs {:.2f} times the step from memory and {:.2f} times cached",
       of_dram, of_cache);
   e.verdict = of_dram <= 1.3 && of_cache >= 2 ? Verdict::kPass : Verdict::kFail;
-  e.charts = {{"Step time over that of W = 16",
-               "width of the top MLP",
-               "times",
-               true,
-               false,
-               {e.curve("from memory", 0, 3), e.curve("cached", 0, 4)}}};
+  e.plot("Step time over that of W = 16", "width of the top MLP", "times", Scale::kLogX,
+         {e.curve("from memory", 0, 3), e.curve("cached", 0, 4)});
   return e;
 }
 
@@ -96,40 +92,43 @@ Experiment batch_experiment(Lab& lab) {
       "region alone takes {:.1f} us here. Samples cost little until their work outweighs that",
       lab.ceilings().dispatch_floor_us);
   e.criterion =
-      "a sample costs less in every larger batch (a tenth is noise), and utilization crosses 0.25; "
-      "weaker: all batches are dispatch_bound";
-  e.columns = {"batch", "step_us", "us_per_sample", "utilization"};
+      "a sample alone is dispatch_bound and large batches are not; weaker: all of them stay so";
+  e.columns = {"batch", "step_us", "us_per_sample", "of_products", "utilization"};
   std::vector<Lab::Prepared> all;
   for (int64_t batch = 1; batch <= (lab.options().quick ? 256 : 16384); batch *= 4) {
     all.push_back(lab.prepare_micro(batch, 24));
   }
   const std::vector<StepTimes> times = lab.time_in_turns(all);
-  bool cheaper = true, all_dispatch = true;
   for (size_t i = 0; i < all.size(); ++i) {
     const auto batch = static_cast<double>(all[i].workload.batch);
-    const double seconds = times[i].step();
     const Roofline r = roofline_of(all[i].workload, all[i].pool->distinct_per_batch(),
-                                   lab.machine(), lab.ceilings(), 1, seconds);
-    const std::string label = dispatch_axis(r.utilization(), r.step_us(), r.dispatch_floor_us);
-    const double each = 1e6 * seconds / batch;
-    cheaper = cheaper && (e.rows.empty() || each <= 1.1 * e.rows.back()[2]);
-    all_dispatch = all_dispatch && label == "dispatch_bound";
-    e.names.push_back(label);
-    e.rows.push_back({batch, 1e6 * seconds, each, r.utilization()});
+                                   lab.machine(), lab.ceilings(), 1, times[i].step());
+    e.names.push_back(dispatch_axis(r.utilization(), r.step_us(), r.dispatch_floor_us));
+    e.rows.push_back({batch, r.step_us(), r.step_us() / batch, r.achieved_flops() / r.peak_flops,
+                      r.utilization()});
   }
-  const std::vector<double> each = e.column(2), used = e.column(3);
+  const std::vector<double> each = e.column(2), of_products = e.column(3);
+  const auto best = static_cast<size_t>(std::ranges::min_element(each) - each.begin());
+  const bool starts = e.names.front() == "dispatch_bound";
+  const auto leaves = std::ranges::find_if(
+      e.names, [](const std::string& label) { return label != "dispatch_bound"; });
   e.finding = fmt::format(
-      "a sample costs {:.1f} us alone and {:.2f} us in a batch of {:.0f}; utilization goes from "
-      "{:.4f} to {:.2f}{}",
-      each.front(), each.back(), e.rows.back()[0], used.front(), used.back(),
-      all_dispatch ? ". It is the better of two shares, of the products' peak and of STREAM: rows "
-                     "of 8 floats and layers of 32 and 16 come near neither, whatever the batch"
-                   : "");
-  const bool crosses = used.front() < 0.25 && used.back() >= 0.25;
-  e.verdict = cheaper && crosses        ? Verdict::kPass
-              : cheaper && all_dispatch ? Verdict::kWarn
-                                        : Verdict::kFail;
-  e.charts = {{"Cost of a sample", "batch", "us", true, true, {e.curve("measured", 0, 2)}}};
+      "a sample costs {:.1f} us alone and {:.2f} us in a batch of {:.0f}{}; products run at {:.3f} "
+      "of their peak alone and at {:.2f} at best. {}",
+      each.front(), each[best], e.rows[best][0],
+      each.back() > 1.1 * each[best]
+          ? fmt::format(", but {:.2f} us in one of {:.0f}, whose activations leave the caches of a "
+                        "core",
+                        each.back(), e.rows.back()[0])
+          : "",
+      of_products.front(), std::ranges::max(of_products),
+      leaves == e.names.end()
+          ? "Utilization is the better of two shares, of the products' peak and of STREAM: rows of "
+            "8 floats and layers of 32 and 16 come near neither, whatever the batch"
+          : fmt::format("From {:.0f} samples on a step is no longer dispatch_bound",
+                        e.rows[static_cast<size_t>(leaves - e.names.begin())][0]));
+  e.verdict = !starts ? Verdict::kFail : leaves == e.names.end() ? Verdict::kWarn : Verdict::kPass;
+  e.plot("Cost of a sample", "batch", "us", Scale::kLogBoth, {e.curve("measured", 0, 2)});
   return e;
 }
 

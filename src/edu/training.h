@@ -8,7 +8,7 @@
 namespace segue::edu {
 
 struct TrainOptions {
-  int64_t epochs = 6;
+  int64_t epochs = 3;
   double dense_rate = 1e-2, rows_rate = 0.05;  // at first; both fall to a tenth by a cosine
   uint64_t seed = 1;
 };
