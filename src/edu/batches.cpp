@@ -40,7 +40,7 @@ int64_t ZipfDraws::next() {
 BatchPool::BatchPool(const Workload& workload, Device device, DType dtype)
     : workload_(workload), device_(device), dtype_(dtype), stream_(device) {
   // Address space on the CPU, where only what is touched counts.
-  const int64_t bytes = device.is_cpu() ? int64_t{64} << 30 : int64_t{2} << 30;
+  const int64_t bytes = device.is_cpu() ? int64_t{64} << 30 : int64_t{1} << 30;
   arena_ = std::make_unique<Arena>(device, bytes);
   std::vector<int64_t> offsets(static_cast<size_t>(workload.batch) + 1);
   for (size_t b = 0; b < offsets.size(); ++b)

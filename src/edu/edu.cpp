@@ -166,11 +166,12 @@ Outcome run_workload(Lab& lab, const std::string& name, const Lab::Prepared& p,
   bench::Timing gather;
   for (int64_t step = lab.warm_up(); step < last; ++step) {
     steps.push_back(run_steps(model, *p.pool, step, 1)[0]);
-    // The peak of random rows of this width, as many as the step has looked up: in turns with the
-    // gather that it is compared with.
+    // The peak of random rows of this width, as many as one bag of the step has looked up: in turns
+    // with the gather that it is compared with.
     if (p.workload.hashed()) {
       gather.seconds.push_back(1 / measure_gather_pass(lab.exec(), lab.memory(), p.workload.width,
-                                                       p.workload.lookups(), step));
+                                                       p.workload.lookups() / p.workload.features,
+                                                       step));
     }
   }
   out.facts = facts_of(lab, name, p, times_of(steps));

@@ -26,7 +26,7 @@ Lab::Lab(const Options& options, Sink sink) : options_(options), sink_(std::move
   base::set_num_threads(options.threads);
   machine_ = detect_machine(device);
   // Scratch of the measurements; address space on the CPU.
-  arena_ = std::make_unique<Arena>(device, device.is_cpu() ? int64_t{32} << 30 : int64_t{8} << 30);
+  arena_ = std::make_unique<Arena>(device, device.is_cpu() ? int64_t{32} << 30 : int64_t{4} << 30);
   stream_ = std::make_unique<Stream>(device);
   exec_.arena = arena_.get();
   exec_.stream = stream_.get();
