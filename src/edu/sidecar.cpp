@@ -103,24 +103,19 @@ double embedding_share(const std::map<std::string, double>& ms, bool forward_onl
                       : embedding_step(spans) / step_seconds(spans);
 }
 
-Roofline roofline_of(const Workload& shape, double distinct_per_step, const Machine& machine,
-                     const Ceilings& ceilings, int64_t steps, double seconds) {
-  const auto n = static_cast<double>(steps);
-  return {.peak_flops = ceilings.flops,
-          .peak_gbps = ceilings.stream_bytes / kGiga,
-          .seconds = seconds,
-          .flops = n * shape.step_flops(distinct_per_step),
-          .bytes = n * shape.step_bytes(distinct_per_step, static_cast<double>(machine.l2_bytes)),
-          .iterations = steps,
-          .dispatch_floor_us = ceilings.dispatch_floor_us};
-}
-
 double SidecarFacts::gather_rate() const {
   return 4 * lookups_per_step * static_cast<double>(shape.width) / times.median[kGatherSpan];
 }
 
 Roofline SidecarFacts::roofline() const {
-  return roofline_of(shape, distinct_per_step, machine, ceilings, times.steps, times.wall_seconds);
+  const auto n = static_cast<double>(times.steps);
+  return {.peak_flops = ceilings.flops,
+          .peak_gbps = ceilings.stream_bytes / kGiga,
+          .seconds = times.wall_seconds,
+          .flops = n * shape.step_flops(distinct_per_step),
+          .bytes = n * shape.step_bytes(distinct_per_step, static_cast<double>(machine.l2_bytes)),
+          .iterations = times.steps,
+          .dispatch_floor_us = ceilings.dispatch_floor_us};
 }
 
 std::string utc_for_names() {

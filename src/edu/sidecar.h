@@ -31,10 +31,6 @@ struct SidecarFacts {
   double gather_rate() const;
 };
 
-/// The roofline of so many steps that took `seconds` together.
-Roofline roofline_of(const Workload& shape, double distinct_per_step, const Machine& machine,
-                     const Ceilings& ceilings, int64_t steps, double seconds);
-
 /// The text of a sidecar: the documented schema, and beyond it only the member `extra`.
 std::string sidecar_text(const SidecarFacts& facts);
 /// <workload>_<utc>_<fingerprint>.json
