@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -101,6 +102,27 @@ TEST(SuiteTest, RowsThatAreThereAreNotMeasuredAgain) {
   EXPECT_EQ(other[1]["lengths"], "zipf");
   EXPECT_EQ(other[1]["ids"], "uniform");
   EXPECT_FALSE(other[1].contains("speed_up"));
+}
+
+TEST(SuiteTest, EveryLawOfLengthsAndIdsRuns) {
+  SuiteSettings s = small_suite();
+  s.lengths = length_names();
+  s.ids = {"uniform", "zipf"};
+  s.only = {"baseline"};
+  const std::vector<Json> rows = rows_of(s);
+  ASSERT_EQ(s.lengths.size(), 4u);
+  ASSERT_EQ(rows.size(), 1u + 4 * 2);  // the ceiling, then the pairs
+  std::set<std::string> laws, tokens;
+  for (size_t i = 1; i < rows.size(); ++i) {
+    const Json& r = rows[i];
+    laws.insert(r["lengths"].get<std::string>() + " " + r["ids"].get<std::string>());
+    tokens.insert(r["shape"]["tokens"].dump());
+    EXPECT_GT(r["samples_per_s"], 0) << r;
+    EXPECT_EQ(r["speed_up"], 1) << r;
+  }
+  EXPECT_EQ(laws.size(), 8u);
+  EXPECT_EQ(tokens.size(), 4u);  // ids do not change lengths
+  EXPECT_TRUE(laws.contains("normal zipf_bounded"));
 }
 
 TEST(SuiteTest, UnknownNamesAreErrors) {

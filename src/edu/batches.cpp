@@ -40,7 +40,7 @@ int64_t ZipfDraws::next() {
 BatchPool::BatchPool(const Workload& workload, Device device, DType dtype)
     : workload_(workload), device_(device), dtype_(dtype), stream_(device) {
   // Address space on the CPU, where only what is touched counts.
-  const int64_t bytes = device.is_cpu() ? int64_t{64} << 30 : int64_t{2} << 30;
+  const int64_t bytes = device.is_cpu() ? int64_t{64} << 30 : int64_t{1} << 30;
   arena_ = std::make_unique<Arena>(device, bytes);
   std::vector<int64_t> offsets(static_cast<size_t>(workload.batch) + 1);
   for (size_t b = 0; b < offsets.size(); ++b)
@@ -81,14 +81,19 @@ void BatchPool::place(const Host& host) {
   keys_.push_back(host.keys);
 }
 
+std::vector<int64_t> BatchPool::rows_of(const std::vector<int64_t>& keys) const {
+  std::vector<int64_t> rows(keys.size());
+  const size_t ids = keys.size() / static_cast<size_t>(workload_.features);
+  for (size_t f = 0; f < static_cast<size_t>(workload_.features); ++f) {
+    rows_of_keys(workload_, static_cast<int64_t>(f), std::span(keys).subspan(f * ids, ids),
+                 std::span(rows).subspan(f * ids, ids));
+  }
+  return rows;
+}
+
 void BatchPool::place_for_gpu(const Host& host, Batch& batch) {
   const auto ids = static_cast<size_t>(workload_.batch * workload_.pooling);
-  std::vector<int64_t> rows(host.keys.size());
-  for (int64_t f = 0; f < workload_.features; ++f) {
-    const size_t at = static_cast<size_t>(f) * ids;
-    rows_of_keys(workload_, f, std::span(host.keys).subspan(at, ids),
-                 std::span(rows).subspan(at, ids));
-  }
+  const std::vector<int64_t> rows = rows_of(host.keys);
   const sparse::Distinct found = sparse::distinct(rows, /*skip_negative=*/true);
   const std::span<const int32_t> inverse = found.inverse.span();
   batch.rows =
@@ -129,9 +134,7 @@ void BatchPool::add_epoch(const Samples& samples, uint64_t seed, int64_t most) {
   std::vector<int64_t> order(static_cast<size_t>(samples.count()));
   std::iota(order.begin(), order.end(), int64_t{0});
   Draws draw(seed, 6);
-  for (size_t i = order.size(); i > 1; --i) {
-    std::swap(order[i - 1], order[static_cast<size_t>(draw.below(static_cast<int64_t>(i)))]);
-  }
+  draw.shuffle(order);
   const int64_t whole = samples.count() / workload_.batch;
   for (int64_t b = 0; b < (most > 0 ? std::min(most, whole) : whole); ++b) {
     add(samples, std::span(order).subspan(static_cast<size_t>(b * workload_.batch),
@@ -158,18 +161,20 @@ void BatchPool::add_random(uint64_t seed, int64_t range, double exponent) {
   place(host);
 }
 
+double BatchPool::lookups_per_batch() const {
+  int64_t count = 0;
+  for (const std::vector<int64_t>& keys : keys_) {
+    count += std::ranges::count_if(keys, [](int64_t key) { return key >= 0; });
+  }
+  return static_cast<double>(count) / static_cast<double>(keys_.size());
+}
+
 double BatchPool::distinct_per_batch() const {
   double sum = 0;
   // A few of them say it.
   const size_t looked_at = std::min<size_t>(4, keys_.size());
   for (size_t i = 0; i < looked_at; ++i) {
-    std::vector<int64_t> rows(keys_[i].size());
-    const size_t ids = rows.size() / static_cast<size_t>(workload_.features);
-    for (size_t f = 0; f < static_cast<size_t>(workload_.features); ++f) {
-      rows_of_keys(workload_, static_cast<int64_t>(f), std::span(keys_[i]).subspan(f * ids, ids),
-                   std::span(rows).subspan(f * ids, ids));
-    }
-    sum += static_cast<double>(sparse::distinct(rows, true).values.size());
+    sum += static_cast<double>(sparse::distinct(rows_of(keys_[i]), true).values.size());
   }
   return sum / static_cast<double>(looked_at);
 }
@@ -177,15 +182,8 @@ double BatchPool::distinct_per_batch() const {
 int64_t BatchPool::distinct() const {
   std::vector<bool> touched(static_cast<size_t>(workload_.rows), false);
   int64_t count = 0;
-  std::vector<int64_t> rows;
   for (const std::vector<int64_t>& keys : keys_) {
-    rows.resize(keys.size());
-    const size_t ids = rows.size() / static_cast<size_t>(workload_.features);
-    for (size_t f = 0; f < static_cast<size_t>(workload_.features); ++f) {
-      rows_of_keys(workload_, static_cast<int64_t>(f), std::span(keys).subspan(f * ids, ids),
-                   std::span(rows).subspan(f * ids, ids));
-    }
-    for (const int64_t row : rows) {
+    for (const int64_t row : rows_of(keys)) {
       if (row < 0 || touched[static_cast<size_t>(row)]) continue;
       touched[static_cast<size_t>(row)] = true;
       ++count;

@@ -46,6 +46,8 @@ class BatchPool {
   const Batch& operator[](size_t i) const { return batches_[i % batches_.size()]; }
   const Workload& workload() const { return workload_; }
 
+  /// Rows that a batch looks up on average: histories may be shorter than the pooling.
+  double lookups_per_batch() const;
   /// Distinct rows that a batch touches on average, and all of them together.
   double distinct_per_batch() const;
   int64_t distinct() const;
@@ -56,6 +58,7 @@ class BatchPool {
     std::vector<int64_t> keys;  // [F, B * L]
   };
   void place(const Host& host);
+  std::vector<int64_t> rows_of(const std::vector<int64_t>& keys) const;  // of a whole batch
   void place_for_gpu(const Host& host, Batch& batch);
   template <class T>
   Tensor put(std::span<const T> values);

@@ -52,20 +52,22 @@ Tensor place(const Exec& exec, const std::vector<int64_t>& values) {
   return t;
 }
 
-/// One float of every cache line of the rows: what reading alone costs.
+/// One float of every cache line of the rows: what reading alone costs. Rows of 1 KiB and more come
+/// in pieces of some rows, which is faster than one after the other.
 void touch_rows(const Tensor& table, std::span<const int64_t> rows) {
-  constexpr int64_t kLine = 16, kLinesAhead = 64, kGrain = 4096;
-  const int64_t width = table.size(1), count = std::ssize(rows);
-  const int64_t ahead = std::max<int64_t>(2, kLinesAhead * kLine / width);
+  constexpr int64_t kLine = 16, kPiece = 4 * kLine, kRows = 16, kGrain = 1024;
+  const int64_t width = table.size(1);
   std::atomic<float> sink{0};
-  base::parallel_for(count, kGrain, [&](int64_t begin, int64_t end) {
+  base::parallel_for(std::ssize(rows), kGrain, [&](int64_t begin, int64_t end) {
     float sum = 0;
-    for (int64_t i = begin; i < end; ++i) {
-      const float* next =
-          table.row<float>(rows[static_cast<size_t>(std::min(i + ahead, count - 1))]);
-      for (int64_t c = 0; c < width; c += kLine) __builtin_prefetch(next + c);
-      const float* row = table.row<float>(rows[static_cast<size_t>(i)]);
-      for (int64_t c = 0; c < width; c += kLine) sum += row[c];
+    for (int64_t some = begin; some < end; some += kRows) {
+      const int64_t last = std::min(some + kRows, end);
+      for (int64_t piece = 0; piece < width; piece += kPiece) {
+        for (int64_t i = some; i < last; ++i) {
+          const float* row = table.row<float>(rows[static_cast<size_t>(i)]);
+          for (int64_t c = piece; c < std::min(piece + kPiece, width); c += kLine) sum += row[c];
+        }
+      }
     }
     sink.store(sum, std::memory_order_relaxed);
   });
@@ -80,11 +82,12 @@ void triad(const float* a, const float* b, float* c, int64_t count) {
 
 }  // namespace
 
-double measure_stream(const Exec& exec, const TableMemory& memory, const MeasureOptions& options) {
-  const int64_t count = std::min(options.stream_array_bytes, memory.bytes() / 3) / 4 / 1024 * 1024;
+double measure_stream(const Exec& exec, const TableMemory& memory, int64_t array_bytes,
+                      int repeats) {
+  const int64_t count = std::min(array_bytes, memory.bytes() / 3) / 4 / 1024 * 1024;
   const Tensor a = memory.flat().narrow(0, 0, count), b = memory.flat().narrow(0, count, count),
                c = memory.flat().narrow(0, 2 * count, count);
-  const double seconds = fastest(exec, options.repeats, [&] {
+  const double seconds = fastest(exec, repeats, [&] {
     if (exec.device.is_cuda()) return ops::add(exec, a, b, c);
     triad(a.ptr<float>(), b.ptr<float>(), c.ptr<float>(), count);
   });
@@ -93,19 +96,22 @@ double measure_stream(const Exec& exec, const TableMemory& memory, const Measure
   return 12.0 * static_cast<double>(count) / seconds;
 }
 
-double measure_gather_peak(const Exec& exec, const TableMemory& memory, int64_t table_bytes,
-                           const MeasureOptions& options) {
-  const int64_t rows = table_bytes / (4 * options.width);
-  const Tensor table = memory.table(rows, options.width);
-  const std::vector<int64_t> ids = random_rows(rows, options.lookups);
-  const double bytes = 4.0 * static_cast<double>(options.lookups * options.width);
-  const Arena::Mark mark(*exec.arena);
-  if (exec.device.is_cuda()) {
-    const Tensor index = place(exec, ids), to = exec.activation({options.lookups, options.width});
-    return 2 * bytes /
-           fastest(exec, options.repeats, [&] { ops::gather_rows(exec, table, index, to); });
+double measure_gather_pass(const Exec& exec, const TableMemory& memory, int64_t width,
+                           int64_t lookups, int64_t draw) {
+  const Tensor table = memory.table(memory.bytes() / (4 * width), width);
+  const std::vector<int64_t> rows = random_rows(table.size(0), lookups, draw);
+  const double bytes = 4.0 * static_cast<double>(lookups * width);
+  if (exec.device.is_cpu()) {
+    const base::Stopwatch watch;
+    touch_rows(table, rows);
+    return bytes / watch.seconds();
   }
-  return bytes / fastest(exec, options.repeats, [&] { touch_rows(table, ids); });
+  const Arena::Mark mark(*exec.arena);
+  const Tensor index = place(exec, rows), to = exec.activation({lookups, width});
+  const base::Stopwatch watch;
+  ops::gather_rows(exec, table, index, to);
+  exec.stream->synchronize();
+  return 2 * bytes / watch.seconds();
 }
 
 double measure_gemm_peak(const Exec& exec) {

@@ -1,6 +1,7 @@
 #include "edu/edu.h"
 
 #include <algorithm>
+#include <ctime>
 #include <optional>
 
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include "base/parallel.h"
 #include "base/progress.h"
 #include "base/time.h"
+#include "bench/bench.h"
 #include "edu/experiment.h"
 #include "edu/page.h"
 #include "edu/registry.h"
@@ -52,10 +54,11 @@ std::string size_text(double bytes) { return base::format_bytes(bytes); }
 
 void tell_training(Story& story, const TrainResult& t) {
   story.tell(fmt::format(
-      "Trained {} epochs, {} steps, in {:.2f} s: loss {:.3f} to {:.3f}, validation accuracy "
-      "{:.4f}, AUC {:.4f}. "
-      "Always saying the more frequent class is right in {:.4f}{}",
-      t.epochs, t.steps, t.seconds, t.first_loss, t.last_loss, t.accuracy, t.auc, t.majority,
+      "Trained {} epochs, {} steps, in {:.2f} s ({:.2f} s of CPU time): loss {:.3f} to {:.3f}, "
+      "validation accuracy {:.4f}, AUC {:.4f}. Always saying the more frequent class is right in "
+      "{:.4f}{}",
+      t.epochs, t.steps, t.seconds, t.cpu_seconds, t.first_loss, t.last_loss, t.accuracy, t.auc,
+      t.majority,
       t.bayes > 0
           ? fmt::format("; who knows the true probabilities in {:.4f}: {:.1f} % of the way is done",
                         t.bayes, 100 * t.way())
@@ -81,24 +84,22 @@ void tell_regime(Story& story, const SidecarFacts& f) {
 void tell_times(Story& story, const SidecarFacts& f) {
   const StepTimes& t = f.times;
   const Prediction p = predict_forward(f.shape, f.ceilings);
-  const double gather = f.shape.gathered_bytes() / t.median[kGatherSpan];
+  const double gather = f.gather_rate();
   story.tell(fmt::format(
       "Three numbers predict the forward pass of {} samples: {} to gather, {:.1f} MFLOP, and the "
-      "peaks {:.1f} GB/s and "
-      "{:.1f} GFLOP/s. From memory that would be {:.3f} ms of gather and {:.3f} ms of products",
+      "peaks {:.1f} GB/s and {:.1f} GFLOP/s. From memory that would be {:.3f} ms of gather and "
+      "{:.3f} ms of products",
       f.shape.batch, size_text(f.shape.gathered_bytes()),
       static_cast<double>(f.shape.batch) * f.shape.forward_flops() / 1e6,
       f.ceilings.gather_bytes / 1e9, f.ceilings.flops / 1e9, 1e3 * p.gather, 1e3 * p.mlp));
   story.tell(fmt::format(
       "Measured: {:.3f} ms of hash and gather, {:.3f} ms of everything else. The embedding takes "
-      "{:.2f} of the forward "
-      "pass and {:.2f} of the whole step of {:.3f} ms",
+      "{:.2f} of the forward pass and {:.2f} of the whole step of {:.3f} ms",
       1e3 * embedding_forward(t.median), 1e3 * (t.forward() - embedding_forward(t.median)),
       t.forward_share(), t.step_share(), 1e3 * t.step()));
   story.tell(fmt::format(
       "The gather runs at {:.2f} GB/s: {:.2f} of the random-gather peak, {:.2f} of STREAM. "
-      "Counting each distinct row "
-      "once it is {:.2f} GB/s",
+      "Counting each distinct row once it is {:.2f} GB/s",
       gather / 1e9, gather / f.ceilings.gather_bytes, gather / f.ceilings.stream_bytes,
       4 * f.distinct_per_step * static_cast<double>(f.shape.width) / t.median[kGatherSpan] / 1e9));
   std::string spans = "Stages in ms (tenth and ninetieth percentile):";
@@ -121,26 +122,18 @@ std::string write_sidecar(const Lab& lab, const SidecarFacts& facts) {
 
 SidecarFacts facts_of(Lab& lab, const std::string& name, const Lab::Prepared& p,
                       const StepTimes& times) {
-  SidecarFacts f{.workload = name,
-                 .utc = utc_for_names(),
-                 .machine = lab.machine(),
-                 .ceilings = lab.ceilings(),
-                 .shape = p.workload,
-                 .times = times,
-                 .distinct_per_step = p.pool->distinct_per_batch(),
-                 .distinct_per_epoch = p.distinct,
-                 .huge_pages = lab.memory().huge_pages(),
-                 .seed = lab.options().seed,
-                 .threads = base::num_threads()};
-  // The peak for rows of this width, measured beside the steps that it is compared with.
-  if (p.workload.hashed()) {
-    f.ceilings.gather_bytes =
-        measure_gather_peak(lab.exec(), lab.memory(), lab.table_bytes(),
-                            {.repeats = 5,
-                             .lookups = lab.curve_lookups() * 64 / p.workload.width,
-                             .width = p.workload.width});
-  }
-  return f;
+  return {.workload = name,
+          .utc = utc_for_names(),
+          .machine = lab.machine(),
+          .ceilings = lab.ceilings(),
+          .shape = p.workload,
+          .times = times,
+          .lookups_per_step = p.pool->lookups_per_batch(),
+          .distinct_per_step = p.pool->distinct_per_batch(),
+          .distinct_per_epoch = p.pool->distinct(),
+          .huge_pages = lab.memory().huge_pages(),
+          .seed = lab.options().seed,
+          .threads = base::num_threads()};
 }
 
 /// Trains, then times steps that change nothing but the clock.
@@ -166,11 +159,23 @@ Outcome run_workload(Lab& lab, const std::string& name, const Lab::Prepared& p,
   } else {
     story.tell("Random keys have nothing to learn: no accuracy");
   }
-  StepTimer warm, timer;
-  warm.train(model, *p.pool, lab.warm_up());
-  timer.train(model, *p.pool,
-              std::max<int64_t>(lab.timed_steps(), static_cast<int64_t>(p.pool->size())));
-  out.facts = facts_of(lab, name, p, timer.times());
+  run_steps(model, *p.pool, 0, lab.warm_up());
+  const int64_t last =
+      lab.warm_up() + std::max(lab.timed_steps(), static_cast<int64_t>(p.pool->size()));
+  std::vector<SpanSeconds> steps;
+  bench::Timing gather;
+  for (int64_t step = lab.warm_up(); step < last; ++step) {
+    steps.push_back(run_steps(model, *p.pool, step, 1)[0]);
+    // The peak of random rows of this width, as many as one bag of the step has looked up: in turns
+    // with the gather that it is compared with.
+    if (p.workload.hashed()) {
+      gather.seconds.push_back(1 / measure_gather_pass(lab.exec(), lab.memory(), p.workload.width,
+                                                       p.workload.lookups() / p.workload.features,
+                                                       step));
+    }
+  }
+  out.facts = facts_of(lab, name, p, times_of(steps));
+  if (p.workload.hashed()) out.facts.ceilings.gather_bytes = 1 / gather.median();
   tell_times(story, out.facts);
   tell_regime(story, out.facts);
   out.section = story.section();
@@ -213,14 +218,14 @@ Distributed run_distributed(Lab& lab) {
       fmt::format("micro-dlrm-distributed ({} ranks of {} samples)", o.ranks, batch / o.ranks));
   story.tell(
       fmt::format("Gradients of a batch are sums over samples. {} ranks that add theirs must take "
-                  "the step that one rank takes "
-                  "after {} micro-batches; only the order of additions differs",
+                  "the step that one rank takes after {} micro-batches; only the order of "
+                  "additions differs",
                   o.ranks, o.ranks));
   const DistributedResult r = compare_distributed(lab.data(), o.ranks, steps, batch, o.seed);
   story.tell(fmt::format(
       "After {} steps the {} parameters differ by at most {:.2g} (published for the original: "
-      "0.0064), the losses are "
-      "{:.6f} and {:.6f}. All-reduce of all gradients of a step: {:.3f} ms (published: 0.6 ms)",
+      "0.0064), the losses are {:.6f} and {:.6f}. All-reduce of all gradients of a step: {:.3f} ms "
+      "(published: 0.6 ms)",
       r.steps, r.parameters, r.largest_difference, r.loss_ranks, r.loss_one, r.all_reduce_ms));
   return {story.section(), r};
 }
@@ -237,15 +242,6 @@ std::vector<Experiment> experiments_of(Lab& lab) {
     base::write_file(lab.options().out + "/" + kind.id + ".csv", out.back().csv());
   }
   return out;
-}
-
-void check_experiments(const Options& options) {
-  for (const std::string& id : options.experiments) {
-    const auto& kinds = experiment_kinds();
-    if (std::ranges::any_of(kinds, [&](const ExperimentKind& k) { return id == k.id; })) continue;
-    fail(ErrorCode::kInvalidArgument,
-         fmt::format("there is no experiment `{}`; there are E1 to E{}", id, kinds.size()));
-  }
 }
 
 RegistryEntry entry_of(const Lab& lab, const Outcome& o) {
@@ -269,16 +265,15 @@ RegistryEntry entry_of(const Lab& lab, const Outcome& o) {
 void tell_goals(const Sink& sink, const Outcome& micro, const Outcome& dram,
                 const std::optional<DistributedResult>& ranks) {
   const auto tell = [&](bool reached, const std::string& text) {
-    sink(fmt::format("  {:<61} {}", text, reached ? "reached" : "MISSED"));
+    sink(fmt::format("  {:<66} {}", text, reached ? "reached" : "MISSED"));
   };
   if (micro.trained.bayes > 0) {
     tell(micro.trained.way() >= 0.95 && micro.trained.seconds <= 1,
-         fmt::format("95 % of the way to the truth in 1 s: {:.1f} % in {:.2f} s",
-                     100 * micro.trained.way(), micro.trained.seconds));
+         fmt::format("95 % of the way to the truth in 1 s: {:.1f} % in {:.2f} s, {:.2f} of CPU",
+                     100 * micro.trained.way(), micro.trained.seconds, micro.trained.cpu_seconds));
   }
   tell(micro.inference >= 5e5, fmt::format("500,000 samples/s: {:.0f}", micro.inference));
-  const double share = dram.facts.shape.gathered_bytes() / dram.facts.times.median[kGatherSpan] /
-                       dram.facts.ceilings.gather_bytes;
+  const double share = dram.facts.gather_rate() / dram.facts.ceilings.gather_bytes;
   tell(share >= 0.8, fmt::format("gather at 0.8 of the random-gather peak: {:.2f}", share));
   if (ranks) {
     tell(ranks->largest_difference < 1e-5,
@@ -304,8 +299,9 @@ void run_micro_dlrm_distributed(const Options& options, const Sink& sink) {
 }
 
 void run_compare(const Options& options, const Sink& sink, const std::string& made) {
-  check_experiments(options);
+  for (const std::string& id : options.experiments) find_experiment(id);
   const base::Stopwatch watch;
+  const std::clock_t cpu = std::clock();
   Lab lab(options, sink);
   const Outcome micro = run_micro(lab), dram = run_dram(lab, options.variant);
   std::vector<PageSection> sections = {micro.section, dram.section};
@@ -333,7 +329,8 @@ void run_compare(const Options& options, const Sink& sink, const std::string& ma
                     "as {0}/E*.csv",
                     options.out));
   }
-  sink(fmt::format("  {:.0f} s in all", watch.seconds()));
+  sink(fmt::format("  {:.0f} s in all, {:.0f} s of CPU time", watch.seconds(),
+                   static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC));
 }
 
 }  // namespace segue::edu

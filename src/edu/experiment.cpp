@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -55,6 +56,22 @@ std::string Experiment::csv() const {
   return out;
 }
 
+std::vector<double> Experiment::column(size_t number) const {
+  std::vector<double> out;
+  for (const std::vector<double>& row : rows) out.push_back(row[number]);
+  return out;
+}
+
+Series Experiment::curve(std::string name, size_t x, size_t y) const {
+  return {std::move(name), column(x), column(y)};
+}
+
+void Experiment::plot(std::string what, std::string x_label, std::string y_label, Scale scale,
+                      std::vector<Series> series) {
+  charts.push_back(
+      {std::move(what), std::move(x_label), std::move(y_label), scale, std::move(series)});
+}
+
 const std::vector<ExperimentKind>& experiment_kinds() {
   static const std::vector<ExperimentKind> kKinds = {
       {"E1", "The pair: the same model, cached and not", pair_experiment},
@@ -69,22 +86,25 @@ const std::vector<ExperimentKind>& experiment_kinds() {
   return kKinds;
 }
 
-Experiment run_experiment(Lab& lab, const std::string& id) {
-  std::vector<std::string> names;
-  for (const ExperimentKind& kind : experiment_kinds()) {
-    names.emplace_back(kind.id);
-    if (id != kind.id) continue;
-    Experiment e = kind.run(lab);
-    e.id = kind.id;
-    e.title = kind.title;
-    if (lab.options().quick) {
-      e.verdict = Verdict::kNote;  // caches of a real machine hold everything
-      e.criterion += " (not judged: --quick)";
-    }
-    return e;
-  }
+const ExperimentKind& find_experiment(const std::string& id) {
+  const auto& kinds = experiment_kinds();
+  const auto found = std::ranges::find(kinds, id, &ExperimentKind::id);
+  if (found != kinds.end()) return *found;
   fail(ErrorCode::kInvalidArgument,
-       fmt::format("there is no experiment `{}`; there is: {}", id, fmt::join(names, ", ")));
+       fmt::format("there is no experiment `{}`; there are E1 to E{}", id, kinds.size()));
+}
+
+Experiment run_experiment(Lab& lab, const std::string& id) {
+  const ExperimentKind& kind = find_experiment(id);
+  lab.measure_machine();
+  Experiment e = kind.run(lab);
+  e.id = kind.id;
+  e.title = kind.title;
+  if (lab.options().quick) {
+    e.verdict = Verdict::kNote;  // caches of a real machine hold everything
+    e.criterion += " (not judged: --quick)";
+  }
+  return e;
 }
 
 Line fit_line(const std::vector<double>& x, const std::vector<double>& t) {

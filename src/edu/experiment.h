@@ -14,9 +14,10 @@ struct Series {
   std::string name;
   std::vector<double> x, y;
 };
+enum class Scale { kLinear, kLogX, kLogBoth };
 struct Chart {
   std::string title, x_label, y_label;
-  bool log_x = false, log_y = false;
+  Scale scale = Scale::kLinear;
   std::vector<Series> series;
 };
 
@@ -34,6 +35,11 @@ struct Experiment {
 
   std::string text() const;  // for a terminal
   std::string csv() const;
+  std::vector<double> column(size_t number) const;
+  /// One column over another.
+  Series curve(std::string name, size_t x, size_t y) const;
+  void plot(std::string what, std::string x_label, std::string y_label, Scale scale,
+            std::vector<Series> series);
 };
 
 /// "E1" ... "E9" and their titles.
@@ -44,6 +50,8 @@ struct ExperimentKind {
 };
 const std::vector<ExperimentKind>& experiment_kinds();
 /// Error(kInvalidArgument) with the known names.
+const ExperimentKind& find_experiment(const std::string& id);
+/// Measures the machine first, unless that was done.
 Experiment run_experiment(Lab& lab, const std::string& id);
 
 Experiment pair_experiment(Lab& lab);      // E1

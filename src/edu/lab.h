@@ -59,26 +59,35 @@ class Lab {
 
   /// Rows for a width, in all of the table memory.
   int64_t rows_of(int64_t width) const { return table_bytes() / (4 * width); }
-  /// The workload of `variant` with its pool of batches; rows are made wider, or batches more,
-  /// until the distinct rows of the pool are four times the cache.
+  /// A workload with its batches, which others of the same keys may share.
   struct Prepared {
     Workload workload;
-    std::unique_ptr<BatchPool> pool;
-    int64_t distinct = 0;
+    std::shared_ptr<const BatchPool> pool;
 
     double working_set_bytes() const {
-      return 4.0 * static_cast<double>(distinct * workload.width);
+      return 4.0 * static_cast<double>(pool->distinct() * workload.width);
     }
   };
   Prepared prepare_micro(int64_t batch, int64_t batches = 0);
+  /// By `variant`; rows are made wider, or batches more, until the distinct rows of the pool are
+  /// four times the cache.
   Prepared prepare_dram(const std::string& variant);
-  /// Even keys for the sweeps: `steps` batches.
-  Prepared prepare_uniform(int64_t width, int64_t pooling, int64_t top, int64_t batch,
-                           int64_t steps, double exponent = 0);
+  /// Even keys, or those of Zipf's law; as many batches as are timed, unless told.
+  Prepared prepare_uniform(int64_t width, int64_t pooling, int64_t batch, double exponent = 0,
+                           int64_t batches = 0);
+  /// The published shape, with its ids or with even keys; fewer rows where memory is short.
+  Prepared prepare_faithful(Keys keys, int64_t batch);
+
+  /// Times of workloads, measured in turns: what else the machine does meets all of them alike.
+  std::vector<StepTimes> time_in_turns(const std::vector<Prepared>& all,
+                                       Passes passes = Passes::kWhole);
 
   void say(const std::string& line) const { sink_(line); }
 
  private:
+  std::shared_ptr<const BatchPool> random_pool(const Workload& workload, double exponent,
+                                               int64_t batches) const;
+
   Options options_;
   Sink sink_;
   Machine machine_;

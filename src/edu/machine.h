@@ -45,17 +45,14 @@ struct Ceilings {
   double ridge() const { return flops / stream_bytes; }
 };
 
-struct MeasureOptions {
-  int repeats = 10;
-  int64_t stream_array_bytes = 0;  // of each of three
-  int64_t lookups = 0;             // of the gather
-  int64_t width = 64;
-};
-
-double measure_stream(const Exec& exec, const TableMemory& memory, const MeasureOptions& options);
-/// Rows of `width` floats, evenly drawn from all of `table_bytes`.
-double measure_gather_peak(const Exec& exec, const TableMemory& memory, int64_t table_bytes,
-                           const MeasureOptions& options);
+/// Bytes per second of the triad over three arrays of so many bytes each; the best of `repeats`.
+double measure_stream(const Exec& exec, const TableMemory& memory, int64_t array_bytes,
+                      int repeats);
+/// Bytes per second of one pass over `lookups` rows of `width` floats, drawn evenly from all of the
+/// memory, with the threads and pages of the tables: the rows are read and nothing is done with
+/// them. On a GPU they are copied, and what is written counts as well. Another `draw`, other rows.
+double measure_gather_pass(const Exec& exec, const TableMemory& memory, int64_t width,
+                           int64_t lookups, int64_t draw);
 double measure_gemm_peak(const Exec& exec);
 double measure_dispatch_floor_us(Device device);
 

@@ -5,30 +5,29 @@
 
 namespace segue::edu {
 
-void StepTimer::add(const SpanSeconds& spans) { steps_.push_back(spans); }
-
-void StepTimer::train(MicroDlrm& model, const BatchPool& pool, int64_t steps) {
-  for (int64_t i = 0; i < steps; ++i) {
-    model.step(pool[next_++], {});
-    add(model.spans());
+std::vector<SpanSeconds> run_steps(MicroDlrm& model, const BatchPool& pool, int64_t first,
+                                   int64_t steps, Passes passes) {
+  std::vector<SpanSeconds> out;
+  for (int64_t i = first; i < first + steps; ++i) {
+    const Batch& batch = pool[static_cast<size_t>(i)];
+    if (passes == Passes::kWhole) {
+      model.step(batch, {});
+    } else {
+      model.predict(batch, {});
+    }
+    out.push_back(model.spans());
   }
+  return out;
 }
 
-void StepTimer::predict(MicroDlrm& model, const BatchPool& pool, int64_t steps) {
-  for (int64_t i = 0; i < steps; ++i) {
-    model.predict(pool[next_++], {});
-    add(model.spans());
-  }
-}
-
-StepTimes StepTimer::times() const {
+StepTimes times_of(std::span<const SpanSeconds> steps) {
   StepTimes t;
-  t.steps = std::ssize(steps_);
-  if (steps_.empty()) return t;
+  t.steps = std::ssize(steps);
+  if (steps.empty()) return t;
   std::vector<double> values;
   for (size_t span = 0; span < kSpanCount; ++span) {
     values.clear();
-    for (const SpanSeconds& s : steps_) values.push_back(s[span]);
+    for (const SpanSeconds& s : steps) values.push_back(s[span]);
     std::ranges::sort(values);
     const auto at = [&](double share) {
       return values[static_cast<size_t>(
@@ -38,7 +37,7 @@ StepTimes StepTimer::times() const {
     t.p10[span] = at(0.1);
     t.p90[span] = at(0.9);
   }
-  for (const SpanSeconds& s : steps_) t.wall_seconds += step_seconds(s);
+  for (const SpanSeconds& s : steps) t.wall_seconds += step_seconds(s);
   return t;
 }
 

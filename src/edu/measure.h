@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "edu/micro_dlrm.h"
@@ -19,18 +20,11 @@ struct StepTimes {
   double step_share() const { return embedding_step(median) / step(); }
 };
 
-/// Collects steps, also in several turns, so that what is compared can be measured in turns.
-class StepTimer {
- public:
-  /// Steps over the pool's batches in their order, going on where the last turn ended.
-  void train(MicroDlrm& model, const BatchPool& pool, int64_t steps);
-  void predict(MicroDlrm& model, const BatchPool& pool, int64_t steps);  // forward spans only
-  StepTimes times() const;
+enum class Passes { kForward, kWhole };
 
- private:
-  void add(const SpanSeconds& spans);
-  std::vector<SpanSeconds> steps_;
-  size_t next_ = 0;
-};
+/// Runs steps over the pool's batches from the `first` on, and returns the times of each.
+std::vector<SpanSeconds> run_steps(MicroDlrm& model, const BatchPool& pool, int64_t first,
+                                   int64_t steps, Passes passes = Passes::kWhole);
+StepTimes times_of(std::span<const SpanSeconds> steps);
 
 }  // namespace segue::edu

@@ -8,7 +8,6 @@
 
 #include "edu/micro_dlrm.h"
 #include "report/page/html_report.h"
-#include "report/page/report_page.h"
 
 namespace segue::edu {
 namespace {
@@ -72,13 +71,13 @@ std::string legend(const Chart& chart) {
 std::string svg_start(const std::string& title) {
   return fmt::format(
       "<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\" "
-      "style=\"width:100%;max-width:{}px\" "
-      "font-size=\"12\" fill=\"var(--soft)\">",
+      "style=\"width:100%;max-width:{}px\" font-size=\"12\" fill=\"var(--soft)\">",
       kWide, kHigh, escape_html(title), kWide);
 }
 
 std::string line_chart(const Chart& chart) {
-  Axis x(chart.log_x, kLeft, kWide - kRight), y(chart.log_y, kHigh - kBottomEdge, kTop);
+  Axis x(chart.scale != Scale::kLinear, kLeft, kWide - kRight),
+      y(chart.scale == Scale::kLogBoth, kHigh - kBottomEdge, kTop);
   for (const Series& s : chart.series) {
     for (const double v : s.x) x.include(v);
     for (const double v : s.y) y.include(v);
@@ -127,8 +126,7 @@ std::string stage_bars(const Chart& chart) {
       const double width = (kWide - kRight) * chart.series[i].y[s] / sum;
       out += fmt::format(
           "<rect x=\"{:.1f}\" y=\"{}\" width=\"{:.1f}\" height=\"36\" "
-          "fill=\"var(--s{})\"><title>{}: "
-          "{:.4g} ms</title></rect>",
+          "fill=\"var(--s{})\"><title>{}: {:.4g} ms</title></rect>",
           at, top + 8, width, s, kSpanNames[s], chart.series[i].y[s]);
       at += width;
     }
@@ -163,14 +161,9 @@ std::string table(const Experiment& e) {
 std::string lesson_page(const std::string& title, const std::string& made,
                         const std::vector<PageSection>& sections,
                         const std::vector<Experiment>& experiments) {
-  std::string out = fmt::format(
-      "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n<meta name=\"viewport\" "
-      "content=\"width=device-width, initial-scale=1\">\n<meta "
-      "http-equiv=\"Content-Security-Policy\" "
-      "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n<title>{0}</title>\n<style>\n{1}"
-      ".lesson{{padding:14px 16px;margin-bottom:10px}}.lesson p{{margin:6px 0}}</style></head>\n"
-      "<body><div class=\"head\"><h1>{0}</h1><p>{2}</p></div>\n<main>\n",
-      escape_html(title), report::page::kStyle, escape_html(made));
+  std::string out = report::page_head(title, made) +
+                    "<style>.lesson{padding:14px 16px;margin-bottom:10px}"
+                    ".lesson p{margin:6px 0}</style>\n<main>\n";
   for (const PageSection& s : sections) {
     out += fmt::format("<h2>{}</h2>\n<div class=\"card lesson\">", escape_html(s.title));
     for (const std::string& p : s.paragraphs) out += fmt::format("<p>{}</p>", escape_html(p));

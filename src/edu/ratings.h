@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <numbers>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/rng.h"
@@ -59,6 +60,12 @@ class Draws {
     return radius * std::cos(2 * std::numbers::pi * uniform());
   }
   int64_t below(int64_t n) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(n)); }
+  template <class T>
+  void shuffle(std::vector<T>& values) {
+    for (size_t i = values.size(); i > 1; --i) {
+      std::swap(values[i - 1], values[static_cast<size_t>(below(static_cast<int64_t>(i)))]);
+    }
+  }
 
  private:
   base::PhiloxKey key_;

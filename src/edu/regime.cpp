@@ -29,8 +29,7 @@ std::string rule_text(const Roofline& r) {
   return fmt::format(
       "intensity {:.4g} FLOP/byte against a ridge of {:.4g} (compute above {:.4g}, bandwidth below "
       "{:.4g}); utilization {:.4g} (saturated from 0.5, dispatch below 0.25); step {:.4g} us "
-      "against "
-      "an empty parallel region of {:.4g} us (dispatch below 20 of them)",
+      "against an empty parallel region of {:.4g} us (dispatch below 20 of them)",
       r.intensity(), r.ridge(), 2 * r.ridge(), 0.5 * r.ridge(), r.utilization(), r.step_us(),
       r.dispatch_floor_us);
 }

@@ -59,7 +59,7 @@ Workload shape_from(const Json& shape) {
 }
 
 Json extra_json(const SidecarFacts& f, const Roofline& r) {
-  const double gather = f.shape.gathered_bytes() / f.times.median[kGatherSpan];
+  const double gather = f.gather_rate();
   const double working_set =
       4.0 * static_cast<double>(f.distinct_per_epoch) * static_cast<double>(f.shape.width);
   return {{"shape", shape_json(f.shape)},
@@ -69,6 +69,7 @@ Json extra_json(const SidecarFacts& f, const Roofline& r) {
           {"llc_bytes", std::max(f.machine.llc_bytes, f.ceilings.knee_bytes)},
           {"l2_bytes", f.machine.l2_bytes},
           {"table_bytes", f.shape.table_bytes()},
+          {"lookups_per_step", f.lookups_per_step},
           {"distinct_rows_per_step", f.distinct_per_step},
           {"distinct_rows_per_epoch", f.distinct_per_epoch},
           {"working_set_bytes", working_set},
@@ -100,6 +101,10 @@ double embedding_share(const std::map<std::string, double>& ms, bool forward_onl
   for (size_t s = 0; s < kSpanCount; ++s) spans[s] = ms.at(kSpanNames[s]);
   return forward_only ? embedding_forward(spans) / forward_seconds(spans)
                       : embedding_step(spans) / step_seconds(spans);
+}
+
+double SidecarFacts::gather_rate() const {
+  return 4 * lookups_per_step * static_cast<double>(shape.width) / times.median[kGatherSpan];
 }
 
 Roofline SidecarFacts::roofline() const {
@@ -242,15 +247,17 @@ class Checker {
     same("extra.table_bytes", base::real_number(extra, "table_bytes"),
          static_cast<double>(shape.table_bytes()));
     const double all = base::real_number(extra, "distinct_rows_per_epoch", 1);
-    if (distinct > static_cast<double>(shape.lookups()) || distinct > all * (1 + 1e-9) ||
-        all > static_cast<double>(shape.rows)) {
-      problem("extra.distinct_rows_per_step or _per_epoch is more than there can be");
+    const double lookups = base::real_number(extra, "lookups_per_step", 1);
+    if (lookups > static_cast<double>(shape.lookups()) || distinct > lookups ||
+        distinct > all * (1 + 1e-9) || all > static_cast<double>(shape.rows)) {
+      problem("extra.lookups_per_step or distinct_rows_... is more than there can be");
     }
     out_.working_set_bytes = 4 * all * static_cast<double>(shape.width);
     same("extra.working_set_bytes", base::real_number(extra, "working_set_bytes"),
          out_.working_set_bytes);
     const std::map<std::string, double> spans = spans_map(base::member_of(extra, "spans_ms"));
-    const double gather = shape.gathered_bytes() / (spans.at("gather") * 1e-3) / kGiga;
+    const double gather =
+        4 * lookups * static_cast<double>(shape.width) / (spans.at("gather") * 1e-3) / kGiga;
     same("extra.gather_GBps", base::real_number(extra, "gather_GBps"), gather);
     same("extra.gather_share_of_peak", base::real_number(extra, "gather_share_of_peak"),
          gather / base::real_number(extra, "gather_peak_GBps", 0));

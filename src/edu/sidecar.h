@@ -20,13 +20,15 @@ struct SidecarFacts {
   Ceilings ceilings;
   Workload shape;
   StepTimes times;
-  double distinct_per_step = 0;
+  double lookups_per_step = 0, distinct_per_step = 0;
   int64_t distinct_per_epoch = 0;
   bool huge_pages = false;
   uint64_t seed = 0;
   int threads = 0;
 
   Roofline roofline() const;
+  /// Bytes per second, counting every row that was looked up.
+  double gather_rate() const;
 };
 
 /// The text of a sidecar: the documented schema, and beyond it only the member `extra`.

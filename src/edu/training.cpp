@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <numbers>
 #include <numeric>
 
@@ -38,13 +39,10 @@ TrainResult train(MicroDlrm& model, const Workload& workload, const Dataset& dat
   std::iota(order.begin(), order.end(), size_t{0});
   Draws draw(options.seed, 8);
   const base::Stopwatch watch;
+  const std::clock_t cpu = std::clock();
   for (int64_t step = 0; step < r.steps; ++step) {
     const auto at = static_cast<size_t>(step % batches);
-    if (at == 0) {
-      for (size_t i = order.size(); i > 1; --i) {
-        std::swap(order[i - 1], order[static_cast<size_t>(draw.below(static_cast<int64_t>(i)))]);
-      }
-    }
+    if (at == 0) draw.shuffle(order);
     const double done = static_cast<double>(step) / static_cast<double>(r.steps);
     const double share = 0.1 + 0.9 * (1 + std::cos(std::numbers::pi * done)) / 2;
     const double loss = model.step(
@@ -53,6 +51,7 @@ TrainResult train(MicroDlrm& model, const Workload& workload, const Dataset& dat
     r.last_loss = loss;
   }
   r.seconds = watch.seconds();
+  r.cpu_seconds = static_cast<double>(std::clock() - cpu) / CLOCKS_PER_SEC;
   const std::vector<float> p = predictions_of(model, workload, data.validation);
   ops::NormalizedEntropy metrics;
   metrics.add(p, data.validation.labels, {});

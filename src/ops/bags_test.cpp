@@ -54,33 +54,36 @@ TEST(BagsTest, SumsTheRowsOfEveryBag) {
 }
 
 // Rows of large tables are asked for ahead: past the last id, past absent ones and past wrong ones.
+// Columns are summed in blocks of 64, 32, 16, 8 and 1.
 TEST(BagsTest, SumsRowsOfALargeTable) {
-  TestBed bed;
-  const int64_t rows = 20'000, columns = 64, bags = 50;
-  const Tensor from = bed.random(1, {rows, columns}), y = bed.zeros(DType::kF32, {bags, columns});
-  std::vector<int32_t> index;
-  std::vector<int64_t> offsets = {0};
-  for (int64_t b = 0; b < bags; ++b) {
-    for (int64_t i = 0; i < b % 7; ++i) {
-      const int64_t n = b * 997 + i * 7919;
-      index.push_back(n % 5 == 0 ? -1 : static_cast<int32_t>(n % rows));
-    }
-    offsets.push_back(static_cast<int64_t>(index.size()));
-  }
-  bag_sum_forward(bed.exec, from, bed.ints(index), host_view(std::span(offsets)), y);
-  for (int64_t b = 0; b < bags; ++b) {
-    for (int64_t c = 0; c < columns; ++c) {
-      float sum = 0;
-      for (auto i = static_cast<size_t>(offsets[static_cast<size_t>(b)]);
-           i < static_cast<size_t>(offsets[static_cast<size_t>(b) + 1]); ++i) {
-        if (index[i] >= 0) sum += from.row<float>(index[i])[c];
+  for (const int64_t columns : {1, 8, 64, 64 + 32 + 16 + 8 + 3, 256}) {
+    TestBed bed;
+    const int64_t rows = (int64_t{5} << 20) / (4 * columns), bags = 50;
+    const Tensor from = bed.random(1, {rows, columns}), y = bed.zeros(DType::kF32, {bags, columns});
+    std::vector<int32_t> index;
+    std::vector<int64_t> offsets = {0};
+    for (int64_t b = 0; b < bags; ++b) {
+      for (int64_t i = 0; i < b % 7; ++i) {
+        const int64_t n = b * 997 + i * 7919;
+        index.push_back(n % 5 == 0 ? -1 : static_cast<int32_t>(n % rows));
       }
-      ASSERT_EQ(y.row<float>(b)[c], sum) << b << " " << c;
+      offsets.push_back(static_cast<int64_t>(index.size()));
     }
+    bag_sum_forward(bed.exec, from, bed.ints(index), host_view(std::span(offsets)), y);
+    for (int64_t b = 0; b < bags; ++b) {
+      for (int64_t c = 0; c < columns; ++c) {
+        float sum = 0;
+        for (auto i = static_cast<size_t>(offsets[static_cast<size_t>(b)]);
+             i < static_cast<size_t>(offsets[static_cast<size_t>(b) + 1]); ++i) {
+          if (index[i] >= 0) sum += from.row<float>(index[i])[c];
+        }
+        ASSERT_EQ(y.row<float>(b)[c], sum) << columns << " " << b << " " << c;
+      }
+    }
+    index.back() = static_cast<int32_t>(rows);
+    EXPECT_THROW(bag_sum_forward(bed.exec, from, bed.ints(index), host_view(std::span(offsets)), y),
+                 Error);
   }
-  index.back() = static_cast<int32_t>(rows);
-  EXPECT_THROW(bag_sum_forward(bed.exec, from, bed.ints(index), host_view(std::span(offsets)), y),
-               Error);
 }
 
 TEST(BagsTest, GradientsMatchFiniteDifferences) {

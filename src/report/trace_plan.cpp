@@ -1,6 +1,7 @@
 #include "report/trace_plan.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -37,6 +38,13 @@ bool TracePlan::rehearses(int64_t step) const {
     if (starts_at(step + ahead)) return true;
   }
   return false;
+}
+
+int64_t TracePlan::last_step() const {
+  if (!any()) return 0;
+  if (repeat < 0) return std::numeric_limits<int64_t>::max();
+  if (repeat > 0) return repeat * (wait + warm_up + active);
+  return *std::ranges::max_element(steps) + active - 1;
 }
 
 std::string trace_file_name(int64_t first_step, int rank, int ranks) {

@@ -27,6 +27,8 @@ struct TracePlan {
   bool rehearses(int64_t step) const;
   /// First step of the window that holds `step`: at the end of training, what is still to be saved.
   std::optional<int64_t> window_of(int64_t step) const;
+  /// Of the last window; 0: there is none. Windows without end: the largest number.
+  int64_t last_step() const;
 };
 
 /// trace_step<first step>.json, with several ranks one of each: trace_step<first step>_rank<r>.json

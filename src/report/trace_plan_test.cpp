@@ -49,6 +49,13 @@ TEST(TracePlan, WaitWarmUpActiveRepeat) {
   EXPECT_EQ(saved(plan, 20), (Windows{"1..3", "4..6"}));
 }
 
+TEST(TracePlan, LastStep) {
+  EXPECT_EQ((TracePlan{{20, 5}, 3}.last_step()), 22);
+  EXPECT_EQ((TracePlan{.active = 2, .wait = 3, .warm_up = 1, .repeat = 2}.last_step()), 12);
+  EXPECT_EQ((TracePlan{.repeat = -1}.last_step()), INT64_MAX);
+  EXPECT_EQ(TracePlan{}.last_step(), 0);
+}
+
 TEST(TracePlan, WindowsOfAListAreRehearsedToo) {
   const TracePlan plan{.steps = {1, 6}, .active = 2, .warm_up = 2};
   for (int64_t step = 1; step <= 9; ++step) {

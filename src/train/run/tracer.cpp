@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -17,6 +18,14 @@
 #include "tensor/gpu_recorder.h"
 
 namespace segue::train {
+namespace {
+
+void trace_lost(const std::exception& error) {
+  base::log_once(base::LogLevel::kWarning, "trace lost",
+                 fmt::format("a trace is lost, training goes on: {}", error.what()));
+}
+
+}  // namespace
 
 Tracer::Tracer(const TraceConfig& config, const Trainer& trainer, std::string folder, bool records)
     : plan_{config.steps, config.active, config.wait, config.warm_up, config.repeat},
@@ -30,9 +39,14 @@ Tracer::Tracer(const TraceConfig& config, const Trainer& trainer, std::string fo
 
 void Tracer::before_step(int64_t step) {
   if (!plan_.any()) return;
+  if (first_step_ == 0) first_step_ = step;
+  last_step_ = step;
   const bool window = plan_.starts_at(step);
   if (window || (!on_ && plan_.rehearses(step))) start(window);
-  if (window) window_ = step;
+  if (window) {
+    window_ = step;
+    began_ = true;
+  }
   step_ns_ = base::stage_clock_ns();
   if (window_ > 0 && records_) count_memory();
 }
@@ -66,12 +80,34 @@ void Tracer::start(bool window) {
 
 void Tracer::after_step(int64_t step) {
   if (window_ == 0) return;
-  const int64_t now = base::stage_clock_ns();
-  facts_.steps.push_back({step, step_ns_ - started_ns_, now - step_ns_});
+  end_step(step);
   if (plan_.ends_after(step)) write();
 }
 
+void Tracer::end_step(int64_t step) {
+  facts_.steps.push_back({step, step_ns_ - started_ns_, base::stage_clock_ns() - step_ns_});
+}
+
+Tracer::~Tracer() {
+  try {
+    const bool failed = facts_.steps.empty() || facts_.steps.back().number != last_step_;
+    if (window_ > 0 && failed) end_step(last_step_);
+    stop();
+  } catch (const std::exception& error) {
+    trace_lost(error);
+  }
+}
+
 void Tracer::finish() {
+  stop();
+  // Windows that all lie before this process are those of another one.
+  if (began_ || first_step_ == 0 || plan_.last_step() < first_step_ || facts_.rank != 0) return;
+  base::log_warning(fmt::format(
+      "nothing was traced: no window of [trace] begins in steps {} to {}, which were trained here",
+      first_step_, last_step_));
+}
+
+void Tracer::stop() {
   if (window_ > 0) write();
   if (std::exchange(on_, false) && records_) {
     base::StageRecording dropped = base::stop_stage_recording();
@@ -80,9 +116,9 @@ void Tracer::finish() {
 }
 
 void Tracer::write() {
-  trainer_.stream()->synchronize();
   const int64_t window = std::exchange(window_, 0);
   on_ = false;
+  trainer_.stream()->synchronize();
   if (!records_) return;
   count_memory();
   base::StageRecording recording = base::stop_stage_recording();
@@ -95,9 +131,8 @@ void Tracer::write() {
     base::make_folders(folder_);
     report::write_trace(folder_ + "/" + report::trace_file_name(window, facts_.rank, facts_.ranks),
                         recording, facts_);
-  } catch (const Error& error) {
-    base::log_once(base::LogLevel::kWarning, "trace lost",
-                   fmt::format("a trace is lost, training goes on: {}", error.what()));
+  } catch (const std::exception& error) {
+    trace_lost(error);
   }
 }
 

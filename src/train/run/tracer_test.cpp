@@ -119,6 +119,42 @@ TEST_F(TracerTest, ATraceThatCannotBeWrittenCostsNothingElse) {
   EXPECT_EQ(log.find("a trace is lost", first + 1), std::string::npos) << log;
 }
 
+TEST_F(TracerTest, ARunThatFailsInAWindowLeavesItsTrace) {
+  RunConfig c = config();
+  c.trace.steps = {1};
+  c.trace.active = 5;
+  c.optimizer.lr = 1e30;  // the second step cannot be finite
+  c.optimizer.clip_norm = 0;
+  ASSERT_TRUE(base::error_of([&] { train_loop(c, folder); }));
+  ASSERT_EQ(traces(), std::vector<std::string>{"trace_step1.json"});
+  const report::TraceContents trace = read("trace_step1.json");
+  EXPECT_NE(find(trace, "step 1"), nullptr);
+  EXPECT_NE(find(trace, "step 2"), nullptr);
+  EXPECT_LT(report::summarize(trace).steps, 5);  // the last one is that which failed
+  EXPECT_FALSE(base::recording_stages());
+}
+
+TEST_F(TracerTest, StepsThatNeverCameAreSaid) {
+  RunConfig c = config();
+  c.trace.steps = {9};  // the run has 8
+  const auto warned = [&](const LoopOptions& options = {}) {
+    testing::internal::CaptureStderr();
+    train_loop(c, folder, options);
+    return base::contains(testing::internal::GetCapturedStderr(), "nothing was traced");
+  };
+  EXPECT_TRUE(warned());
+  EXPECT_TRUE(traces().empty());
+  // A run that goes on beyond its windows has traced them before.
+  c.trace.steps = {3};
+  c.train.steps = 10;
+  EXPECT_FALSE(warned({.allow_config_changes = {"train.steps"}}));
+  // One that goes on inside of a window has missed its beginning.
+  c.trace.steps = {9};
+  c.trace.active = 4;
+  c.train.steps = 12;
+  EXPECT_TRUE(warned({.allow_config_changes = {"train.steps"}}));
+}
+
 TEST_F(TracerTest, TracedAndTrackedRunsTrainTheSame) {
   RunConfig c = config();
   const std::string plain = folder + "_plain";
