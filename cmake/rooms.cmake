@@ -70,8 +70,8 @@ set(SEGUE_PCH_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <cstring> <
   <memory> <mutex> <numeric> <optional> <random> <set> <span> <string> <string_view> <thread> <utility> <vector>
   <fmt/format.h> <nlohmann/json.hpp>)
 
-# segue_precompile(<target> <source of headers> <more headers>...): `target` uses the headers that <source> has compiled;
-# the first to ask compiles them.
+# segue_precompile(<target> <owner> [<library> <its header>]): `target` uses the headers that <owner> has compiled, which the
+# first to ask for it makes.
 function(segue_precompile target owner)
   if(NOT SEGUE_PCH OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     return()
@@ -79,8 +79,8 @@ function(segue_precompile target owner)
   if(NOT TARGET ${owner})
     file(WRITE ${CMAKE_BINARY_DIR}/${owner}.cpp "")
     add_library(${owner} OBJECT ${CMAKE_BINARY_DIR}/${owner}.cpp)
-    target_link_libraries(${owner} PRIVATE ${segue_fmt} nlohmann_json::nlohmann_json)
-    foreach(header IN LISTS SEGUE_PCH_HEADERS ARGN)
+    target_link_libraries(${owner} PRIVATE ${segue_fmt} nlohmann_json::nlohmann_json ${ARGV2})
+    foreach(header IN LISTS SEGUE_PCH_HEADERS ARGV3)
       target_precompile_headers(${owner} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${header}>")
     endforeach()
   endif()
@@ -123,7 +123,7 @@ endfunction()
 function(segue_add_tests room)
   set(target segue_${room}_test)
   add_executable(${target} ${tests})
-  segue_precompile(${target} segue_test_pch <gtest/gtest.h>)
+  segue_precompile(${target} segue_test_pch GTest::gtest <gtest/gtest.h>)
   target_link_libraries(${target} PRIVATE segue_${room} ${SEGUE_PRIVATE_${room}} GTest::gtest_main)
   target_compile_definitions(${target} PRIVATE SEGUE_HAS_ARROW=${SEGUE_HAS_ARROW})
   if(room MATCHES "^(data|publish)$" AND TARGET segue_parquet)
