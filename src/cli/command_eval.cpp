@@ -42,8 +42,12 @@ void add_interval(double auc, const std::optional<double>& error, std::vector<Fa
 }
 
 void add_tasks(const train::Evaluation& e, FactSheet& sheet) {
-  FactTable& tasks = sheet.table("tasks", {"loss", "auc", "auc low", "auc high",
-                                           "normalized entropy", "accuracy", "calibration"});
+  std::vector<std::string> columns = {
+      "loss", "auc", "auc low", "auc high", "normalized entropy", "accuracy", "calibration"};
+  if (std::ranges::any_of(e.tasks, [](const auto& q) { return q.details.has_value(); })) {
+    columns.push_back("calibration error");
+  }
+  FactTable& tasks = sheet.table("tasks", std::move(columns));
   for (const train::TaskQuality& q : e.tasks) {
     if (!q.binary) {
       tasks.rows.push_back({q.name, {Fact::real(q.loss, 6)}});
@@ -55,6 +59,7 @@ void add_tasks(const train::Evaluation& e, FactSheet& sheet) {
     facts.push_back(q.one_class ? entropy.with_words(train::kOneClass) : entropy);
     facts.push_back(Fact::real(q.accuracy, 6));
     facts.push_back(Fact::real(q.calibration, 6));
+    if (q.details) facts.push_back(Fact::real(q.details->calibration.error, 6));
     tasks.rows.push_back({q.name, std::move(facts)});
   }
 }
@@ -112,14 +117,13 @@ void add_comparison(const train::Comparison& c, FactTable& about) {
   const double noise = ops::kNormal95 * c.error.value_or(0);
   about.rows.push_back({"best baseline", {c.best_rule().name}});
   about.rows.push_back({"best baseline auc", {Fact::real(c.best_rule().auc, 6)}});
-  about.rows.push_back(
-      {"above it by",
-       {Fact::real(c.difference, 6)
-            .with_words(fmt::format("{:.6f}{}: the model is {}", c.difference,
-                                    c.error ? fmt::format(" ± {:.6f}", noise) : "",
-                                    std::abs(c.difference) < noise ? "about as good"
-                                    : c.above()                    ? "above"
-                                                                   : "below"))}});
+  about.rows.push_back({"above it by", {Fact::real(c.difference, 6)}});
+  about.rows.push_back({"verdict",
+                        {fmt::format("{}{}",
+                                     std::abs(c.difference) < noise ? "about as good"
+                                     : c.above()                    ? "above it"
+                                                                    : "below it",
+                                     c.error ? fmt::format(" (± {:.6f})", noise) : "")}});
 }
 
 void eval(const EvalArguments& arguments) {
@@ -156,12 +160,11 @@ void eval(const EvalArguments& arguments) {
   const int64_t trained =
       arguments.window ? scorer.trained(model, *arguments.window, positions) : 0;
   if (trained > 0) {
+    about.rows.push_back({"trained samples", {trained}});
     about.rows.push_back(
-        {"trained on",
-         {Fact(trained).with_words(fmt::format(
-             "{} of the {} samples: this says little about new ones",
-             trained == e.labels ? "all" : base::with_separators(std::to_string(trained)),
-             base::with_separators(std::to_string(e.labels))))}});
+        {"note",
+         {fmt::format("{} of these samples were trained on: AUC says little about new ones",
+                      trained == e.labels ? "all" : "some")}});
   }
   if (e.comparison) add_comparison(*e.comparison, about);
   add_tasks(e, sheet);

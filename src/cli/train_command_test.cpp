@@ -230,14 +230,14 @@ TEST_F(TrainCommand, EvalAgreesWithTheRun) {
   EXPECT_TRUE(contains(o.out, "\"oracle\""));
   for (const char* key :
        {"\"auc_low\"", "\"best_baseline\"", "\"ranked_per_user\"", "\"calibration_curve\"",
-        "\"auc_by_earlier_events_of_the_user\"", "\"auc_by_earlier_events_of_the_item\""}) {
+        "\"calibration_error\"", "\"auc_by_earlier_events_of_the_user\"",
+        "\"auc_by_earlier_events_of_the_item\""}) {
     EXPECT_TRUE(contains(o.out, key)) << key;
   }
-  EXPECT_FALSE(contains(o.out, "trained_on"));
+  EXPECT_FALSE(contains(o.out, "trained_samples"));
   // A window that was trained says so; without details only the plain metrics are left.
   const Outcome seen = run({"eval", folder_ + "/run", "--window", "0"});
-  EXPECT_TRUE(contains(seen.out, "trained on")) << seen.out;
-  EXPECT_TRUE(contains(seen.out, "says little about new ones")) << seen.out;
+  EXPECT_TRUE(contains(seen.out, "all of these samples were trained on")) << seen.out;
   const Outcome bare = run({"eval", folder_ + "/run", "--set", "eval.details=off"});
   EXPECT_TRUE(contains(bare.out, "auc low")) << bare.out;
   EXPECT_FALSE(contains(bare.out, "calibration curve")) << bare.out;

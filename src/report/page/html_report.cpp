@@ -330,6 +330,11 @@ std::string chart_sections() {
 
 }  // namespace
 
+std::string fixed(double value, int digits) {
+  if (std::isnan(value)) return kNone;
+  return std::isfinite(value) ? fmt::format("{:.{}f}", value, digits) : "not finite";
+}
+
 std::string escape_html(std::string_view text) {
   std::string out;
   out.reserve(text.size());
