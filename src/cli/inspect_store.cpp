@@ -103,7 +103,7 @@ void add_summary(FactSheet& sheet, const data::StoreSummary& s) {
                             {w.min_history, w.anchors, w.windows, w.empty,
                              days(s.first_time, w.first_time), days(s.first_time, w.last_time)}});
   }
-  const double asked_for = static_cast<double>(s.history.history_length);
+  const auto asked_for = static_cast<double>(s.history.history_length);
   sheet.table("history").rows = {
       {"asked for", {s.history.history_length}},
       {"sampled anchors", {s.history.lengths.count}},

@@ -15,14 +15,14 @@ void note_pools(const StoreSummary& s, std::vector<std::string>& notes) {
   if (s.in_no_pool * kMany < s.events) return;
   notes.push_back(fmt::format(
       "{} of {} events are in no pool, so they enter no history; a pool without kinds, values and "
-      "flag takes in all that are left (`pools` of the schema)",
+      "flag takes in every event (`pools` of the schema)",
       count_text(s.in_no_pool), count_text(s.events)));
 }
 
 void note_histories(const StoreSummary& s, std::vector<std::string>& notes) {
   constexpr double kMuchLonger = 1.1;
   const HistorySummary& h = s.history;
-  if (h.newest.mean < kMuchLonger * h.lengths.mean) return;
+  if (h.newest.mean <= kMuchLonger * h.lengths.mean) return;
   notes.push_back(fmt::format(
       "histories have {:.1f} events on average: at most {} of each of {} pools; the newest of any "
       "pool would be {:.1f} (data.gather.strategy = \"last_n\")",
