@@ -44,6 +44,12 @@ void add_store(FactSheet& sheet, const data::StoreSummary& s) {
             {"last time", {s.last_time}},
             {"days", {days(s.first_time, s.last_time)}},
             {"organic share", {Fact::share(s.organic_share)}}};
+  if (s.rows.rows > 0) {
+    t.rows.push_back({"rows of the log", {s.rows.rows}});
+    t.rows.push_back({"rows left out", {s.rows.skipped}});
+    t.rows.push_back(
+        {s.rows.dropped ? "duplicates dropped" : "duplicates kept", {s.rows.duplicates}});
+  }
   if (s.manifest) {
     t.rows.insert(t.rows.begin() + 1,
                   {"made by",

@@ -29,23 +29,36 @@ size_t label_pool(const SampleSchema& schema) {
   return static_cast<size_t>(found - schema.pools.begin());
 }
 
+/// Whether the outcome of an event is known at a later one: at once, or when labels that wait for
+/// later events have waited.
+bool is_known(const EventLog& log, int64_t event, int64_t later) {
+  const SampleSchema& schema = log.piece(0).schema();
+  const int64_t wait = schema.pools[label_pool(schema)].known_after_seconds;
+  return wait == 0 ||
+         log.at(event, &EventStore::timestamps) + wait < log.at(later, &EventStore::timestamps);
+}
+
 /// Fills user and user_attribute for predictions [first, last), which belong to one user.
 void predict_user(const EventStore& store, const EventLog& log, size_t first, size_t last,
                   double prior, Predictions& out) {
   const bool with_attribute = !out.user_attribute.empty();
   Tally user;
   std::unordered_map<int32_t, Tally> by_attribute;
-  for (size_t i = first; i < last; ++i) {
-    const bool label = out.labels[i] != 0;
-    const double share = user.share(prior, kUserPrior);
-    out.user[i] = static_cast<float>(share);
-    user.add(label);
-    if (!with_attribute) continue;
+  const auto tally_of = [&](size_t i) -> Tally& {
     const int64_t item = log.at(out.positions[i], &EventStore::items);
     const auto clipped = static_cast<size_t>(std::clamp<int64_t>(item, 0, store.num_items() - 1));
-    Tally& tally = by_attribute[store.attribute_map(0)[clipped]];
-    out.user_attribute[i] = static_cast<float>(tally.share(share, kAttributePrior));
-    tally.add(label);
+    return by_attribute[store.attribute_map(0)[clipped]];
+  };
+  size_t known = first;  // outcomes before it
+  for (size_t i = first; i < last; ++i) {
+    for (; known < i && is_known(log, out.positions[known], out.positions[i]); ++known) {
+      user.add(out.labels[known] != 0);
+      if (with_attribute) tally_of(known).add(out.labels[known] != 0);
+    }
+    const double share = user.share(prior, kUserPrior);
+    out.user[i] = static_cast<float>(share);
+    if (!with_attribute) continue;
+    out.user_attribute[i] = static_cast<float>(tally_of(i).share(share, kAttributePrior));
   }
 }
 
@@ -56,10 +69,15 @@ void predict_items(const EventLog& log, double prior, Predictions& out) {
   std::stable_sort(order.begin(), order.end(),
                    [&](uint32_t a, uint32_t b) { return time(a) < time(b); });
   std::unordered_map<int64_t, Tally> by_item;
-  for (const uint32_t i : order) {
-    Tally& tally = by_item[log.at(out.positions[i], &EventStore::items)];
-    out.item[i] = static_cast<float>(tally.share(prior, kItemPrior));
-    tally.add(out.labels[i] != 0);
+  const auto tally_of = [&](uint32_t i) -> Tally& {
+    return by_item[log.at(out.positions[i], &EventStore::items)];
+  };
+  auto known = order.begin();
+  for (auto i = order.begin(); i != order.end(); ++i) {
+    for (; known < i && is_known(log, out.positions[*known], out.positions[*i]); ++known) {
+      tally_of(*known).add(out.labels[*known] != 0);
+    }
+    out.item[*i] = static_cast<float>(tally_of(*i).share(prior, kItemPrior));
   }
 }
 

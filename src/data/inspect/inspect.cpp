@@ -160,7 +160,7 @@ WindowSummary summarize_windows(const EventStore& store, int64_t min_history) {
 
 /// Length of the interleaved history of the event at `position`, counted from the newest on.
 int64_t history_length(const EventLog& log, int64_t position, int64_t wanted, int64_t window) {
-  const size_t num_pools = log.piece(0).schema().pools.size();
+  const size_t num_pools = log.piece(0).schema().num_history_pools();
   const int64_t before = log.events_before(position);
   const std::vector<int64_t> events = log.events_of(log.at(position, &EventStore::users));
   std::vector<int64_t> room(num_pools,
@@ -261,6 +261,7 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
     s.manifest = s.segments.front();
     s.segments.erase(s.segments.begin());
   }
+  for (size_t p = 0; p < log.num_pieces(); ++p) s.rows += RowCounts::read(log.piece(p).folder());
 
   std::vector<int64_t> lengths;
   for (const int64_t user : users) {

@@ -6,82 +6,150 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace segue::data {
 namespace {
 
 constexpr int64_t kLargestAttribute = std::numeric_limits<int32_t>::max();  // of an opened store
 
-std::unique_ptr<IdDictionary> collect(const AttributeFile& attribute, const LogFile& file,
-                                      const TableOptions& options, int64_t memory_bytes) {
-  auto dictionary = std::make_unique<IdDictionary>(attribute.value, memory_bytes);
-  const auto reader = open_table(file.path, {{attribute.value, ColumnRole::kText}}, options);
-  RawBlock block;
-  while (reader->read(block)) {
-    for (size_t row = 0; row < block.rows; ++row) {
-      if (block.columns[0].is_valid(row)) dictionary->add(block.columns[0].text(row));
+/// One attribute, from its files to the store.
+class AttributeReader {
+ public:
+  AttributeReader(const AttributeFile& attribute, const std::vector<LogFile>& files,
+                  const TableOptions& options, const IdColumn& items)
+      : attribute_(attribute),
+        files_(files),
+        options_(options),
+        items_(items),
+        text_(column_is_text(files[0].path, attribute.value, options)),
+        text_items_(items.dictionary && column_is_text(files[0].path, attribute.item, options)) {}
+
+  /// Numbers for values that are texts.
+  void collect(int64_t memory_bytes) {
+    if (!text_) return;
+    dictionary_ = std::make_unique<IdDictionary>(attribute_.value, memory_bytes);
+    LogReader reader(files_, {{attribute_.value, ColumnRole::kText}}, options_);
+    RawBlock block;
+    while (reader.next(block)) {
+      for (size_t row = 0, bad = 0; row < block.rows; ++row) {
+        if (is_listed(block.bad, row, bad) || !block.columns[0].is_valid(row)) continue;
+        dictionary_->add(block.columns[0].text(row));
+      }
     }
+    dictionary_->finish();
   }
-  dictionary->finish();
-  return dictionary;
-}
+
+  void read(StoreWriter& store) {
+    if (items_.dictionary) {  // a map of renumbered items knows them all
+      const std::vector<int64_t> last = {items_.dictionary->size() - 1}, none = {0};
+      store.set_attribute(attribute_.name, last, none);
+    }
+    LogReader reader(files_,
+                     {{attribute_.item, text_items_ ? ColumnRole::kText : ColumnRole::kInteger},
+                      {attribute_.value, text_ ? ColumnRole::kText : ColumnRole::kInteger}},
+                     options_);
+    RawBlock block;
+    while (reader.next(block)) {
+      ids_.clear();
+      values_.clear();
+      rows_ += static_cast<int64_t>(block.rows);
+      for (size_t row = 0, bad = 0; row < block.rows; ++row) {
+        if (is_listed(block.bad, row, bad)) {
+          skip(block, row, block.bad[bad].fault);
+          continue;
+        }
+        try {
+          take(block, row);
+        } catch (const RowError& error) {
+          if (!options_.mark_bad_rows) throw;
+          skip(block, row, error.fault());
+        }
+      }
+      store.set_attribute(attribute_.name, ids_, values_);
+    }
+    if (dictionary_) store.add_file(dictionary_->write(store.stage(), attribute_.name));
+  }
+
+  /// What whoever trains on it should know, and what is too much.
+  void report(const SkipLimit& skip_bad) const {
+    const std::string& path = files_[0].path;
+    if (zeros_ > 0 && attribute_.zero == ZeroMeaning::kNone) {
+      base::log_warning(fmt::format(
+          "{}: {} of {} rows have {} = 0, which says that an item has no {}; if 0 is one of its "
+          "values, set zero = \"value\" for this attribute in the schema",
+          path, zeros_, rows_, attribute_.value, attribute_.name));
+    }
+    if (skipped_.count() == 0) return;
+    const SkippedRows::Reason most = skipped_.reasons().front();
+    const std::string text = fmt::format(
+        "{}: {} of {} rows cannot be used for attribute \"{}\"; most often {} ({} rows), first is "
+        "{}",
+        path, skipped_.count(), rows_, attribute_.name, most.words(), most.rows, skipped_.first());
+    if (!skip_bad.allows(skipped_.count(), rows_)) {
+      fail(ErrorCode::kCorrupt, fmt::format("{}; --skip-bad {} allows fewer", text, skip_bad.text));
+    }
+    base::log_warning(text);
+  }
+
+ private:
+  void take(const RawBlock& block, size_t row) {
+    const RawColumn& item = block.columns[0];
+    const RawColumn& value = block.columns[1];
+    const std::string& path = files_[block.file].path;
+    const int64_t place = block.first_row + static_cast<int64_t>(row);
+    if (!item.is_valid(row)) {
+      fail_row(path, place, {attribute_.item, "is empty"},
+               fmt::format("column \"{}\" is empty", attribute_.item));
+    }
+    if (!value.is_valid(row)) return;
+    int64_t id = 0;
+    if (items_.dictionary) {
+      id = text_items_ ? items_.dictionary->find(item.text(row))
+                       : items_.dictionary->find(item.integers[row]);
+      if (id < 0) return;  // an item that no event has
+    } else {
+      id = item.integers[row];
+    }
+    const int64_t number = text_ ? dictionary_->find(value.text(row)) + 1 : value.integers[row];
+    const int64_t shift = !text_ && attribute_.zero == ZeroMeaning::kValue ? 1 : 0;
+    if (id < 0 || id > StoreWriter::kLargestId || number < 0 ||
+        number > kLargestAttribute - shift) {
+      fail_row(path, place, {attribute_.value, "is out of range"},
+               fmt::format("item {} has attribute {}; items are from 0 to {}, attributes from 0 "
+                           "to {}",
+                           id, number, StoreWriter::kLargestId, kLargestAttribute - shift));
+    }
+    zeros_ += number == 0 ? 1 : 0;
+    ids_.push_back(id);
+    values_.push_back(number + shift);
+  }
+  void skip(const RawBlock& block, size_t row, const RowFault& fault) {
+    skipped_.add(files_[block.file].name, block.first_row + static_cast<int64_t>(row), fault);
+  }
+
+  const AttributeFile& attribute_;
+  const std::vector<LogFile>& files_;
+  const TableOptions& options_;
+  const IdColumn& items_;
+  bool text_, text_items_;
+  std::unique_ptr<IdDictionary> dictionary_;
+  std::vector<int64_t> ids_, values_;  // of a block
+  int64_t rows_ = 0, zeros_ = 0;
+  SkippedRows skipped_;
+};
 
 }  // namespace
 
-void read_attribute(const AttributeFile& attribute, const LogFile& file,
-                    const TableOptions& table_options, const IdColumn& items, int64_t memory_bytes,
-                    StoreWriter& store) {
+void read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& files,
+                    const TableOptions& table_options, const SkipLimit& skip_bad,
+                    const IdColumn& items, int64_t memory_bytes, StoreWriter& store) {
   TableOptions options = table_options;
   options.csv.columns = attribute.csv_columns;
-  const bool text = column_is_text(file.path, attribute.value, options);
-  const bool text_items = items.dictionary && column_is_text(file.path, attribute.item, options);
-  std::unique_ptr<IdDictionary> dictionary;
-  if (text) dictionary = collect(attribute, file, options, memory_bytes);
-
-  const auto reader =
-      open_table(file.path,
-                 {{attribute.item, text_items ? ColumnRole::kText : ColumnRole::kInteger},
-                  {attribute.value, text ? ColumnRole::kText : ColumnRole::kInteger}},
-                 options);
-  RawBlock block;
-  std::vector<int64_t> ids, values;
-  if (items.dictionary) {  // a map of renumbered items knows them all
-    ids = {items.dictionary->size() - 1};
-    values = {0};
-    store.set_attribute(attribute.name, ids, values);
-  }
-  while (reader->read(block)) {
-    ids.clear();
-    values.clear();
-    const RawColumn& item = block.columns[0];
-    const RawColumn& value = block.columns[1];
-    for (size_t row = 0; row < block.rows; ++row) {
-      const int64_t place = block.first_row + static_cast<int64_t>(row);
-      if (!item.is_valid(row)) {
-        fail_row(file.path, place, fmt::format("column \"{}\" is empty", attribute.item));
-      }
-      if (!value.is_valid(row)) continue;
-      int64_t id = 0;
-      if (items.dictionary) {
-        id = text_items ? items.dictionary->find(item.text(row))
-                        : items.dictionary->find(item.integers[row]);
-        if (id < 0) continue;  // an item that no event has
-      } else {
-        id = item.integers[row];
-      }
-      const int64_t number = text ? dictionary->find(value.text(row)) + 1 : value.integers[row];
-      if (id < 0 || id > StoreWriter::kLargestId || number < 0 || number > kLargestAttribute) {
-        fail_row(file.path, place,
-                 fmt::format("item {} has attribute {}; items are from 0 to {}, attributes from 0 "
-                             "to {}",
-                             id, number, StoreWriter::kLargestId, kLargestAttribute));
-      }
-      ids.push_back(id);
-      values.push_back(number);
-    }
-    store.set_attribute(attribute.name, ids, values);
-  }
-  if (dictionary) store.add_file(dictionary->write(store.stage(), attribute.name));
+  AttributeReader reader(attribute, files, options, items);
+  reader.collect(memory_bytes);
+  reader.read(store);
+  reader.report(skip_bad);
 }
 
 }  // namespace segue::data

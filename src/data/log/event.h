@@ -17,6 +17,7 @@ struct Event {
   int32_t length = -1;  // seconds of the item; -1 where the log has none
   uint8_t kind = 0;     // number of the kind in the schema
   int8_t organic = 0;
+  uint8_t outcomes = 0;  // what later events say of it, see LaterLabels; no part of its identity
 
   static constexpr float kNoValue = -1.f;
   bool has_value() const { return value >= 0; }
