@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "cli/parquet.h"
+#include "data/log/log_reader.h"
 #include "data/prep/prep.h"
 #include "data/store/segments.h"
 #include "data/store/store_verify.h"
@@ -25,7 +26,7 @@ namespace {
 struct PrepArguments {
   data::PrepConfig config;
   base::ConfigSources schema{.file = "", .sets = {}, .use_environment = false};
-  std::string preset;
+  std::string preset, skip_bad;
   bool verify = false;
   int threads = 0;
 };
@@ -78,13 +79,7 @@ void take_single_file(PrepArguments& a) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return;
   a.config.raw = path.has_parent_path() ? path.parent_path().string() : ".";
-  std::string name;  // words of a pattern mean themselves
-  for (const char c : path.filename().string()) {
-    if (c == '*' || c == '?' || c == '[') name += '[';
-    name += c;
-    if (c == '*' || c == '?' || c == '[') name += ']';
-  }
-  a.schema.sets.push_back("events=" + name);
+  a.schema.sets.push_back("events=" + data::literal_pattern(path.filename().string()));
 }
 
 void verify(const std::string& store) {
@@ -97,9 +92,33 @@ void verify(const std::string& store) {
                                         : "; no manifest, so no checksums"));
 }
 
+/// Rows that are not in the store, or are twice.
+void print_skipped(const std::string& store, const data::PrepResult& r) {
+  constexpr size_t kShown = 3;
+  if (r.rows.skipped > 0) {
+    std::vector<std::string> reasons;
+    for (const data::SkippedRows::Reason& reason : r.rows.reasons) {
+      if (reasons.size() == kShown) {
+        reasons.emplace_back("...");
+        break;
+      }
+      reasons.push_back(fmt::format("{} ({})", reason.words(), reason.rows));
+    }
+    const std::string folder = r.segment > 0 ? store + "/" + data::segment_name(r.segment) : store;
+    print(fmt::format("{} of {} rows left out, see {}/{}: {}\n", r.rows.skipped, r.rows.rows,
+                      folder, data::kSkippedFile, fmt::join(reasons, ", ")));
+  }
+  if (r.rows.duplicates > 0) {
+    print(
+        fmt::format("{} events are equal to another in everything: {}\n", r.rows.duplicates,
+                    r.rows.dropped ? "dropped" : "kept (--set duplicates=drop keeps one of each)"));
+  }
+}
+
 void run(PrepArguments& a) {
   base::set_num_threads(a.threads);
   data::PrepConfig& config = a.config;
+  if (!a.skip_bad.empty()) config.skip_bad = data::SkipLimit::parse(a.skip_bad);
   if (config.raw.empty()) {
     if (!a.verify) fail(ErrorCode::kInvalidArgument, "--raw is required (see `segue prep --help`)");
     return verify(config.store);
@@ -116,8 +135,9 @@ void run(PrepArguments& a) {
                       config.store, r.counts.train_events, r.counts.users, r.counts.sessions,
                       r.counts.test_events));
   }
-  print(fmt::format("{} rows in {:.1f} s, {} rows/s, {}, peak memory {:.2f} GiB\n", r.rows,
-                    r.seconds, base::format_count(static_cast<double>(r.rows) / r.seconds),
+  print_skipped(config.store, r);
+  print(fmt::format("{} rows in {:.1f} s, {} rows/s, {}, peak memory {:.2f} GiB\n", r.rows.rows,
+                    r.seconds, base::format_count(static_cast<double>(r.rows.rows) / r.seconds),
                     r.was_in_order
                         ? "already in order"
                         : fmt::format("sorted in {} {}", r.runs, r.runs == 1 ? "run" : "runs"),
@@ -182,6 +202,9 @@ void add_prep(CLI::App& app) {
   command
       ->add_flag("--sessions", c.sessions, "also write sessions and test events as Parquet files")
       ->excludes(append);
+  command->add_option("--skip-bad", a->skip_bad,
+                      "leave out rows that cannot be used, at most this share (0.1%) or number of "
+                      "them; they are listed in STORE/segue/skipped.csv");
   command->add_flag("--verify", a->verify, "read the finished store again and check everything");
   command
       ->add_flag("--overwrite", c.overwrite,

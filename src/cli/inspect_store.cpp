@@ -61,6 +61,12 @@ void add_store(FactSheet& sheet, const data::StoreSummary& s) {
     const auto predicted = static_cast<double>(std::max<int64_t>(1, s.predicted));
     t.rows.push_back({"positive", {Fact::share(static_cast<double>(*s.positive) / predicted)}});
   }
+  if (s.rows.rows > 0) {
+    t.rows.push_back({"rows of the log", {s.rows.rows}});
+    t.rows.push_back({"rows left out", {s.rows.skipped}});
+    t.rows.push_back(
+        {s.rows.dropped ? "duplicates dropped" : "duplicates kept", {s.rows.duplicates}});
+  }
   if (s.manifest) {
     t.rows.insert(t.rows.begin() + 1,
                   {"made by",

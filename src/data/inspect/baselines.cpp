@@ -56,6 +56,9 @@ class HistoryRules {
         query_(query),
         log_(store),
         positive_(query.positive.empty() ? label_pool(store.schema()) : query.positive) {
+    for (const size_t pool : positive_) {
+      wait_ = std::max(wait_, store.schema().pools[pool].known_after_seconds);
+    }
     const int64_t most = std::max<int64_t>(1, query.most_events);
     out_.sampled_every = std::max<int64_t>(1, (log_.num_events() + most - 1) / most);
     const std::vector<int64_t> all = log_.users();
@@ -90,6 +93,12 @@ class HistoryRules {
     return std::ranges::any_of(positive_,
                                [&](size_t pool) { return log_.in_pool(pool, position); });
   }
+  int64_t time_of(int64_t position) const { return log_.at(position, &EventStore::timestamps); }
+  /// Whether what became of an event at `time` is known at a later one, at `now`.
+  bool is_known(int64_t time, int64_t now) const {
+    int64_t known = 0;  // times of a store may be any number
+    return wait_ == 0 || (!__builtin_add_overflow(time, wait_, &known) && known < now);
+  }
   int64_t user_of(size_t place) const { return log_.at(out_.positions[place], &EventStore::users); }
   /// Calls `each` with every event of a user that may be predicted, in order.
   template <class Each>
@@ -104,9 +113,7 @@ class HistoryRules {
     out_.positions = *query_.positions;
     require_events(log_, out_.positions);
     begin_ = first_time(log_, out_.positions);
-    for (const int64_t p : out_.positions) {
-      end_ = std::max(end_, log_.at(p, &EventStore::timestamps));
-    }
+    for (const int64_t p : out_.positions) end_ = std::max(end_, time_of(p));
     order_.resize(out_.positions.size());
     std::iota(order_.begin(), order_.end(), size_t{0});
     std::ranges::sort(order_, {},
@@ -127,8 +134,8 @@ class HistoryRules {
     prior_ = static_cast<double>(positives) / static_cast<double>(out_.positions.size());
   }
 
-  /// What came before all that is asked for is counted in any order, what happens meanwhile in that
-  /// of time; both only of items that are asked about.
+  /// What was known before all that is asked for is counted in any order, the rest in that of time;
+  /// both only of items that are asked about.
   void predict_items() {
     struct Late {
       int64_t time = 0, position = 0;
@@ -143,23 +150,28 @@ class HistoryRules {
       if (query_.stop.stop_requested()) return;
       while (next < order_.size() && user_of(order_[next]) < user) ++next;
       for_events(user, [&](int64_t p) {
-        const int64_t time = log_.at(p, &EventStore::timestamps);
-        if (time < begin_) before.add(is_positive(p));
+        const int64_t time = time_of(p);
+        const bool early = time < begin_ && is_known(time, begin_);
+        if (early) before.add(is_positive(p));
         const auto tally = by_item.find(log_.at(p, &EventStore::items));
         if (tally == by_item.end() || time > end_) return;
-        if (time < begin_) return tally->second.add(is_positive(p));
+        if (early) return tally->second.add(is_positive(p));
         late.push_back({time, p, asked(user, p, next)});
       });
     }
     if (query_.positions) prior_ = before.all > 0 ? before.share(0, 0) : 0.5;
     std::ranges::stable_sort(late, {}, &Late::time);
-    for (const Late& event : late) {
-      Tally& tally = by_item[log_.at(event.position, &EventStore::items)];
-      if (event.place != kNowhere) {
-        out_.rules[0].predictions[event.place] =
-            static_cast<float>(tally.share(prior_, kItemPrior));
+    const auto tally_of = [&](const Late& event) -> Tally& {
+      return by_item[log_.at(event.position, &EventStore::items)];
+    };
+    auto known = late.begin();
+    for (auto event = late.begin(); event != late.end(); ++event) {
+      for (; known < event && is_known(known->time, event->time); ++known) {
+        tally_of(*known).add(is_positive(known->position));
       }
-      tally.add(is_positive(event.position));
+      if (event->place == kNowhere) continue;
+      out_.rules[0].predictions[event->place] =
+          static_cast<float>(tally_of(*event).share(prior_, kItemPrior));
     }
   }
 
@@ -189,21 +201,32 @@ class HistoryRules {
     if (!std::ranges::binary_search(users_, user)) return;
     Tally of_user;
     std::vector<std::unordered_map<int32_t, Tally>> by_attribute(store_.schema().attributes.size());
-    for_events(user, [&](int64_t p) {
-      const size_t place = asked(user, p, next);
-      const auto put = [&](size_t rule, double value) {
-        if (place != kNowhere) out_.rules[rule].predictions[place] = static_cast<float>(value);
-      };
+    const auto tally_of = [&](size_t a, int64_t p) -> Tally& {
+      const int64_t item = log_.at(p, &EventStore::items);
+      const auto in_map = std::clamp<int64_t>(item, 0, store_.num_items() - 1);
+      return by_attribute[a][store_.attribute_map(a)[static_cast<size_t>(in_map)]];
+    };
+    const auto count = [&](int64_t p) {
       const bool positive = is_positive(p);
+      of_user.add(positive);
+      for (size_t a = 0; a < by_attribute.size(); ++a) tally_of(a, p).add(positive);
+    };
+    std::vector<int64_t> seen;
+    size_t known = 0;  // of them
+    for_events(user, [&](int64_t p) {
+      for (; known < seen.size() && is_known(time_of(seen[known]), time_of(p)); ++known) {
+        count(seen[known]);
+      }
+      seen.push_back(p);
+      const size_t place = asked(user, p, next);
+      if (place == kNowhere) return;
+      const auto put = [&](size_t rule, double value) {
+        out_.rules[rule].predictions[place] = static_cast<float>(value);
+      };
       const double share = of_user.share(prior_, kUserPrior);
       put(1, share);
-      of_user.add(positive);
-      const int64_t item = log_.at(p, &EventStore::items);
       for (size_t a = 0; a < by_attribute.size(); ++a) {
-        const auto in_map = std::clamp<int64_t>(item, 0, store_.num_items() - 1);
-        Tally& tally = by_attribute[a][store_.attribute_map(a)[static_cast<size_t>(in_map)]];
-        put(2 + a, tally.share(share, kAttributePrior));
-        tally.add(positive);
+        put(2 + a, tally_of(a, p).share(share, kAttributePrior));
       }
     });
   }
@@ -212,8 +235,9 @@ class HistoryRules {
   const RuleQuery& query_;
   const EventLog log_;
   const std::vector<size_t> positive_;
-  std::vector<int64_t> users_;                   // who take part, ascending
-  std::vector<size_t> order_;                    // of the predictions: by user, then by position
+  int64_t wait_ = 0;            // seconds until it is known whether an event is positive
+  std::vector<int64_t> users_;  // who take part, ascending
+  std::vector<size_t> order_;   // of the predictions: by user, then by position
   int64_t begin_ = kEarliest, end_ = kEarliest;  // times of what is asked for
   double prior_ = 0.5;
   Predictions out_;

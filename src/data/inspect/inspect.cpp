@@ -85,13 +85,14 @@ struct EventCounts {
   }
 };
 
-/// Events in no pool, and what the label says of those that are predicted.
+/// Events in no pool of histories, and what the label says of those that are predicted.
 void count_labels(const EventStore& piece, size_t begin, size_t end, EventCounts& counts) {
   const SampleSchema& schema = piece.schema();
   const auto label = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
+  const size_t history_pools = schema.num_history_pools();
   for (size_t i = begin; i < end; ++i) {
     bool pooled = false;
-    for (size_t p = 0; p < schema.pools.size(); ++p) pooled |= piece.in_pool(p)[i] != 0;
+    for (size_t p = 0; p < history_pools; ++p) pooled |= piece.in_pool(p)[i] != 0;
     counts.in_no_pool += pooled ? 0 : 1;
     if (!std::ranges::binary_search(schema.anchor_kinds, piece.kinds()[i])) continue;
     ++counts.predicted;
@@ -186,7 +187,7 @@ struct HistoryLengths {
 /// Counted from the newest event before `position` on.
 HistoryLengths history_lengths(const EventLog& log, int64_t position, int64_t wanted,
                                int64_t window) {
-  const size_t num_pools = log.piece(0).schema().pools.size();
+  const size_t num_pools = log.piece(0).schema().num_history_pools();
   const int64_t before = log.events_before(position);
   const std::vector<int64_t> events = log.events_of(log.at(position, &EventStore::users));
   std::vector<int64_t> room(num_pools,
@@ -295,6 +296,7 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
     s.manifest = s.segments.front();
     s.segments.erase(s.segments.begin());
   }
+  for (size_t p = 0; p < log.num_pieces(); ++p) s.rows += RowCounts::read(log.piece(p).folder());
 
   std::vector<int64_t> lengths;
   for (const int64_t user : users) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "data/log/log_schema.h"
+#include "data/log/row_counts.h"
 #include "data/store/event_store.h"
 #include "data/store/store_manifest.h"
 
@@ -55,6 +56,7 @@ struct StoreSummary {
   int64_t history_length = 0;
   std::optional<StoreManifest> manifest;                     // absent: not written by Segue
   std::vector<StoreManifest> segments;                       // what was appended
+  RowCounts rows;                                            // of the logs that all were made from
   int64_t events = 0, users = 0, items = 0, items_seen = 0;  // of all pieces together
   Spread events_per_user;
   std::vector<PartOfEvents> kinds, pools;

@@ -19,15 +19,16 @@ void note_pools(const StoreSummary& s, std::vector<std::string>& notes) {
       count_text(s.in_no_pool), count_text(s.events)));
 }
 
-void note_histories(const StoreSummary& s, std::vector<std::string>& notes) {
+void note_histories(const StoreSummary& s, const LogSchema& schema,
+                    std::vector<std::string>& notes) {
   constexpr double kMuchLonger = 1.1;
   const HistorySummary& h = s.history;
   if (h.newest.mean <= kMuchLonger * h.lengths.mean) return;
+  const size_t pools = schema.samples().num_history_pools();
   notes.push_back(fmt::format(
       "histories have {:.1f} events on average: at most {} of each of {} pools; the newest of any "
       "pool would be {:.1f} (data.gather.strategy = \"last_n\")",
-      h.lengths.mean, h.history_length / static_cast<int64_t>(s.pools.size()), s.pools.size(),
-      h.newest.mean));
+      h.lengths.mean, h.history_length / static_cast<int64_t>(pools), pools, h.newest.mean));
 }
 
 void note_anchors(const StoreSummary& s, std::vector<std::string>& notes) {
@@ -46,7 +47,7 @@ void note_labels(const StoreSummary& s, const LogSchema& schema, std::vector<std
   notes.push_back(fmt::format(
       "{} of {} events of the kinds to predict is in label_pool \"{}\", so there is "
       "nothing to learn; an event's own row decides: see anchor_kinds, label_pool and "
-      "the pool's rule in the schema",
+      "the pool's rule in the schema, or `later` there for what follows an event",
       s.positive == 0 ? "none" : "every one", count_text(s.predicted), schema.label_pool));
 }
 
@@ -59,7 +60,7 @@ std::vector<std::string> notes_about(const StoreSummary& summary, const LogSchem
   if (!times.empty()) notes.push_back(times);
   note_labels(summary, schema, notes);
   note_pools(summary, notes);
-  note_histories(summary, notes);
+  note_histories(summary, schema, notes);
   note_anchors(summary, notes);
   return notes;
 }

@@ -6,77 +6,149 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace segue::data {
 namespace {
 
 constexpr int64_t kLargestAttribute = std::numeric_limits<int32_t>::max();  // of an opened store
 
-void collect(const AttributeFile& attribute, const LogFile& file, const TableOptions& options,
-             IdDictionary& dictionary) {
-  const auto reader = open_table(file.path, {{attribute.value, ColumnRole::kText}}, options);
-  RawBlock block;
-  while (reader->read(block)) {
-    for (size_t row = 0; row < block.rows; ++row) {
-      if (block.columns[0].is_valid(row)) dictionary.add(block.columns[0].text(row));
+/// One attribute, from its files to the store.
+class AttributeReader {
+ public:
+  AttributeReader(const AttributeFile& attribute, const std::vector<LogFile>& files,
+                  const TableOptions& options, const IdColumn& owners)
+      : attribute_(attribute),
+        files_(files),
+        options_(options),
+        owners_(owners),
+        text_(column_is_text(files[0].path, attribute.value, options)),
+        text_ids_(owners.dictionary && column_is_text(files[0].path, attribute.item, options)) {}
+
+  /// Numbers for values that are texts; those of `known` (may be null) stay.
+  void collect(int64_t memory_bytes, const IdMaps* known) {
+    dictionary_ = make_dictionary(text_, attribute_.name, attribute_.value, memory_bytes, known);
+    if (!dictionary_) return;
+    LogReader reader(files_, {{attribute_.value, ColumnRole::kText}}, options_);
+    RawBlock block;
+    while (reader.next(block)) {
+      for (size_t row = 0, bad = 0; row < block.rows; ++row) {
+        if (is_listed(block.bad, row, bad) || !block.columns[0].is_valid(row)) continue;
+        dictionary_->add(block.columns[0].text(row));
+      }
     }
+    dictionary_->finish();
   }
-  dictionary.finish();
-}
+
+  void read(StoreWriter& store) {
+    LogReader reader(files_,
+                     {{attribute_.item, text_ids_ ? ColumnRole::kText : ColumnRole::kInteger},
+                      {attribute_.value, text_ ? ColumnRole::kText : ColumnRole::kInteger}},
+                     options_);
+    RawBlock block;
+    while (reader.next(block)) {
+      ids_.clear();
+      values_.clear();
+      rows_ += static_cast<int64_t>(block.rows);
+      for (size_t row = 0, bad = 0; row < block.rows; ++row) {
+        if (is_listed(block.bad, row, bad)) {
+          skip(block, row, block.bad[bad].fault);
+          continue;
+        }
+        try {
+          take(block, row);
+        } catch (const RowError& error) {
+          if (!options_.mark_bad_rows) throw;
+          skip(block, row, error.fault());
+        }
+      }
+      store.set_attribute(attribute_.name, ids_, values_);
+    }
+    if (dictionary_) dictionary_->save(attribute_.name, store);
+  }
+
+  /// What whoever trains on it should know, and what is too much.
+  void report(const SkipLimit& skip_bad) const {
+    const std::string& path = files_[0].path;
+    if (zeros_ > 0 && attribute_.zero == ZeroMeaning::kNone) {
+      base::log_warning(fmt::format(
+          "{}: {} of {} rows have {} = 0, which says that {} has no {}; if 0 is one of its "
+          "values, set zero = \"value\" for this attribute in the schema",
+          path, zeros_, rows_, attribute_.value, attribute_.of_users ? "a user" : "an item",
+          attribute_.name));
+    }
+    if (skipped_.count() == 0) return;
+    const SkippedRows::Reason most = skipped_.reasons().front();
+    const std::string text = fmt::format(
+        "{}: {} of {} rows cannot be used for attribute \"{}\"; most often {} ({} rows), first is "
+        "{}",
+        path, skipped_.count(), rows_, attribute_.name, most.words(), most.rows, skipped_.first());
+    if (!skip_bad.allows(skipped_.count(), rows_)) {
+      fail(ErrorCode::kCorrupt, fmt::format("{}; --skip-bad {} allows fewer", text, skip_bad.text));
+    }
+    base::log_warning(text);
+  }
+
+ private:
+  void take(const RawBlock& block, size_t row) {
+    const RawColumn& item = block.columns[0];
+    const RawColumn& value = block.columns[1];
+    const std::string& path = files_[block.file].path;
+    const int64_t place = block.first_row + static_cast<int64_t>(row);
+    if (!item.is_valid(row)) {
+      fail_row(path, place, {attribute_.item, "is empty"},
+               fmt::format("column \"{}\" is empty", attribute_.item));
+    }
+    if (!value.is_valid(row)) return;
+    int64_t id = 0;
+    if (owners_.dictionary) {
+      id = text_ids_ ? owners_.dictionary->find(item.text(row))
+                     : owners_.dictionary->find(item.integers[row]);
+      if (id < 0) return;  // no event has it
+    } else {
+      id = item.integers[row];
+    }
+    const int64_t number = text_ ? dictionary_->find(value.text(row)) + 1 : value.integers[row];
+    const int64_t shift = !text_ && attribute_.zero == ZeroMeaning::kValue ? 1 : 0;
+    if (id < 0 || id > StoreWriter::kLargestId || number < 0 ||
+        number > kLargestAttribute - shift) {
+      fail_row(path, place, {attribute_.value, "is out of range"},
+               fmt::format("{0} {1} has attribute {2}; {0}s are from 0 to {3}, attributes from 0 "
+                           "to {4}",
+                           attribute_.whose(), id, number, StoreWriter::kLargestId,
+                           kLargestAttribute - shift));
+    }
+    zeros_ += number == 0 ? 1 : 0;
+    ids_.push_back(id);
+    values_.push_back(number + shift);
+  }
+  void skip(const RawBlock& block, size_t row, const RowFault& fault) {
+    skipped_.add(files_[block.file].name, block.first_row + static_cast<int64_t>(row), fault);
+  }
+
+  const AttributeFile& attribute_;
+  const std::vector<LogFile>& files_;
+  const TableOptions& options_;
+  const IdColumn& owners_;
+  bool text_, text_ids_;
+  std::unique_ptr<IdDictionary> dictionary_;
+  std::vector<int64_t> ids_, values_;  // of a block
+  int64_t rows_ = 0, zeros_ = 0;
+  SkippedRows skipped_;
+};
 
 }  // namespace
 
-void read_attribute(const AttributeFile& attribute, const LogFile& file,
-                    const TableOptions& table_options, const IdColumn& owners, int64_t memory_bytes,
-                    const IdMaps* known, StoreWriter& store) {
+void read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& files,
+                    const TableOptions& table_options, const SkipLimit& skip_bad,
+                    const IdColumn& owners, int64_t memory_bytes, const IdMaps* known,
+                    StoreWriter& store) {
   TableOptions options = table_options;
   options.csv.columns = attribute.csv_columns;
-  const bool text = column_is_text(file.path, attribute.value, options);
-  const bool text_ids = owners.dictionary && column_is_text(file.path, attribute.item, options);
-  const std::unique_ptr<IdDictionary> dictionary =
-      make_dictionary(text, attribute.name, attribute.value, memory_bytes, known);
-  if (dictionary) collect(attribute, file, options, *dictionary);
-
-  const auto reader =
-      open_table(file.path,
-                 {{attribute.item, text_ids ? ColumnRole::kText : ColumnRole::kInteger},
-                  {attribute.value, text ? ColumnRole::kText : ColumnRole::kInteger}},
-                 options);
-  RawBlock block;
-  std::vector<int64_t> ids, values;
-  while (reader->read(block)) {
-    ids.clear();
-    values.clear();
-    const RawColumn& item = block.columns[0];
-    const RawColumn& value = block.columns[1];
-    for (size_t row = 0; row < block.rows; ++row) {
-      const int64_t place = block.first_row + static_cast<int64_t>(row);
-      if (!item.is_valid(row)) {
-        fail_row(file.path, place, fmt::format("column \"{}\" is empty", attribute.item));
-      }
-      if (!value.is_valid(row)) continue;
-      int64_t id = 0;
-      if (owners.dictionary) {
-        id = text_ids ? owners.dictionary->find(item.text(row))
-                      : owners.dictionary->find(item.integers[row]);
-        if (id < 0) continue;  // no event has it
-      } else {
-        id = item.integers[row];
-      }
-      const int64_t number = text ? dictionary->find(value.text(row)) + 1 : value.integers[row];
-      if (id < 0 || id > StoreWriter::kLargestId || number < 0 || number > kLargestAttribute) {
-        fail_row(
-            file.path, place,
-            fmt::format("{0} {1} has attribute {2}; {0}s are from 0 to {3}, attributes from 0 "
-                        "to {4}",
-                        attribute.whose(), id, number, StoreWriter::kLargestId, kLargestAttribute));
-      }
-      ids.push_back(id);
-      values.push_back(number);
-    }
-    store.set_attribute(attribute.name, ids, values);
-  }
-  if (dictionary) dictionary->save(attribute.name, store);
+  AttributeReader reader(attribute, files, options, owners);
+  reader.collect(memory_bytes, known);
+  reader.read(store);
+  reader.report(skip_bad);
 }
 
 }  // namespace segue::data

@@ -40,15 +40,17 @@ class LineReader {
     bool inside = false;  // quotes
     while (true) {
       const std::string_view rest = text();
-      const size_t end = rest.find('\n', searched);
-      if (end == std::string_view::npos && !at_end_) {
+      size_t end = rest.find('\n', searched);
+      if (end == std::string_view::npos && !at_end_ && !(searched > 0 && is_full())) {
         make_room();
         fill();
         continue;  // from `searched` on: the line still begins at begin_
       }
       if (rest.empty()) return false;
+      // No field is that long: the quote is a mistake, and its line a row without an end.
+      if (end == std::string_view::npos && !at_end_) end = rest.find('\n');
       const size_t stop = std::min(end, rest.size());
-      if (quotes_) {
+      if (quotes_ && stop >= searched) {
         inside = ends_inside(rest.substr(searched, stop - searched), inside);
         if (inside && end != std::string_view::npos) {
           searched = end + 1;  // a line end inside quotes is part of the field
@@ -56,10 +58,18 @@ class LineReader {
         }
       }
       line = rest.substr(0, stop);
+      last_ = begin_;
       begin_ += end == std::string_view::npos ? rest.size() : end + 1;
       if (line.ends_with('\r')) line.remove_suffix(1);
       return true;
     }
+  }
+
+  /// The line that was handed out makes no sense: of a quoted field over several lines only the
+  /// first one is gone, as an open quote would otherwise take good rows with it.
+  void resume_behind_first_line() {
+    const size_t end = std::string_view(buffer_).substr(0, begin_).find('\n', last_);
+    if (end != std::string_view::npos) begin_ = end + 1;
   }
 
   const std::string& path() const { return source_.path; }
@@ -86,15 +96,17 @@ class LineReader {
     return inside;
   }
 
+  bool is_full() const { return end_ - begin_ >= kLongestLine; }
+
   /// Moves what is left to the front; grows for a line longer than the buffer.
   void make_room() {
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     end_ -= begin_;
     begin_ = 0;
     if (end_ == buffer_.size()) {
-      if (buffer_.size() >= kLongestLine) {
-        fail(ErrorCode::kCorrupt, fmt::format("{}: a line of more than {} MiB (an open quote?)",
-                                              path(), kLongestLine >> 20));
+      if (is_full()) {
+        fail(ErrorCode::kCorrupt,
+             fmt::format("{}: a line of more than {} MiB", path(), kLongestLine >> 20));
       }
       buffer_.resize(buffer_.size() * 2);
     }
@@ -110,18 +122,20 @@ class LineReader {
   char separator_;
   std::string buffer_;
   size_t begin_ = 0, end_ = 0;  // of what was read and not handed out
+  size_t last_ = 0;             // beginning of the line that was handed out last
   bool at_end_ = false;
 };
 
 class CsvReader final : public TableReader {
  public:
   CsvReader(ByteSource source, const std::vector<ColumnRequest>& requests, const CsvFormat& format,
-            size_t block_rows)
+            size_t block_rows, bool mark_bad_rows)
       : separator_(format.separator),
         quotes_(format.separator.size() == 1),
         lines_(std::move(source), separator_),
         requests_(requests),
-        block_rows_(block_rows) {
+        block_rows_(block_rows),
+        mark_bad_rows_(mark_bad_rows) {
     std::vector<std::string> names = format.columns;
     if (names.empty()) {
       std::string_view line;
@@ -139,21 +153,23 @@ class CsvReader final : public TableReader {
     block.columns.resize(requests_.size());
     for (size_t i = 0; i < requests_.size(); ++i) {
       block.columns[i].clear();
+      block.columns[i].type = type_of(requests_[i].role);
       block.columns[i].untyped = true;
       block.columns[i].unit_seconds = 0;
     }
     block.rows = 0;
+    block.bad.clear();
     block.first_row = row_;
     std::string_view line;
     while (block.rows < block_rows_ && lines_.next(line)) {
       if (line.empty()) continue;
-      split(line);
-      if (fields_.size() != num_columns_) {
-        fail_row(lines_.path(), row_,
-                 fmt::format("has {} fields instead of {}", fields_.size(), num_columns_));
-      }
-      for (size_t i = 0; i < requests_.size(); ++i) {
-        take(block.columns[i], i, block.rows, fields_[places_[i]]);
+      try {
+        take_row(block, line);
+      } catch (const RowError& error) {
+        if (!mark_bad_rows_) throw;
+        lines_.resume_behind_first_line();
+        for (RawColumn& column : block.columns) blank(column, block.rows);
+        block.bad.push_back({block.rows, error.fault()});
       }
       ++block.rows;
       ++row_;
@@ -163,6 +179,40 @@ class CsvReader final : public TableReader {
   int64_t bytes_read() const override { return lines_.bytes_read(); }
 
  private:
+  void take_row(RawBlock& block, std::string_view line) {
+    split(line);
+    if (fields_.size() != num_columns_) {
+      fail_row(lines_.path(), row_, {"", "has another number of fields"},
+               fmt::format("has {} fields instead of {}", fields_.size(), num_columns_));
+    }
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      take(block.columns[i], i, block.rows, fields_[places_[i]]);
+    }
+  }
+
+  /// Row `row`, of which something may have been taken, without a value.
+  static void blank(RawColumn& column, size_t row) {
+    column.valid.resize(row, 1);
+    column.valid.push_back(0);
+    column.integers.resize(column.type == RawColumn::Type::kInteger ? row + 1 : 0);
+    column.numbers.resize(column.type == RawColumn::Type::kNumber ? row + 1 : 0);
+    if (column.type != RawColumn::Type::kText) return;
+    if (column.texts.size() == 0) column.texts.add("");
+    column.codes.resize(row + 1);  // any text: nobody asks
+  }
+
+  static RawColumn::Type type_of(ColumnRole role) {
+    switch (role) {
+      case ColumnRole::kNumber:
+        return RawColumn::Type::kNumber;
+      case ColumnRole::kText:
+      case ColumnRole::kKind:
+        return RawColumn::Type::kText;
+      default:
+        return RawColumn::Type::kInteger;
+    }
+  }
+
   void split(std::string_view line) {
     fields_.clear();
     unquoted_.clear();
@@ -185,7 +235,8 @@ class CsvReader final : public TableReader {
     while (true) {
       end = line.find('"', end);
       if (end == std::string_view::npos) {
-        fail_row(lines_.path(), row_, "a quoted field without an end");
+        fail_row(lines_.path(), row_, {"", "has a quoted field without an end"},
+                 "a quoted field without an end");
       }
       if (end + 1 >= line.size() || line[end + 1] != '"') break;
       doubled = true;
@@ -204,7 +255,8 @@ class CsvReader final : public TableReader {
     line.remove_prefix(end + 1);
     if (line.empty()) return false;
     if (!line.starts_with(separator_)) {
-      fail_row(lines_.path(), row_, "text behind a quoted field");
+      fail_row(lines_.path(), row_, {"", "has text behind a quoted field"},
+               "text behind a quoted field");
     }
     line.remove_prefix(separator_.size());
     return true;
@@ -219,24 +271,19 @@ class CsvReader final : public TableReader {
     switch (requests_[request].role) {
       case ColumnRole::kInteger:
       case ColumnRole::kWhole:
-        column.type = RawColumn::Type::kInteger;
         column.integers.push_back(valid ? integer(request, field) : 0);
         break;
       case ColumnRole::kTime:
-        column.type = RawColumn::Type::kInteger;
-        column.integers.push_back(valid ? time(column, request, row, field) : 0);
+        column.integers.push_back(valid ? time(column, request, field) : 0);
         break;
       case ColumnRole::kNumber:
-        column.type = RawColumn::Type::kNumber;
         column.numbers.push_back(valid ? number(request, field) : 0);
         break;
       case ColumnRole::kText:
-        column.type = RawColumn::Type::kText;
         column.codes.push_back(static_cast<uint32_t>(column.texts.size()));
         column.texts.add(field);
         break;
       case ColumnRole::kKind:
-        column.type = RawColumn::Type::kText;
         column.codes.push_back(column.texts.find_or_add(field));
         break;
     }
@@ -265,17 +312,18 @@ class CsvReader final : public TableReader {
   }
 
   /// A number in the unit that the schema has, or a date: all of a file are of one kind.
-  int64_t time(RawColumn& column, size_t request, size_t row, std::string_view field) {
+  int64_t time(RawColumn& column, size_t request, std::string_view field) {
     int64_t seconds = 0;
     const bool date = parse_iso_time(field, seconds);
-    if (!dates_) dates_ = date;
-    if (date != *dates_) {
+    if (dates_ && date != *dates_) {
       fail_field(request, field,
                  *dates_ ? "a time such as 2026-01-31T23:59:59Z, as in the rows before,"
                          : "a number, as in the rows before,");
     }
-    if (row == 0 || date) column.unit_seconds = date ? 1 : 0;
-    return date ? seconds : integer(request, field);
+    if (!date) seconds = integer(request, field);
+    dates_ = date;
+    column.unit_seconds = date ? 1 : 0;
+    return seconds;
   }
 
   double number(size_t request, std::string_view field) const {
@@ -287,7 +335,12 @@ class CsvReader final : public TableReader {
   }
 
   [[noreturn]] void fail_field(size_t request, std::string_view field, const char* wanted) const {
+    const bool time = requests_[request].role == ColumnRole::kTime;
+    const bool integer = requests_[request].role == ColumnRole::kInteger;
     fail_row(lines_.path(), row_,
+             {requests_[request].name, time      ? "is not a time"
+                                       : integer ? "is not an integer"
+                                                 : "is not a number"},
              fmt::format("column \"{}\" has \"{}\" where {} is needed{}", requests_[request].name,
                          field.substr(0, 80), wanted, requests_[request].hint));
   }
@@ -297,6 +350,7 @@ class CsvReader final : public TableReader {
   LineReader lines_;
   std::vector<ColumnRequest> requests_;
   size_t block_rows_;
+  bool mark_bad_rows_;
   std::vector<size_t> places_;  // of the requests among the fields
   size_t num_columns_ = 0;
   int64_t row_ = 0;
@@ -309,16 +363,17 @@ class CsvReader final : public TableReader {
 
 std::unique_ptr<TableReader> open_csv(const std::string& path,
                                       const std::vector<ColumnRequest>& columns,
-                                      const CsvFormat& format, size_t block_rows) {
-  return std::make_unique<CsvReader>(open_bytes(path), columns, format, block_rows);
+                                      const CsvFormat& format, size_t block_rows,
+                                      bool mark_bad_rows) {
+  return std::make_unique<CsvReader>(open_bytes(path), columns, format, block_rows, mark_bad_rows);
 }
 
 std::unique_ptr<TableReader> open_csv_text(std::string_view text, const std::string& path,
                                            const std::vector<ColumnRequest>& columns,
                                            const CsvFormat& format, size_t block_rows,
-                                           size_t buffer_bytes) {
+                                           size_t buffer_bytes, bool mark_bad_rows) {
   return std::make_unique<CsvReader>(text_bytes(text, path, buffer_bytes), columns, format,
-                                     block_rows);
+                                     block_rows, mark_bad_rows);
 }
 
 }  // namespace segue::data

@@ -20,6 +20,7 @@ struct Event {
   int32_t length = -1;  // seconds of the item; -1 where the log has none
   uint8_t kind = 0;     // number of the kind in the schema
   int8_t organic = 0;
+  uint8_t outcomes = 0;  // what later events say of it, see LaterLabels; no part of its identity
   uint8_t num_numbers = 0;
   /// The schema's numbers, NaN where one is missing; whoever made the event keeps them.
   const float* first_number = nullptr;
@@ -36,10 +37,16 @@ struct Event {
   auto key() const { return std::tuple(user, time, kind, item, organic, value, length); }
   friend bool operator<(const Event& a, const Event& b) {
     if (a.key() != b.key()) return a.key() < b.key();
-    // By their bits: any order will do, and missing ones have a place in it.
-    constexpr auto kBits = [](float x) { return std::bit_cast<uint32_t>(x); };
-    return std::ranges::lexicographical_compare(a.numbers(), b.numbers(), {}, kBits, kBits);
+    return std::ranges::lexicographical_compare(a.numbers(), b.numbers(), {}, bits, bits);
   }
+  /// In everything that a store keeps of its row.
+  bool is_same(const Event& other) const {
+    return key() == other.key() && std::ranges::equal(numbers(), other.numbers(), {}, bits, bits);
+  }
+
+ private:
+  /// Numbers go by their bits: any order will do, and missing ones have a place in it.
+  static uint32_t bits(float number) { return std::bit_cast<uint32_t>(number); }
 };
 static_assert(sizeof(Event) == 48);
 

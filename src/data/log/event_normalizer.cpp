@@ -51,14 +51,16 @@ bool UnitScale::to_seconds(int64_t count, int64_t& seconds) const {
   return true;
 }
 
-void RowChecker::fail_at(const RawBlock& block, size_t row, const std::string& what) const {
-  fail_row(files_[block.file].path, block.first_row + static_cast<int64_t>(row), what);
+void RowChecker::fail_at(const RawBlock& block, size_t row, RowFault fault,
+                         const std::string& what) const {
+  fail_row(files_[block.file].path, block.first_row + static_cast<int64_t>(row), std::move(fault),
+           what);
 }
 
 void RowChecker::require(const RawBlock& block, const RawColumn& column, size_t row,
                          const std::string& name) const {
   if (column.is_valid(row)) return;
-  fail_at(block, row,
+  fail_at(block, row, {name, "is empty"},
           fmt::format("column \"{}\" is empty{}", name,
                       column.untyped ? " (or null, NA, NaN or \\N, which say the same)" : ""));
 }
@@ -69,7 +71,7 @@ int64_t RowChecker::seconds(const RawBlock& block, const RawColumn& column, size
   int64_t seconds = 0;
   const bool fits = unit.to_seconds(column.integers[row], seconds);
   if (seconds < 0 || !fits || seconds > kLargestTime) {
-    fail_at(block, row,
+    fail_at(block, row, {schema_.time, "is out of range"},
             fmt::format("column \"{}\" has the time {}; {}", schema_.time, column.integers[row],
                         column.integers[row] < 0
                             ? "times are 0 or later; leave such rows out, or count all times "
@@ -79,24 +81,46 @@ int64_t RowChecker::seconds(const RawBlock& block, const RawColumn& column, size
   return seconds;
 }
 
-int64_t RowChecker::id(const RawBlock& block, const RawColumn& column, size_t row,
-                       const std::string& name, const IdDictionary* dictionary) const {
+const char* RowChecker::option_of(const std::string& name) const {
+  return name == schema_.user ? "user_ids" : "item_ids";
+}
+
+void RowChecker::check_id(const RawBlock& block, const RawColumn& column, size_t row,
+                          const std::string& name, const IdColumn& ids) const {
   require(block, column, row, name);
-  if (dictionary != nullptr) {
-    const int64_t number = column.type == RawColumn::Type::kText
-                               ? dictionary->find(column.text(row))
-                               : dictionary->find(column.integers[row]);
-    if (number < 0) fail_at(block, row, "changed while it was being read");
-    return number;
+  if (column.type == RawColumn::Type::kText) {
+    const std::string_view text = column.text(row);
+    int64_t ignored = 0;
+    if (ids.pure_text && column.untyped && parse_canonical_integer(text, ignored)) {
+      fail_at(block, row, {name, "is an integer among texts"},
+              fmt::format("column \"{}\" has the integer {} among texts; if all ids are texts, say "
+                          "{} = \"dense\" in the schema",
+                          name, text, option_of(name)));
+    }
+    if (text.find_first_of("\r\n") != std::string_view::npos) {
+      fail_at(block, row, {name, "has a line end in it"},
+              fmt::format("column \"{}\": an id with a line end in it", name));
+    }
+  } else if (!ids.dictionary) {
+    const int64_t id = column.integers[row];
+    if (id >= 0 && id <= StoreWriter::kLargestId) return;
+    fail_at(
+        block, row, {name, "is out of range"},
+        fmt::format("column \"{}\" has the id {}; ids are from 0 to {} (or of any kind, with {} "
+                    "= \"dense\" in the schema)",
+                    name, id, StoreWriter::kLargestId, option_of(name)));
   }
-  const int64_t id = column.integers[row];
-  if (id < 0 || id > StoreWriter::kLargestId) {
-    fail_at(block, row,
-            fmt::format("column \"{}\" has the id {}; ids are from 0 to {} (or of any kind, with "
-                        "{}_ids = \"dense\" in the schema)",
-                        name, id, StoreWriter::kLargestId, name == schema_.user ? "user" : "item"));
-  }
-  return id;
+}
+
+int64_t RowChecker::number_of(const RawBlock& block, const RawColumn& column, size_t row,
+                              const IdColumn& ids) const {
+  if (!ids.dictionary) return column.integers[row];
+  const int64_t number = column.type == RawColumn::Type::kText
+                             ? ids.dictionary->find(column.text(row))
+                             : ids.dictionary->find(column.integers[row]);
+  if (number >= 0) return number;
+  fail(ErrorCode::kCorrupt,
+       fmt::format("{}: changed while it was being read", files_[block.file].path));
 }
 
 EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogFile>& files,
@@ -107,9 +131,10 @@ EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogF
       items_(items),
       length_unit_(schema.length_unit_seconds) {
   user_ = request(schema.user, users.role());
+  requests_.back().hint = "; ids that are texts need user_ids = \"auto\" or \"dense\"";
+  time_ = request(schema.time, ColumnRole::kTime);
   item_ = request(schema.item, items.role());
   requests_.back().hint = "; ids that are texts need item_ids = \"auto\" or \"dense\"";
-  time_ = request(schema.time, ColumnRole::kTime);
   if (!schema.kind.empty()) kind_ = request(schema.kind, ColumnRole::kKind);
   if (!schema.value.empty()) value_ = request(schema.value, ColumnRole::kNumber);
   for (const std::string& flag : schema.flags) {
@@ -151,7 +176,7 @@ uint8_t EventNormalizer::kind(const RawBlock& block, size_t row) const {
                        : find_kind(schema_.kinds, number);
   if (kind < 0) {
     check_.fail_at(
-        block, row,
+        block, row, {schema_.kind, "is an unknown kind"},
         fmt::format("column \"{}\" has the unknown kind \"{}\"; known are: {}", schema_.kind,
                     text ? std::string(column.text(row)) : std::to_string(column.integers[row]),
                     fmt::join(schema_.kinds, ", ")));
@@ -164,7 +189,7 @@ void EventNormalizer::take_value(const RawBlock& block, size_t row, Event& event
   if (!column.is_valid(row) || std::isnan(column.numbers[row])) return;
   const auto value = static_cast<float>(column.numbers[row]);
   if (!(value >= 0) || std::isinf(value)) {
-    check_.fail_at(block, row,
+    check_.fail_at(block, row, {schema_.value, "is negative or infinite"},
                    fmt::format("column \"{}\" has the value {}; values are 0 or more",
                                schema_.value, column.numbers[row]));
   }
@@ -178,7 +203,7 @@ void EventNormalizer::take_flags(const RawBlock& block, size_t row, Event& event
     check_.require(block, column, row, schema_.flags[i]);
     const int64_t flag = column.integers[row];
     if (flag != 0 && flag != 1) {
-      check_.fail_at(block, row,
+      check_.fail_at(block, row, {schema_.flags[i], "is neither 0 nor 1"},
                      fmt::format("column \"{}\" has {}; a flag is 0 or 1", schema_.flags[i], flag));
     }
     bits |= static_cast<uint32_t>(flag) << i;
@@ -193,7 +218,7 @@ void EventNormalizer::take_rest(const RawBlock& block, size_t row, Event& event)
     const int64_t organic = column.integers[row];
     if (organic < 0 || organic > std::numeric_limits<int8_t>::max()) {
       check_.fail_at(
-          block, row,
+          block, row, {schema_.organic, "is neither 0 nor 1"},
           fmt::format("column \"{}\" has {}; 0 or 1 is meant", schema_.organic, organic));
     }
     event.organic = static_cast<int8_t>(organic);
@@ -203,7 +228,7 @@ void EventNormalizer::take_rest(const RawBlock& block, size_t row, Event& event)
     int64_t seconds = 0;
     if (!length_unit_.to_seconds(length, seconds) || seconds < 0 ||
         seconds > std::numeric_limits<int32_t>::max()) {
-      check_.fail_at(block, row,
+      check_.fail_at(block, row, {schema_.length, "is out of range"},
                      fmt::format("column \"{}\" has the length {}", schema_.length, length));
     }
     event.length = static_cast<int32_t>(seconds);
@@ -218,32 +243,74 @@ void EventNormalizer::take_numbers(const RawBlock& block, size_t row, Event& eve
     if (!column.is_valid(row) || std::isnan(column.numbers[row])) continue;
     kept[i] = static_cast<float>(column.numbers[row]) + 0.f;  // no negative zero, as for values
     if (std::isinf(kept[i])) {
-      check_.fail_at(block, row,
+      const std::string& name = schema_.numbers[i].log_column();
+      check_.fail_at(block, row, {name, "is infinite"},
                      fmt::format("column \"{}\" has {}; numbers are finite, and at most 3.4e38",
-                                 schema_.numbers[i].log_column(), column.numbers[row]));
+                                 name, column.numbers[row]));
     }
   }
   event.set_numbers(kept);
 }
 
+void EventNormalizer::check_ids(const RawBlock& block, size_t row) const {
+  check_.check_id(block, block.columns[user_], row, schema_.user, users_);
+  check_.check_id(block, block.columns[item_], row, schema_.item, items_);
+}
+
+Event EventNormalizer::event(const RawBlock& block, size_t row) {
+  Event event;
+  event.time = check_.seconds(block, block.columns[time_], row);
+  event.kind = kind(block, row);
+  if (value_ != kNone) take_value(block, row, event);
+  if (!flags_.empty()) take_flags(block, row, event);
+  take_rest(block, row, event);
+  if (!numbers_.empty()) take_numbers(block, row, event);
+  return event;
+}
+
+void EventNormalizer::set_ids(const RawBlock& block, size_t row, Event& event) const {
+  event.user = check_.number_of(block, block.columns[user_], row, users_);
+  event.item = check_.number_of(block, block.columns[item_], row, items_);
+}
+
 void EventNormalizer::add(const RawBlock& block, std::vector<Event>& events) {
   kept_numbers_.clear();
-  const RawColumn& users = block.columns[user_];
-  const RawColumn& items = block.columns[item_];
-  const RawColumn& times = block.columns[time_];
   if (kind_ != kNone) map_kinds(block.columns[kind_]);
   for (size_t row = 0; row < block.rows; ++row) {
-    Event event;
-    event.user = check_.id(block, users, row, schema_.user, users_.dictionary.get());
-    event.item = check_.id(block, items, row, schema_.item, items_.dictionary.get());
-    event.time = check_.seconds(block, times, row);
-    event.kind = kind(block, row);
-    if (value_ != kNone) take_value(block, row, event);
-    if (!flags_.empty()) take_flags(block, row, event);
-    take_rest(block, row, event);
-    if (!numbers_.empty()) take_numbers(block, row, event);
-    events.push_back(event);
+    check_ids(block, row);
+    events.push_back(event(block, row));
+    set_ids(block, row, events.back());
   }
+}
+
+size_t EventNormalizer::add_good(const RawBlock& block, std::vector<Event>& events) {
+  const std::vector<BadRow> bad = find_bad(block);
+  kept_numbers_.clear();
+  for (size_t row = 0, next = 0; row < block.rows; ++row) {
+    if (is_listed(bad, row, next)) continue;
+    events.push_back(event(block, row));
+    set_ids(block, row, events.back());
+  }
+  return bad.size();
+}
+
+std::vector<BadRow> EventNormalizer::find_bad(const RawBlock& block) {
+  kept_numbers_.clear();
+  if (kind_ != kNone) map_kinds(block.columns[kind_]);
+  std::vector<BadRow> bad;
+  for (size_t row = 0, next = 0; row < block.rows; ++row) {
+    if (is_listed(block.bad, row, next)) {
+      bad.push_back(block.bad[next]);
+      continue;
+    }
+    try {
+      check_ids(block, row);
+      event(block, row);
+    } catch (const RowError& error) {
+      bad.push_back({row, error.fault()});
+    }
+  }
+  return bad;
 }
 
 }  // namespace segue::data

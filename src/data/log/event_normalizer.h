@@ -25,46 +25,60 @@ class UnitScale {
   int64_t multiply_ = 1, divide_ = 1;
 };
 
-/// Checks single values of the raw columns that every reader of a log needs. Errors name file and
-/// row.
+/// What the ids of a log turned out to be.
+struct IdColumn {
+  bool text = false;                         // read as text
+  bool pure_text = false;                    // an integer among them is a mistake
+  std::unique_ptr<IdDictionary> dictionary;  // null: integers as they are
+  ColumnRole role() const { return text ? ColumnRole::kText : ColumnRole::kInteger; }
+};
+
+/// Checks single values of the raw columns that every reader of a log needs: RowError.
 class RowChecker {
  public:
   RowChecker(const LogSchema& schema, const std::vector<LogFile>& files)
       : schema_(schema), files_(files), time_unit_(schema.time_unit_seconds) {}
 
   int64_t seconds(const RawBlock& block, const RawColumn& column, size_t row) const;
-  /// `what` is "user" or "item"; with a dictionary the number of the value.
-  int64_t id(const RawBlock& block, const RawColumn& column, size_t row, const std::string& name,
-             const IdDictionary* dictionary) const;
+  /// Of the column `name`; without a dictionary the id is its own number.
+  void check_id(const RawBlock& block, const RawColumn& column, size_t row, const std::string& name,
+                const IdColumn& ids) const;
+  /// The number of an id that was checked.
+  int64_t number_of(const RawBlock& block, const RawColumn& column, size_t row,
+                    const IdColumn& ids) const;
   void require(const RawBlock& block, const RawColumn& column, size_t row,
                const std::string& name) const;
-  [[noreturn]] void fail_at(const RawBlock& block, size_t row, const std::string& what) const;
+  [[noreturn]] void fail_at(const RawBlock& block, size_t row, RowFault fault,
+                            const std::string& what) const;
 
  private:
+  const char* option_of(const std::string& name) const;
+
   const LogSchema& schema_;
   const std::vector<LogFile>& files_;
   UnitScale time_unit_;
 };
 
-/// What the ids of a log turned out to be.
-struct IdColumn {
-  bool text = false;                         // read as text
-  std::unique_ptr<IdDictionary> dictionary;  // null: integers as they are
-  ColumnRole role() const { return text ? ColumnRole::kText : ColumnRole::kInteger; }
-};
-
-/// Raw rows to events. Nothing is skipped: a row that breaks the schema is an Error(kCorrupt) with
-/// file and row.
+/// Raw rows to events.
 class EventNormalizer {
  public:
   EventNormalizer(const LogSchema& schema, const std::vector<LogFile>& files, const IdColumn& users,
                   const IdColumn& items);
 
+  /// User, time and item, then the others.
   std::vector<ColumnRequest> requests() const { return requests_; }
-  /// Adds the rows of `block` to `events`. Their numbers last until the next call.
+  /// Adds the rows of `block` to `events`; RowError for one that breaks the schema. Their numbers
+  /// last until the next call of any of these.
   void add(const RawBlock& block, std::vector<Event>& events);
+  /// The same, but such rows are left out; returns how many.
+  size_t add_good(const RawBlock& block, std::vector<Event>& events);
+  /// Rows that break the schema, those that the reader has marked among them.
+  std::vector<BadRow> find_bad(const RawBlock& block);
 
  private:
+  void check_ids(const RawBlock& block, size_t row) const;
+  Event event(const RawBlock& block, size_t row);  // without ids
+  void set_ids(const RawBlock& block, size_t row, Event& event) const;
   void map_kinds(const RawColumn& column);
   uint8_t kind(const RawBlock& block, size_t row) const;
   void take_value(const RawBlock& block, size_t row, Event& event) const;
@@ -85,7 +99,7 @@ class EventNormalizer {
   size_t user_ = kNone, item_ = kNone, time_ = kNone, kind_ = kNone, value_ = kNone,
          organic_ = kNone, length_ = kNone;
   std::vector<size_t> flags_, numbers_;
-  NumberArena kept_numbers_;
+  NumberArena kept_numbers_;          // of the events of the last call
   std::vector<int> kind_of_code_;     // of the block at hand; -1: unknown
   std::vector<int> kind_of_integer_;  // of small integers
 };

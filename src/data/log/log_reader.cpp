@@ -57,27 +57,10 @@ std::string what_is_in(const fs::path& folder) {
 
 }  // namespace
 
-std::vector<LogFile> find_log_files(const std::string& folder, const std::string& pattern) {
+std::vector<LogFile> list_log_files(const std::string& folder, const std::string& pattern) {
   const fs::path root(folder), relative(pattern);
-  std::error_code error;
-  if (!fs::is_directory(root, error)) {
-    fail(ErrorCode::kNotFound,
-         fs::is_regular_file(root, error)
-             ? fmt::format("{}: is a file; name the folder that it lies in", folder)
-             : fmt::format("{}: no such folder", folder));
-  }
   std::vector<fs::path> paths;
   expand(root, relative.begin(), relative.end(), paths);
-  if (paths.empty()) {
-    if (is_finished_store(folder)) {
-      fail(ErrorCode::kNotFound,
-           fmt::format("{}: is an event store already; --raw takes the folder of the log that it "
-                       "was made from, with the schema's file {}",
-                       folder, pattern));
-    }
-    fail(ErrorCode::kNotFound, fmt::format("{}: has no file {}, which the schema names; {}", folder,
-                                           pattern, what_is_in(root)));
-  }
   std::sort(paths.begin(), paths.end());
   std::vector<LogFile> files;
   files.reserve(paths.size());
@@ -87,6 +70,37 @@ std::vector<LogFile> find_log_files(const std::string& folder, const std::string
                      .bytes = static_cast<int64_t>(fs::file_size(path))});
   }
   return files;
+}
+
+std::vector<LogFile> find_log_files(const std::string& folder, const std::string& pattern) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error)) {
+    fail(ErrorCode::kNotFound,
+         fs::is_regular_file(folder, error)
+             ? fmt::format("{}: is a file; name the folder that it lies in", folder)
+             : fmt::format("{}: no such folder", folder));
+  }
+  std::vector<LogFile> files = list_log_files(folder, pattern);
+  if (files.empty()) {
+    if (is_finished_store(folder)) {
+      fail(ErrorCode::kNotFound,
+           fmt::format("{}: is an event store already; --raw takes the folder of the log that it "
+                       "was made from, with the schema's file {}",
+                       folder, pattern));
+    }
+    fail(ErrorCode::kNotFound, fmt::format("{}: has no file {}, which the schema names; {}", folder,
+                                           pattern, what_is_in(folder)));
+  }
+  return files;
+}
+
+std::string literal_pattern(const std::string& name) {
+  std::string pattern;
+  for (const char c : name) {
+    const bool special = c == '*' || c == '?' || c == '[';
+    pattern += special ? std::string{'[', c, ']'} : std::string{c};
+  }
+  return pattern;
 }
 
 LogReader::LogReader(std::vector<LogFile> files, std::vector<ColumnRequest> columns,

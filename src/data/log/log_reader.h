@@ -20,8 +20,12 @@ struct LogFile {
 };
 
 /// The files that `pattern` (with *, ? and [...] inside path components) names below `folder`, by
-/// path. Error(kNotFound) if there is none.
+/// path.
+std::vector<LogFile> list_log_files(const std::string& folder, const std::string& pattern);
+/// The same. Error(kNotFound) if there is none.
 std::vector<LogFile> find_log_files(const std::string& folder, const std::string& pattern);
+/// The pattern that names a file of this name alone.
+std::string literal_pattern(const std::string& name);
 
 /// Reads the files of a log one after the other, on a thread of its own.
 class LogReader {

@@ -21,48 +21,22 @@ IdColumn look_at(const char* name, const std::string& column, IdMapping mapping,
                  const IdMaps* known) {
   IdColumn ids;
   if (mapping != IdMapping::kAsIs) ids.text = column_is_text(path, column, options);
+  ids.pure_text = ids.text && mapping == IdMapping::kAuto;
   ids.dictionary =
       make_dictionary(ids.text || mapping == IdMapping::kDense, name, column, memory_bytes, known);
   return ids;
 }
 
-/// Adds the ids of a block to their dictionary.
-class IdCollector {
- public:
-  IdCollector(const RowChecker& check, IdColumn& ids, std::string column, IdMapping mapping,
-              const char* option)
-      : check_(check),
-        ids_(ids),
-        column_(std::move(column)),
-        pure_text_(mapping == IdMapping::kAuto && ids.text),
-        option_(option) {}
-
-  void add(const RawBlock& block, const RawColumn& column) {
-    for (size_t row = 0; row < block.rows; ++row) {
-      check_.require(block, column, row, column_);
-      if (column.type == RawColumn::Type::kInteger) {
-        ids_.dictionary->add(column.integers[row]);
-        continue;
-      }
-      const std::string_view text = column.text(row);
-      int64_t ignored = 0;
-      if (pure_text_ && parse_canonical_integer(text, ignored) && column.untyped) {
-        check_.fail_at(block, row,
-                       fmt::format("column \"{}\" has the integer {} among texts; if all ids are "
-                                   "texts, say {} = \"dense\" in the schema",
-                                   column_, text, option_));
-      }
-      ids_.dictionary->add(text);
-    }
+void add_id(IdDictionary& dictionary, const RawColumn& column, size_t row) {
+  if (column.type == RawColumn::Type::kInteger) {
+    dictionary.add(column.integers[row]);
+  } else {
+    dictionary.add(column.text(row));
   }
+}
 
- private:
-  const RowChecker& check_;
-  IdColumn& ids_;
-  std::string column_;
-  bool pure_text_;
-  const char* option_;
-};
+// Columns of a scan, as EventNormalizer has them.
+constexpr size_t kUser = 0, kTime = 1, kItem = 2;
 
 }  // namespace
 
@@ -75,14 +49,11 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
       look_at("user", schema.user, schema.user_ids, first, options, memory_bytes / 2, known);
   scan.items =
       look_at("item", schema.item, schema.item_ids, first, options, memory_bytes / 2, known);
-  const std::string text_ids = "; ids that are texts need user_ids = \"auto\" or \"dense\"";
-  std::vector<ColumnRequest> columns = {{schema.user, scan.users.role(), text_ids},
-                                        {schema.time, ColumnRole::kTime}};
-  if (scan.items.dictionary) columns.push_back({schema.item, scan.items.role()});
+  EventNormalizer normalizer(schema, files, scan.users, scan.items);
+  std::vector<ColumnRequest> columns = normalizer.requests();
+  if (!options.mark_bad_rows) columns.resize(scan.items.dictionary ? kItem + 1 : kTime + 1);
 
   const RowChecker check(schema, files);
-  IdCollector users(check, scan.users, schema.user, schema.user_ids, "user_ids");
-  IdCollector items(check, scan.items, schema.item, schema.item_ids, "item_ids");
   LogReader reader(files, columns, options);
   base::Progress progress("scan", reader.total_bytes(), "bytes");
   scan.first_time = std::numeric_limits<int64_t>::max();
@@ -90,11 +61,22 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
   scan.in_order = !scan.users.dictionary;
   int64_t last_user = -1, last_time = 0, ties = 0;
   RawBlock block;
+  std::vector<BadRow> bad;
   while (reader.next(block)) {
-    if (scan.users.dictionary) users.add(block, block.columns[0]);
-    if (scan.items.dictionary) items.add(block, block.columns[2]);
-    for (size_t row = 0; row < block.rows; ++row) {
-      const int64_t time = check.seconds(block, block.columns[1], row);
+    if (options.mark_bad_rows) bad = normalizer.find_bad(block);
+    for (const BadRow& b : bad) {
+      scan.skipped.add(files[block.file].name, block.first_row + static_cast<int64_t>(b.row),
+                       b.fault);
+    }
+    for (size_t row = 0, next_bad = 0; row < block.rows; ++row) {
+      if (is_listed(bad, row, next_bad)) continue;
+      check.check_id(block, block.columns[kUser], row, schema.user, scan.users);
+      if (scan.users.dictionary) add_id(*scan.users.dictionary, block.columns[kUser], row);
+      if (scan.items.dictionary) {
+        check.check_id(block, block.columns[kItem], row, schema.item, scan.items);
+        add_id(*scan.items.dictionary, block.columns[kItem], row);
+      }
+      const int64_t time = check.seconds(block, block.columns[kTime], row);
       scan.first_time = std::min(scan.first_time, time);
       scan.last_time = std::max(scan.last_time, time);
       if (time <= after && scan.early_rows++ == 0) {
@@ -102,7 +84,7 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
                                        block.first_row + static_cast<int64_t>(row) + 1, time);
       }
       if (scan.users.dictionary) continue;
-      const int64_t user = check.id(block, block.columns[0], row, schema.user, nullptr);
+      const int64_t user = block.columns[kUser].integers[row];
       scan.largest_user = std::max(scan.largest_user, user);
       if (!scan.in_order) continue;
       ties = user == last_user && time == last_time ? ties + 1 : 0;

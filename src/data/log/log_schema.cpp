@@ -110,26 +110,70 @@ void check_kinds(Problems& problems, const LogSchema& c) {
   }
 }
 
-void check_pools(Problems& problems, const LogSchema& c) {
-  problems.check(!c.pools.empty(), "pools: at least one is needed, histories are made of them");
-  std::vector<std::string> names;
-  int64_t bits = 0;
-  for (const PoolRule& pool : c.pools) {
-    names.push_back(pool.name);
-    if (!is_plain_name(pool.name)) {
-      problems.add("pool name \"{}\": use letters, digits and underscores", pool.name);
+/// Names and bits of pools and later labels, which share both.
+class PoolNames {
+ public:
+  PoolNames(Problems& problems, const LogSchema& schema) : problems_(problems), schema_(schema) {}
+
+  void add(const std::string& name, int64_t bit) {
+    names_.push_back(name);
+    if (!is_plain_name(name)) {
+      problems_.add("pool name \"{}\": use letters, digits and underscores", name);
     }
-    if (pool.bit <= 0 || !std::has_single_bit(static_cast<uint64_t>(pool.bit))) {
-      problems.add("pool \"{}\": bit = {} is no power of two", pool.name, pool.bit);
-    } else if ((bits & pool.bit) != 0) {
-      problems.add("pool \"{}\": bit = {} belongs to another pool already", pool.name, pool.bit);
+    if (bit <= 0 || !std::has_single_bit(static_cast<uint64_t>(bit))) {
+      problems_.add("pool \"{}\": bit = {} is no power of two", name, bit);
+    } else if ((bits_ & bit) != 0) {
+      problems_.add("pool \"{}\": bit = {} belongs to another pool already", name, bit);
     }
-    bits |= pool.bit;
-    for (const std::string& kind : pool.kinds) {
-      if (index_of(c.kinds, kind) < 0) {
-        problems.add("pool \"{}\": {}", pool.name, unknown_name("kind", kind, c.kinds));
+    bits_ |= bit;
+  }
+  void check_kinds(const std::string& name, const std::vector<std::string>& kinds) {
+    for (const std::string& kind : kinds) {
+      if (index_of(schema_.kinds, kind) < 0) {
+        problems_.add("pool \"{}\": {}", name, unknown_name("kind", kind, schema_.kinds));
       }
     }
+  }
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  Problems& problems_;
+  const LogSchema& schema_;
+  std::vector<std::string> names_;
+  int64_t bits_ = 0;
+};
+
+void check_later(Problems& problems, const LogSchema& c, PoolNames& pools) {
+  constexpr int64_t kLongest = int64_t{1} << 32;
+  problems.check(c.later.size() <= kMaxLater,
+                 fmt::format("{} later labels; there are at most {}", c.later.size(), kMaxLater));
+  for (const LaterRule& later : c.later) {
+    pools.add(later.name, later.bit);
+    pools.check_kinds(later.name, later.kinds);
+    pools.check_kinds(later.name, later.followed_by);
+    if (later.kinds.empty() || later.followed_by.empty() || later.within_seconds < 1 ||
+        later.within_seconds > kLongest) {
+      problems.add(
+          "later \"{}\": needs kinds, followed_by (kinds too) and within_seconds of 1 or more",
+          later.name);
+    }
+    for (const std::string& kind : c.anchor_kinds) {
+      if (c.label_pool == later.name && index_of(later.kinds, kind) < 0) {
+        problems.add(
+            "label_pool \"{}\" is about {} alone, so every predicted \"{}\" would be a failure; "
+            "take it out of anchor_kinds",
+            later.name, fmt::join(later.kinds, ", "), kind);
+      }
+    }
+  }
+}
+
+void check_pools(Problems& problems, const LogSchema& c) {
+  problems.check(!c.pools.empty(), "pools: at least one is needed, histories are made of them");
+  PoolNames pools(problems, c);
+  for (const PoolRule& pool : c.pools) {
+    pools.add(pool.name, pool.bit);
+    pools.check_kinds(pool.name, pool.kinds);
     if (pool.min_value < 0 || pool.below_value < 0 ||
         (pool.below_value > 0 && pool.below_value <= pool.min_value)) {
       problems.add("pool \"{}\": values from {} to below {} are none", pool.name, pool.min_value,
@@ -139,9 +183,10 @@ void check_pools(Problems& problems, const LogSchema& c) {
       problems.add("pool \"{}\": {}", pool.name, unknown_name("flag", pool.flag, c.flags));
     }
   }
-  check_distinct(problems, names, "pool");
-  if (!c.label_pool.empty() && index_of(names, c.label_pool) < 0) {
-    problems.add("label_pool: {}", unknown_name("pool", c.label_pool, names));
+  check_later(problems, c, pools);
+  check_distinct(problems, pools.names(), "pool");
+  if (!c.label_pool.empty() && index_of(pools.names(), c.label_pool) < 0) {
+    problems.add("label_pool: {}", unknown_name("pool", c.label_pool, pools.names()));
   }
 }
 
@@ -225,6 +270,15 @@ void describe(base::ConfigVisitor& v, PoolRule& c) {
   v.field("flag", c.flag, "flag that must be set; empty: none");
 }
 
+void describe(base::ConfigVisitor& v, LaterRule& c) {
+  v.field("name", c.name, "as that of a pool");
+  v.field("bit", c.bit, "its bit in labels, a power of two that no pool has");
+  v.field("kinds", c.kinds, "kinds of events that it is told of");
+  v.field("followed_by", c.followed_by, "kinds of later events that make it true");
+  v.field("within_seconds", c.within_seconds, "how much later at most");
+  v.choice("same", c.same, {"item", "user"}, "item: the later event has the same item");
+}
+
 std::string AttributeFile::store_file() const {
   constexpr std::string_view kSuffix = "_id";
   std::string_view stem = name;
@@ -237,6 +291,8 @@ void describe(base::ConfigVisitor& v, AttributeFile& c) {
   v.field("file", c.file, "file with the rows, relative to the raw folder");
   v.field("item", c.item, "column with the item");
   v.field("value", c.value, "column with the attribute: integers, or text (numbered from 1)");
+  v.choice("zero", c.zero, {"none", "value"},
+           "what 0 says: no value, or one like others (the store's numbers are larger by one)");
   v.field("csv_columns", c.csv_columns, "names of the columns of a CSV file without header line");
 }
 
@@ -245,6 +301,7 @@ void describe(base::ConfigVisitor& v, UserAttributeFile& c) {
   v.field("file", c.file, "file with the rows, relative to the raw folder");
   v.field("user", c.item, "column with the user");
   v.field("value", c.value, "column with the attribute: integers, or text (numbered from 1)");
+  v.choice("zero", c.zero, {"none", "value"}, "as that of an attribute of items");
   v.field("csv_columns", c.csv_columns, "names of the columns of a CSV file without header line");
 }
 
@@ -280,12 +337,15 @@ void describe(base::ConfigVisitor& v, LogSchema& c) {
   v.field("kinds", c.kinds, "kinds of events; the position is the number");
   v.field("anchor_kinds", c.anchor_kinds, "kinds of events to predict");
   v.list("pools", c.pools, "sets of events that make up histories");
+  v.list("later", c.later, "labels that later events give; never part of histories");
   v.field("label_pool", c.label_pool,
-          "pool that the label tells membership of; empty: the bits of all pools");
+          "pool or later that the label tells of; empty: the bits of all");
   v.list("attributes", c.attributes, "files that map items to attributes");
   v.list("user_attributes", c.user_attributes, "files that map users to attributes");
   v.list("numbers", c.numbers, "columns with numbers of events");
   v.list("crosses", c.crosses, "crossed features");
+  v.choice("duplicates", c.duplicates, {"keep", "drop"},
+           "events that are equal in everything: keep all, or one of them");
   v.field("test_seconds", c.test_seconds, "length of the test part at the end of the log");
   v.field("gap_seconds", c.gap_seconds, "left out between train and test");
   v.field("train_days", c.train_days, "length of the train part; 0: from the first event on");
@@ -326,6 +386,10 @@ SampleSchema LogSchema::samples() const {
   result.pools.clear();
   result.attributes.clear();
   for (const PoolRule& pool : pools) result.pools.push_back({.name = pool.name, .bit = pool.bit});
+  for (const LaterRule& rule : later) {
+    result.pools.push_back(
+        {.name = rule.name, .bit = rule.bit, .known_after_seconds = rule.within_seconds});
+  }
   result.label_pool = label_pool;
   for (const AttributeFile& a : attributes) {
     result.attributes.push_back({.name = a.name, .file = a.store_file()});
@@ -352,6 +416,12 @@ std::vector<const AttributeFile*> LogSchema::all_attributes() const {
   return all;
 }
 
+int64_t LogSchema::longest_wait() const {
+  int64_t longest = 0;
+  for (const LaterRule& rule : later) longest = std::max(longest, rule.within_seconds);
+  return longest;
+}
+
 LogSchema load_log_schema(const base::ConfigSources& sources) {
   if (base::has_key(sources, "model") || base::has_key(sources, "sparse")) {
     fail(ErrorCode::kConfig,
@@ -368,19 +438,20 @@ LogSchema load_log_schema(const base::ConfigSources& sources) {
   return schema;
 }
 
+uint64_t kind_bits(const LogSchema& schema, const std::vector<std::string>& names) {
+  uint64_t bits = 0;
+  for (const std::string& name : names) {
+    const int64_t kind = index_of(schema.kinds, name);
+    SEGUE_ASSERT(kind >= 0 && kind < static_cast<int64_t>(kMaxKinds), "an unchecked schema");
+    bits |= uint64_t{1} << kind;
+  }
+  return bits;
+}
+
 EventRules::EventRules(const LogSchema& schema) {
-  const auto kind_bits = [&schema](const std::vector<std::string>& names) {
-    uint64_t bits = 0;
-    for (const std::string& name : names) {
-      const int64_t kind = index_of(schema.kinds, name);
-      SEGUE_ASSERT(kind >= 0 && kind < static_cast<int64_t>(kMaxKinds), "an unchecked schema");
-      bits |= uint64_t{1} << kind;
-    }
-    return bits;
-  };
   for (const PoolRule& rule : schema.pools) {
     Pool pool;
-    pool.kinds = rule.kinds.empty() ? ~uint64_t{0} : kind_bits(rule.kinds);
+    pool.kinds = rule.kinds.empty() ? ~uint64_t{0} : kind_bits(schema, rule.kinds);
     pool.min_value = rule.min_value;
     pool.below_value =
         rule.below_value == 0 ? std::numeric_limits<double>::infinity() : rule.below_value;
@@ -391,7 +462,12 @@ EventRules::EventRules(const LogSchema& schema) {
     }
     pools_.push_back(pool);
   }
-  anchor_kinds_ = kind_bits(schema.anchor_kinds);
+  for (size_t i = 0; i < schema.later.size(); ++i) {
+    Pool pool;
+    pool.outcome = static_cast<uint8_t>(1U << i);
+    pools_.push_back(pool);
+  }
+  anchor_kinds_ = kind_bits(schema, schema.anchor_kinds);
 }
 
 }  // namespace segue::data

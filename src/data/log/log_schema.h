@@ -23,12 +23,29 @@ struct PoolRule {
 };
 void describe(base::ConfigVisitor& v, PoolRule& c);
 
-/// A file that maps items to an attribute, or users.
+/// A label that later events give: an event of `kinds` has it if one of `followed_by` comes at most
+/// `within_seconds` later, of the same user and (Same::kItem) with the same item. It is known only
+/// then, so it is a label and never a part of histories.
+struct LaterRule {
+  enum class Same { kItem, kUser };
+  std::string name;
+  int64_t bit = 1;
+  std::vector<std::string> kinds, followed_by;
+  int64_t within_seconds = 0;
+  Same same = Same::kItem;
+};
+void describe(base::ConfigVisitor& v, LaterRule& c);
+
+/// What the number 0 of an attribute says.
+enum class ZeroMeaning { kNone, kValue };
+
+/// Files that map items to an attribute, or users.
 struct AttributeFile {
   std::string name;              // column of the samples, e.g. "artist_id"
   std::string file;              // relative to the raw folder
   std::string item = "item_id";  // column with the item, or the user
   std::string value;  // column with the attribute: integers, or text that gets numbers from 1
+  ZeroMeaning zero = ZeroMeaning::kNone;  // kValue: numbers of the store are larger by one
   // For a CSV file without a header line; empty: the file has one.
   std::vector<std::string> csv_columns;
   bool of_users = false;
@@ -64,6 +81,9 @@ enum class IdMapping {
   kDense,  // 0, 1, ... in the order of the distinct values (by value if all are integers)
 };
 
+/// Events that are equal in everything that a store keeps.
+enum class Duplicates { kKeep, kDrop };
+
 /// Where the columns of a raw event log are and what they mean. Presets: yambda-50m, yambda-500m,
 /// yambda-5b.
 struct LogSchema {
@@ -85,14 +105,17 @@ struct LogSchema {
       "event"};                           // names (or numbers as text) in order of their number
   std::vector<std::string> anchor_kinds;  // events of these kinds may be predicted
   std::vector<PoolRule> pools;
-  std::string label_pool;  // empty: the bits of all pools are labels
+  std::vector<LaterRule> later;
+  std::string label_pool;  // of pools or later; empty: the bits of all of them are labels
   std::vector<AttributeFile> attributes;
   std::vector<UserAttributeFile> user_attributes;
   std::vector<NumberColumn> numbers;
   std::vector<CrossConfig> crosses;
+  Duplicates duplicates = Duplicates::kKeep;
   /// With the last event at t: test is [t - test_seconds, t), train the train_days before
   /// t - test_seconds - gap_seconds. train_days 0: from the first event on. test_seconds and
-  /// gap_seconds both 0: no test, every event trains, the last one too.
+  /// gap_seconds both 0: no test, every event trains, the last one too. Where labels wait for
+  /// later events, train ends where the last of them is known.
   int64_t test_seconds = 86400, gap_seconds = 1800, train_days = 300, session_gap_seconds = 1800;
 
   static LogSchema preset(std::string_view name);  // Error(kConfig) with the known names
@@ -101,19 +124,25 @@ struct LogSchema {
   SampleSchema samples() const;
   /// Attributes of items, then of users.
   std::vector<const AttributeFile*> all_attributes() const;
+  int64_t longest_wait() const;  // seconds that labels of `later` wait for
 };
 void describe(base::ConfigVisitor& v, LogSchema& c);
 
 /// A schema file, on top of the preset that it names (if any), checked.
 LogSchema load_log_schema(const base::ConfigSources& sources);
 
-/// The rules of a schema for events in bulk: numbers in place of names.
+/// Numbers of kinds as bits; the schema is a checked one.
+uint64_t kind_bits(const LogSchema& schema, const std::vector<std::string>& names);
+
+/// The rules of a schema for events in bulk: numbers in place of names. Pools are those of the
+/// schema, then its `later`.
 class EventRules {
  public:
   explicit EventRules(const LogSchema& schema);
   size_t num_pools() const { return pools_.size(); }
   bool in_pool(size_t pool, const Event& e) const {
     const Pool& p = pools_[pool];
+    if (p.outcome != 0) return (e.outcomes & p.outcome) != 0;
     const float value = e.has_value() ? e.value : 0.f;
     return (p.kinds >> e.kind & 1) != 0 && static_cast<double>(value) >= p.min_value &&
            static_cast<double>(value) < p.below_value &&
@@ -126,13 +155,16 @@ class EventRules {
     uint64_t kinds = 0;
     double min_value = 0, below_value = 0;
     uint32_t flags = 0;
+    uint8_t outcome = 0;  // of a later label: its bit of Event::outcomes
   };
   std::vector<Pool> pools_;
   uint64_t anchor_kinds_ = 0;
 };
 
-/// Most kinds and flags that a schema may have: they are bits of a word, and of a float.
+/// Most kinds, flags and later labels that a schema may have: they are bits of a word, of a float
+/// and of Event::outcomes.
 inline constexpr size_t kMaxKinds = 64;
 inline constexpr size_t kMaxFlags = 24;
+inline constexpr size_t kMaxLater = 8;
 
 }  // namespace segue::data

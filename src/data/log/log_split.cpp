@@ -24,7 +24,8 @@ LogSplit::LogSplit(const LogSchema& schema, int64_t first, int64_t last)
   const bool everything = schema.test_seconds == 0 && schema.gap_seconds == 0;
   test_end = everything ? last + 1 : last;
   test_start = test_end - schema.test_seconds;
-  train_end = test_start - schema.gap_seconds;
+  wait = schema.longest_wait();
+  train_end = std::min(test_start - schema.gap_seconds, last + 1 - wait);
   train_start = schema.train_days == 0 ? first : train_end - schema.train_days * kDay;
 }
 

@@ -14,11 +14,16 @@ namespace segue::data {
 struct LogSplit {
   int64_t first_time = 0, last_time = 0;
   int64_t train_start = 0, train_end = 0, test_start = 0, test_end = 0;
+  int64_t wait = 0;  // that labels take
 
   LogSplit(const LogSchema& schema, int64_t first, int64_t last);
   bool trains(const Event& e) const { return e.time >= train_start && e.time < train_end; }
   bool tests(const Event& e) const { return e.time >= test_start && e.time < test_end; }
   bool uses(const Event& e) const { return trains(e) || tests(e); }
+  /// Also events that decide the labels of those that train.
+  bool needs(const Event& e) const {
+    return uses(e) || (e.time >= train_start && e.time <= train_end + wait);
+  }
 };
 
 struct SplitCounts {

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view kParquetMagic = "PAR1";
 
-/// The first bytes tell what a file is, whatever its name says.
+}  // namespace
+
 bool is_parquet(const std::string& path) {
   const base::InputFile file(path);
   char magic[4] = {};
@@ -26,17 +27,15 @@ bool is_parquet(const std::string& path) {
   return head == kParquetMagic;
 }
 
-const ParquetSupport& require_parquet(const std::string& path, const TableOptions& options) {
-  if (options.parquet == nullptr) {
+const ParquetSupport& require_parquet(const std::string& path, const ParquetSupport* parquet) {
+  if (parquet == nullptr) {
     fail(ErrorCode::kUnsupported,
          fmt::format("{}: built without Parquet support; run scripts/fetch_wheels.sh and rebuild, "
                      "or bring CSV",
                      path));
   }
-  return *options.parquet;
+  return *parquet;
 }
-
-}  // namespace
 
 void RawColumn::clear() {
   integers.clear();
@@ -50,24 +49,40 @@ std::unique_ptr<TableReader> open_table(const std::string& path,
                                         const std::vector<ColumnRequest>& columns,
                                         const TableOptions& options) {
   if (is_parquet(path)) {
-    return require_parquet(path, options).open(path, columns, options.block_rows);
+    return require_parquet(path, options.parquet)
+        .open(path, columns, options.block_rows, options.mark_bad_rows);
   }
-  return open_csv(path, columns, options.csv, options.block_rows);
+  return open_csv(path, columns, options.csv, options.block_rows, options.mark_bad_rows);
 }
 
 bool column_is_text(const std::string& path, const std::string& column,
                     const TableOptions& options) {
-  if (is_parquet(path)) return require_parquet(path, options).is_text(path, column);
-  const auto reader = open_csv(path, {{column, ColumnRole::kText}}, options.csv, 1);
+  if (is_parquet(path)) return require_parquet(path, options.parquet).is_text(path, column);
+  // Where some rows may be wrong the first is no better than another: most of the first ones say.
+  const size_t wanted = options.mark_bad_rows ? 1001 : 1;
+  const auto reader =
+      open_csv(path, {{column, ColumnRole::kText}}, options.csv, wanted, options.mark_bad_rows);
   RawBlock block;
-  while (reader->read(block)) {
-    if (!block.columns[0].is_valid(0)) continue;  // reported by whoever reads the rows
-    int64_t value = 0;
-    const std::string_view text = block.columns[0].text(0);
-    const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    return error != std::errc() || (stop != text.data() + text.size() && *stop != '.');
+  size_t texts = 0, values = 0;
+  while (values < wanted && reader->read(block)) {
+    for (size_t row = 0, bad = 0; row < block.rows && values < wanted; ++row) {
+      if (is_listed(block.bad, row, bad)) continue;
+      if (!block.columns[0].is_valid(row)) continue;  // reported by whoever reads the rows
+      int64_t value = 0;
+      const std::string_view text = block.columns[0].text(row);
+      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      const bool is_text =
+          error != std::errc() || (stop != text.data() + text.size() && *stop != '.');
+      texts += is_text ? 1 : 0;
+      ++values;
+    }
   }
-  return false;
+  return texts * 2 > values;
+}
+
+bool is_listed(const std::vector<BadRow>& bad, size_t row, size_t& next) {
+  while (next < bad.size() && bad[next].row < row) ++next;
+  return next < bad.size() && bad[next].row == row;
 }
 
 size_t find_column(const std::string& path, const std::vector<std::string>& names,
@@ -97,8 +112,8 @@ void fail_empty(const std::string& path) {
                   path));
 }
 
-void fail_row(const std::string& path, int64_t row, const std::string& what) {
-  fail(ErrorCode::kCorrupt, fmt::format("{}: row {}: {}", path, row + 1, what));
+void fail_row(const std::string& path, int64_t row, RowFault fault, const std::string& what) {
+  throw RowError(std::move(fault), fmt::format("{}: row {}: {}", path, row + 1, what));
 }
 
 }  // namespace segue::data

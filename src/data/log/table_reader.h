@@ -8,6 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/error.h"
+
 namespace segue::data {
 
 /// What a column is wanted as. A value that cannot be is Error(kCorrupt) with file and row.
@@ -74,12 +76,39 @@ struct RawColumn {
   void clear();
 };
 
+/// What is wrong with a row, in words that can be counted: "user", "is empty".
+struct RowFault {
+  std::string column;  // empty: the row as a whole
+  std::string reason;
+};
+
+/// A row that breaks its schema: Error(kCorrupt) with file and row.
+class RowError : public Error {
+ public:
+  RowError(RowFault fault, const std::string& message)
+      : Error(ErrorCode::kCorrupt, message), fault_(std::move(fault)) {}
+  const RowFault& fault() const { return fault_; }
+
+ private:
+  RowFault fault_;
+};
+
+/// A row of a block whose values mean nothing.
+struct BadRow {
+  size_t row = 0;
+  RowFault fault;
+};
+
 struct RawBlock {
   std::vector<RawColumn> columns;  // in the order of the requests
   size_t rows = 0;
-  int64_t first_row = 0;  // in its file, from 0
-  size_t file = 0;        // set by whoever reads several
+  std::vector<BadRow> bad;  // ascending; only with TableOptions::mark_bad_rows
+  int64_t first_row = 0;    // in its file, from 0
+  size_t file = 0;          // set by whoever reads several
 };
+
+/// Whether `row` is among `bad`, then at `next`. Rows rise from call to call, `next` starts at 0.
+bool is_listed(const std::vector<BadRow>& bad, size_t row, size_t& next);
 
 /// Reads some columns of a file from front to back, in bounded memory.
 class TableReader {
@@ -110,13 +139,21 @@ struct TableColumn {
   size_t size() const { return std::max({integers.size(), reals.size(), texts.size()}); }
 };
 
+/// A column of a Parquet file, and as what it is best read.
+struct ParquetColumn {
+  std::string name;
+  ColumnRole role = ColumnRole::kText;
+  bool readable = true;  // false: nested, or of a type that nothing is made of
+};
+
 /// What the optional Parquet library gives to the rest.
 class ParquetSupport {
  public:
   virtual ~ParquetSupport() = default;
   virtual std::unique_ptr<TableReader> open(const std::string& path,
                                             const std::vector<ColumnRequest>& columns,
-                                            size_t block_rows) const = 0;
+                                            size_t block_rows, bool mark_bad_rows) const = 0;
+  virtual std::vector<ParquetColumn> columns(const std::string& path) const = 0;
   /// True if the column holds text.
   virtual bool is_text(const std::string& path, const std::string& column) const = 0;
   /// Columns of equal length; the file appears when it is complete.
@@ -129,7 +166,13 @@ struct TableOptions {
   CsvFormat csv;
   const ParquetSupport* parquet = nullptr;  // null: built without
   size_t block_rows = 1 << 15;
+  bool mark_bad_rows = false;  // rows that cannot be read go to RawBlock::bad: no RowError
 };
+
+/// The first bytes tell what a file is, whatever its name says. Error(kCorrupt) for an empty file.
+bool is_parquet(const std::string& path);
+/// Error(kUnsupported) in a build without.
+const ParquetSupport& require_parquet(const std::string& path, const ParquetSupport* parquet);
 
 /// A Parquet file by its first bytes, anything else as CSV. Error(kConfig) for a column that is not
 /// there, Error(kUnsupported) for Parquet without support for it.
@@ -144,14 +187,15 @@ bool column_is_text(const std::string& path, const std::string& column,
 /// A CSV reader is a plain TableReader; open_table() chooses it.
 std::unique_ptr<TableReader> open_csv(const std::string& path,
                                       const std::vector<ColumnRequest>& columns,
-                                      const CsvFormat& format, size_t block_rows);
+                                      const CsvFormat& format, size_t block_rows,
+                                      bool mark_bad_rows = false);
 
 /// The same of the text of a file, which must outlive the reader; `path` is for messages. Of it
 /// `buffer_bytes` (4 or more) are copied at a time, as of a file the megabyte that fits in memory.
 std::unique_ptr<TableReader> open_csv_text(std::string_view text, const std::string& path,
                                            const std::vector<ColumnRequest>& columns,
                                            const CsvFormat& format, size_t block_rows,
-                                           size_t buffer_bytes);
+                                           size_t buffer_bytes, bool mark_bad_rows = false);
 
 /// Place of `name` in `names`. Error(kConfig) that lists what `path` has instead.
 size_t find_column(const std::string& path, const std::vector<std::string>& names,
@@ -161,6 +205,8 @@ size_t find_column(const std::string& path, const std::vector<std::string>& name
 bool parse_canonical_integer(std::string_view text, int64_t& value);
 
 [[noreturn]] void fail_empty(const std::string& path);
-[[noreturn]] void fail_row(const std::string& path, int64_t row, const std::string& what);
+/// RowError.
+[[noreturn]] void fail_row(const std::string& path, int64_t row, RowFault fault,
+                           const std::string& what);
 
 }  // namespace segue::data

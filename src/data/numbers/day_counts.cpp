@@ -32,6 +32,10 @@ size_t success_pool(const SampleSchema& schema) {
   return found == schema.pools.end() ? 0 : static_cast<size_t>(found - schema.pools.begin());
 }
 
+int64_t outcome_wait(const SampleSchema& schema) {
+  return schema.pools[success_pool(schema)].known_after_seconds;
+}
+
 int64_t day_of(int64_t time) {
   const int64_t day = time / kSecondsPerDay - (time % kSecondsPerDay < 0 ? 1 : 0);
   return std::clamp<int64_t>(day, std::numeric_limits<int32_t>::min(),
@@ -51,6 +55,7 @@ class DayCounts::Builder {
       : store_(store),
         maps_(maps),
         success_(store.in_pool(success_pool(store.schema()))),
+        wait_(outcome_wait(store.schema())),
         progress_("counts",
                   2 * store.num_events() * static_cast<int64_t>(kinds_counted(store.schema())),
                   "events") {
@@ -148,12 +153,17 @@ class DayCounts::Builder {
                                 std::numeric_limits<int32_t>::min());
   }
 
+  int64_t day_known(int64_t time) const {
+    int64_t known = 0;  // times of a store may be any number
+    return day_of(__builtin_add_overflow(time, wait_, &known) ? time : known);
+  }
+
   std::vector<uint64_t> sort_range(size_t of, const Plan& plan, size_t range) {
     const int64_t first = plan.first[range], end = plan.first[range + 1];
     std::vector<uint64_t> words;
     for_events(of, [&](int64_t id, size_t i) {
       if (id < first || id >= end) return;
-      words.push_back(word(id, day_of(store_.timestamps()[i]), success_[i] != 0));
+      words.push_back(word(id, day_known(store_.timestamps()[i]), success_[i] != 0));
     });
     std::ranges::sort(words);
     return words;
@@ -192,6 +202,7 @@ class DayCounts::Builder {
 
   const EventStore &store_, &maps_;
   std::span<const uint8_t> success_;
+  int64_t wait_;
   std::bitset<256> tried_;
   BuildProgress progress_;
 };
@@ -216,6 +227,8 @@ DayCounts DayCounts::open_or_build(const EventStore& piece, const EventStore& ma
   key = fingerprint_of(piece.kinds(), key);
   key = fingerprint_of(piece.in_pool(success_pool(schema)), key);
   key = fingerprint_of(std::span<const int64_t>(schema.anchor_kinds), key);
+  const int64_t wait = outcome_wait(schema);
+  if (wait > 0) key = fingerprint_of(std::span<const int64_t>(&wait, 1), key);
   for (size_t a = 0; a < schema.attributes.size(); ++a) {
     key = fingerprint_of(maps.attribute_map(a), key);
   }

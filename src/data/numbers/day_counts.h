@@ -13,6 +13,8 @@ namespace segue::data {
 /// The pool whose events count as successes: the label's, or the first where labels are the bits of
 /// all pools.
 size_t success_pool(const SampleSchema& schema);
+/// Seconds until the outcome of an event is known.
+int64_t outcome_wait(const SampleSchema& schema);
 /// Days since 1970, UTC.
 int64_t day_of(int64_t time);
 /// The value of an item in map `attribute` of `maps`, which is the store without its segments; 0
@@ -23,6 +25,7 @@ int64_t attribute_of(const EventStore& maps, size_t attribute, int64_t item);
 /// piece of a log, day by day: what any of them had at the start of a day, for all users together.
 /// Events that may be predicted count (SampleSchema::anchor_kinds). Whole days, so that no order
 /// between users is needed, and what a candidate sees does not depend on who came first that day.
+/// An event counts on the day on which its outcome is known.
 class DayCounts {
  public:
   /// counts.idx of the piece's index folder, made when it is missing or stale: one pass over the

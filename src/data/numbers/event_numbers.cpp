@@ -50,6 +50,8 @@ uint64_t EventNumbers::key_of(size_t piece) const {
     key = fingerprint_of(store.in_pool(success_), key);
   }
   key = fingerprint_of(std::span<const int64_t>(schema_.anchor_kinds), key);
+  const int64_t wait = outcome_wait(schema_);
+  if (wait > 0) key = fingerprint_of(std::span<const int64_t>(&wait, 1), key);
   for (size_t a = 0; a < schema_.attributes.size(); ++a) {
     key = fingerprint_of(log_.piece(0).attribute_map(a), key);
   }
@@ -102,7 +104,7 @@ void EventNumbers::replay(int64_t user, size_t piece, int64_t end, UserCounts& c
 
 void EventNumbers::of_candidate(int64_t user, CountedEvent candidate, std::span<float> out) const {
   set_attributes(candidate);
-  UserCounts counts(schema_.attributes.size());
+  UserCounts counts(schema_.attributes.size(), outcome_wait(schema_));
   const size_t last = log_.num_pieces() - 1;
   replay(user, last, candidate.time, counts);
   counts.write(candidate, everyone(candidate, last), out);
@@ -124,7 +126,7 @@ void EventNumbers::build(size_t piece, const std::string& path, uint64_t key) co
   IndexWriter writer(path, key, sizes);
   BuildProgress progress("numbers", store.num_events(), "events");
   base::parallel_for(static_cast<int64_t>(runs.size()) - 1, 1, [&](int64_t begin, int64_t end) {
-    UserCounts counts(schema_.attributes.size());
+    UserCounts counts(schema_.attributes.size(), outcome_wait(schema_));
     std::vector<float> rows;
     for (int64_t r = begin; r < end; ++r) {
       const auto users = store.unique_users().subspan(

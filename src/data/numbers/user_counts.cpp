@@ -63,10 +63,12 @@ std::vector<std::string> count_names(const SampleSchema& schema) {
 
 void UserCounts::clear() {
   pending_.clear();
+  seen_ = 0;
   user_ = session_ = {};
   by_id_.clear();
   by_hour_ = {};
-  num_events_ = 0;
+  num_events_ = num_tried_ = 0;
+  session_number_ = counted_session_ = 0;
 }
 
 void UserCounts::add(const CountedEvent& event) {
@@ -74,19 +76,29 @@ void UserCounts::add(const CountedEvent& event) {
   pending_.push_back(event);
 }
 
-/// Events before `now` are seen from now on.
+/// Events before `now` are seen from now on, and their outcomes if they are known.
 void UserCounts::settle(int64_t now) {
-  if (pending_.empty() || pending_.front().time >= now) return;
-  for (const CountedEvent& event : pending_) count(event);
-  pending_.clear();
+  for (; seen_ < pending_.size() && pending_[seen_].time < now; ++seen_) see(pending_[seen_]);
+  while (seen_ > 0 && pending_.front().time + wait_ < now) {
+    count(pending_.front());
+    pending_.pop_front();
+    --seen_;
+  }
 }
 
-void UserCounts::count(const CountedEvent& e) {
+void UserCounts::see(CountedEvent& e) {
   ++num_events_;
   last_event_ = e.time;
   if (!e.tried) return;
-  if (user_.all > 0 && e.time - last_tried_ > kSessionGap) session_ = {};
+  if (num_tried_++ > 0 && e.time - last_tried_ > kSessionGap) ++session_number_;
   last_tried_ = e.time;
+  e.session = session_number_;
+}
+
+void UserCounts::count(const CountedEvent& e) {
+  if (!e.tried) return;
+  if (e.session != counted_session_) session_ = {};
+  counted_session_ = e.session;
   recent_[static_cast<size_t>(user_.all) % kRecentItems] = e.item;
   outcomes_[static_cast<size_t>(user_.all) % kLastOutcomes] = e.success;
   user_.add(e.success);
@@ -114,7 +126,8 @@ void UserCounts::write(const CountedEvent& e, const EveryonesCounts& everyone,
   };
   const double prior = everyone.all.all > 0 ? everyone.all.share(kNoPrior, 1) : kNoPrior;
   const double own = user_.share(prior, kUserWeight);
-  const bool in_session = user_.all > 0 && e.time - last_tried_ <= kSessionGap;
+  const bool in_session =
+      num_tried_ > 0 && e.time - last_tried_ <= kSessionGap && counted_session_ == session_number_;
   const Tally session = in_session ? session_ : Tally();
   const int64_t second = second_of_day(e.time);
   const double angle =

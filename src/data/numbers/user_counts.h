@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -18,6 +19,7 @@ struct CountedEvent {
   std::array<int64_t, kMaxAttributes> attributes{};
   bool tried = false;    // counts at all: of a kind that may be predicted
   bool success = false;  // is in the success pool
+  int64_t session = 0;   // of tries, set when it is seen
 };
 
 /// What all users together did on days before that of an event: see DayCounts.
@@ -27,13 +29,16 @@ struct EveryonesCounts {
 };
 
 /// What a user's earlier events say about the next one. Events come in order, and an event sees
-/// those of earlier times only: events at the same time do not see each other.
+/// those of earlier times only: events at the same time do not see each other. Outcomes that take
+/// `wait` seconds to be known are not seen before: such a try is no try until then, whatever came
+/// of it.
 ///
 /// Numbers, in the order of count_names(): rates are log-odds of a share of successes, drawn
 /// towards a wider one where there is little to go by; counts are log(1 + n) / 4.
 class UserCounts {
  public:
-  explicit UserCounts(size_t num_attributes) : num_attributes_(num_attributes) {}
+  explicit UserCounts(size_t num_attributes, int64_t wait = 0)
+      : num_attributes_(num_attributes), wait_(wait) {}
 
   void clear();  // another user comes
   void add(const CountedEvent& event);
@@ -45,18 +50,22 @@ class UserCounts {
 
  private:
   void settle(int64_t now);
+  void see(CountedEvent& event);
   void count(const CountedEvent& event);
   /// Of the user with an item (0) or with the value of an attribute (1 and on).
   Tally& with(size_t of, int64_t id) { return by_id_[static_cast<uint64_t>(id) << 8 | of]; }
   Tally look(size_t of, int64_t id) const;
 
   size_t num_attributes_;
-  std::vector<CountedEvent> pending_;  // of one time, which nobody has seen yet
+  int64_t wait_;
+  std::deque<CountedEvent> pending_;  // whose outcomes are not known yet
+  size_t seen_ = 0;                   // of them, from the first on
   Tally user_;
   std::unordered_map<uint64_t, Tally> by_id_;
   std::array<Tally, 24> by_hour_{};
   Tally session_;
-  int64_t num_events_ = 0, last_event_ = 0, last_tried_ = 0;
+  int64_t session_number_ = 0, counted_session_ = 0;  // of the last try that was seen, and counted
+  int64_t num_events_ = 0, last_event_ = 0, num_tried_ = 0, last_tried_ = 0;
   std::array<int64_t, kRecentItems> recent_{};
   std::array<bool, kLastOutcomes> outcomes_{};
   std::array<int64_t, kMaxAttributes> last_attributes_{};

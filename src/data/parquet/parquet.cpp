@@ -10,9 +10,12 @@ namespace {
 class ArrowParquet final : public ParquetSupport {
  public:
   std::unique_ptr<TableReader> open(const std::string& path,
-                                    const std::vector<ColumnRequest>& columns,
-                                    size_t block_rows) const override {
-    return open_parquet(path, columns, block_rows);
+                                    const std::vector<ColumnRequest>& columns, size_t block_rows,
+                                    bool mark_bad_rows) const override {
+    return open_parquet(path, columns, block_rows, mark_bad_rows);
+  }
+  std::vector<ParquetColumn> columns(const std::string& path) const override {
+    return parquet_columns(path);
   }
   bool is_text(const std::string& path, const std::string& column) const override {
     return is_text_column(path, column);

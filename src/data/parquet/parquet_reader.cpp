@@ -97,9 +97,11 @@ class ColumnSource {
 
   void begin(parquet::RowGroupReader& group) { reader_ = group.Column(index_); }
 
-  /// Replaces `column` by the next `rows` rows; `first_row` is for messages.
-  void read(RawColumn& column, size_t rows, int64_t first_row) {
+  /// Replaces `column` by the next `rows` rows; `first_row` is for messages. Rows that cannot be
+  /// read are added to `bad`; null: they are an Error.
+  void read(RawColumn& column, size_t rows, int64_t first_row, std::vector<BadRow>* bad) {
     column.clear();
+    bad_ = bad;
     column.untyped = false;
     column.unit_seconds = meaning_.unit_seconds;
     first_row_ = first_row;
@@ -199,7 +201,18 @@ class ColumnSource {
       column.numbers.push_back(to_number(value));
     } else {
       column.type = RawColumn::Type::kInteger;
-      column.integers.push_back(valid ? to_integer(value, row) : 0);
+      column.integers.push_back(valid ? integer_or_bad(value, row) : 0);
+    }
+  }
+
+  template <class Number>
+  int64_t integer_or_bad(Number value, size_t row) const {
+    try {
+      return to_integer(value, row);
+    } catch (const RowError& error) {
+      if (bad_ == nullptr) throw;
+      bad_->push_back({row, error.fault()});
+      return 0;
     }
   }
 
@@ -232,7 +245,7 @@ class ColumnSource {
     }
   }
   [[noreturn]] void fail_value(const std::string& value, size_t row) const {
-    fail_row(path_, first_row_ + static_cast<int64_t>(row),
+    fail_row(path_, first_row_ + static_cast<int64_t>(row), {request_.name, "is not an integer"},
              fmt::format("column \"{}\" has {} where an integer is needed{}", request_.name, value,
                          request_.hint));
   }
@@ -245,13 +258,17 @@ class ColumnSource {
   std::shared_ptr<parquet::ColumnReader> reader_;
   std::vector<int16_t> levels_;
   int64_t first_row_ = 0;
+  std::vector<BadRow>* bad_ = nullptr;
 };
 
 class ParquetReader final : public TableReader {
  public:
   ParquetReader(const std::string& path, const std::vector<ColumnRequest>& columns,
-                size_t block_rows)
-      : path_(path), block_rows_(block_rows), file_(open_file(path)) {
+                size_t block_rows, bool mark_bad_rows)
+      : path_(path),
+        block_rows_(block_rows),
+        mark_bad_rows_(mark_bad_rows),
+        file_(open_file(path)) {
     const std::shared_ptr<parquet::FileMetaData> metadata = file_->metadata();
     total_rows_ = metadata->num_rows();
     for (const ColumnRequest& request : columns) {
@@ -283,9 +300,14 @@ class ParquetReader final : public TableReader {
     block.columns.resize(columns_.size());
     block.rows = static_cast<size_t>(std::min(static_cast<int64_t>(block_rows_), left_in_group_));
     block.first_row = row_;
+    block.bad.clear();
     for (size_t i = 0; i < columns_.size(); ++i) {
-      columns_[i]->read(block.columns[i], block.rows, row_);
+      columns_[i]->read(block.columns[i], block.rows, row_, mark_bad_rows_ ? &block.bad : nullptr);
     }
+    // Of a row with several mistakes the first column's counts.
+    std::ranges::stable_sort(block.bad, {}, &BadRow::row);
+    const auto repeated = std::ranges::unique(block.bad, {}, &BadRow::row);
+    block.bad.erase(repeated.begin(), repeated.end());
     row_ += static_cast<int64_t>(block.rows);
     left_in_group_ -= static_cast<int64_t>(block.rows);
     return true;
@@ -293,6 +315,7 @@ class ParquetReader final : public TableReader {
 
   std::string path_;
   size_t block_rows_;
+  bool mark_bad_rows_;
   std::unique_ptr<parquet::ParquetFileReader> file_;
   std::vector<std::unique_ptr<ColumnSource>> columns_;
   std::shared_ptr<parquet::RowGroupReader> row_group_;
@@ -434,9 +457,43 @@ std::unique_ptr<VectorReader> open_vectors(const std::string& path, const Vector
 
 std::unique_ptr<TableReader> open_parquet(const std::string& path,
                                           const std::vector<ColumnRequest>& columns,
-                                          size_t block_rows) {
-  return translated(path,
-                    [&] { return std::make_unique<ParquetReader>(path, columns, block_rows); });
+                                          size_t block_rows, bool mark_bad_rows) {
+  return translated(path, [&] {
+    return std::make_unique<ParquetReader>(path, columns, block_rows, mark_bad_rows);
+  });
+}
+
+std::vector<ParquetColumn> parquet_columns(const std::string& path) {
+  return translated(path, [&] {
+    const auto file = open_file(path);
+    const parquet::SchemaDescriptor& schema = *file->metadata()->schema();
+    const std::vector<std::string> names = column_names(schema);
+    std::vector<ParquetColumn> columns;
+    for (int i = 0; i < schema.num_columns(); ++i) {
+      const parquet::ColumnDescriptor& column = *schema.Column(i);
+      ParquetColumn c{.name = names[static_cast<size_t>(i)]};
+      c.readable = column.max_repetition_level() == 0 && column.path()->ToDotVector().size() == 1 &&
+                   !column.logical_type()->is_decimal();
+      switch (column.physical_type()) {
+        case parquet::Type::BYTE_ARRAY:
+          break;
+        case parquet::Type::BOOLEAN:
+        case parquet::Type::INT32:
+        case parquet::Type::INT64:
+          c.role = meaning_of(*column.logical_type()).unit_seconds > 0 ? ColumnRole::kTime
+                                                                       : ColumnRole::kInteger;
+          break;
+        case parquet::Type::FLOAT:
+        case parquet::Type::DOUBLE:
+          c.role = ColumnRole::kNumber;
+          break;
+        default:
+          c.readable = false;
+      }
+      columns.push_back(std::move(c));
+    }
+    return columns;
+  });
 }
 
 bool is_text_column(const std::string& path, const std::string& column) {

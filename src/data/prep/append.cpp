@@ -62,6 +62,11 @@ AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) : 
   if (!base::exists(store + "/" + kManifestFile)) refuse(store, "it has no manifest");
   const LogSchema own = read_store_schema(store);
   require_growing(store, own);
+  if (!own.later.empty()) {
+    refuse(store,
+           fmt::format("its label \"{}\" depends on later events, which new rows would change",
+                       own.later.front().name));
+  }
   require_same_schema(store, own, schema);
   const std::vector<StoreManifest>& manifests = ids.manifests();
   const StoreManifest& base = manifests.front();

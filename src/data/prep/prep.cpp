@@ -20,6 +20,7 @@
 #include "data/log/log_reader.h"
 #include "data/log/log_scan.h"
 #include "data/prep/append.h"
+#include "data/prep/event_pipe.h"
 #include "data/prep/event_sorter.h"
 #include "data/prep/known_ids.h"
 #include "data/store/store_writer.h"
@@ -77,6 +78,7 @@ class Prep {
     tables_.csv = {.separator = config.schema.csv_separator, .columns = config.schema.csv_columns};
     tables_.parquet = config.parquet;
     tables_.block_rows = plan_.block_rows;
+    tables_.mark_bad_rows = config.skip_bad.allows_any();
   }
 
   PrepResult run();
@@ -85,15 +87,21 @@ class Prep {
   void plan() {
     plan_ = plan_memory(config_.memory_bytes, base::num_threads(), config_.ties);
     const auto numbers = static_cast<int64_t>(config_.schema.numbers.size() * sizeof(float));
-    plan_.run_events =
-        plan_.run_events * int64_t{sizeof(Event)} / (int64_t{sizeof(Event)} + numbers);
+    for (int64_t* const events : {&plan_.run_events, &plan_.most_waiting}) {
+      *events = *events * int64_t{sizeof(Event)} / (int64_t{sizeof(Event)} + numbers);
+    }
     if (config_.run_events > 0) plan_.run_events = config_.run_events;
   }
-  void stream(const LogScan& scan, SplitSink& sink);
-  void sort(const LogScan& scan, const LogSplit& split, SplitSink& sink);
+  void stream(const LogScan& scan, EventPipe& pipe);
+  void sort(const LogScan& scan, const LogSplit& split, EventPipe& pipe);
   template <class Take>
-  void read_rows(const LogScan& scan, const char* label, EventNormalizer& normalizer, Take take);
+  void read_rows(const LogScan& scan, const char* label, Take take);
+  LogScan scan(const IdMaps* known) const;
+  void read_events(const LogScan& scan, const LogSplit& split, EventPipe& pipe);
+  template <class Action>
+  auto or_advise(Action action) const;
   void find_files();
+  void check_skipped(const LogScan& scan) const;
   void check_users(const LogScan& scan) const;
   void check_append(const LogScan& scan) const;
   void warn_if_disk_is_small(const LogScan& scan) const;
@@ -108,41 +116,48 @@ class Prep {
   std::optional<IdMaps> known_ids_;  // of ids_from
   TableOptions tables_;
   std::vector<LogFile> files_;
-  std::vector<std::optional<LogFile>> attribute_files_;  // a segment need not have them
+  std::vector<std::vector<LogFile>> attribute_files_;  // a segment need not have them
   std::shared_ptr<StoreStage> stage_;
   PrepResult result_;
 };
 
+/// `take` gets every block as a function that adds its events to a list.
 template <class Take>
-void Prep::read_rows(const LogScan& scan, const char* label, EventNormalizer& normalizer,
-                     Take take) {
+void Prep::read_rows(const LogScan& scan, const char* label, Take take) {
+  EventNormalizer normalizer(config_.schema, files_, scan.users, scan.items);
   LogReader reader(files_, normalizer.requests(), tables_);
   base::Progress progress(label, scan.rows, "rows");
-  int64_t rows = 0;
+  int64_t rows = 0, skipped = 0;
   RawBlock block;
   while (reader.next(block)) {
-    take(block);
+    take([&](std::vector<Event>& events) {
+      if (tables_.mark_bad_rows) {
+        skipped += static_cast<int64_t>(normalizer.add_good(block, events));
+      } else {
+        normalizer.add(block, events);
+      }
+    });
     rows += static_cast<int64_t>(block.rows);
     progress.update(rows);
   }
-  if (rows != scan.rows) {
-    fail(ErrorCode::kCorrupt, fmt::format("{}: changed while it was being read: {} rows, then {}",
-                                          config_.raw, scan.rows, rows));
+  if (rows != scan.rows || skipped != scan.skipped.count()) {
+    fail(ErrorCode::kCorrupt,
+         fmt::format("{}: changed while it was being read: {} rows, then {}", config_.raw,
+                     scan.rows - scan.skipped.count(), rows - skipped));
   }
   progress.finish();
 }
 
-void Prep::stream(const LogScan& scan, SplitSink& sink) {
-  EventNormalizer normalizer(config_.schema, files_, scan.users, scan.items);
+void Prep::stream(const LogScan& scan, EventPipe& pipe) {
   TieSorter ties(config_.ties);
-  read_rows(scan, "write", normalizer, [&](const RawBlock& block) {
-    normalizer.add(block, ties.buffer());
-    ties.flush(sink, false);
+  read_rows(scan, "write", [&](const auto& add_to) {
+    add_to(ties.buffer());
+    ties.flush(pipe, false);
   });
-  ties.flush(sink, true);
+  ties.flush(pipe, true);
 }
 
-void Prep::sort(const LogScan& scan, const LogSplit& split, SplitSink& sink) {
+void Prep::sort(const LogScan& scan, const LogSplit& split, EventPipe& pipe) {
   EventSorter sorter({.scratch = [this](const std::string& name) { return stage_->scratch(name); },
                       .run_events = plan_.run_events,
                       .buffers = plan_.buffers,
@@ -150,14 +165,13 @@ void Prep::sort(const LogScan& scan, const LogSplit& split, SplitSink& sink) {
                       .ties = config_.ties,
                       .numbers = config_.schema.numbers.size()});
   int64_t used = 0;
-  EventNormalizer normalizer(config_.schema, files_, scan.users, scan.items);
-  read_rows(scan, "sort", normalizer, [&](const RawBlock& block) {
+  read_rows(scan, "sort", [&](const auto& add_to) {
     std::vector<Event>& events = sorter.buffer();
     const size_t before = events.size();
-    normalizer.add(block, events);
+    add_to(events);
     const auto end =
         std::remove_if(events.begin() + static_cast<std::ptrdiff_t>(before), events.end(),
-                       [&split](const Event& e) { return !split.uses(e); });
+                       [&split](const Event& e) { return !split.needs(e); });
     events.erase(end, events.end());
     for (size_t i = before; i < events.size(); ++i) sorter.numbers().take(events[i]);
     used += static_cast<int64_t>(events.size() - before);
@@ -171,11 +185,52 @@ void Prep::sort(const LogScan& scan, const LogSplit& split, SplitSink& sink) {
   EventBlock block;
   int64_t done = 0;
   while (merged.next(block)) {
-    sink.add(block.events);
+    pipe.add(block.events);
     done += static_cast<int64_t>(block.events.size());
     progress.update(done);
   }
   progress.finish();
+}
+
+/// A row that cannot be used ends a prep; the error says how to leave out such rows.
+template <class Action>
+auto Prep::or_advise(Action action) const {
+  try {
+    return action();
+  } catch (const RowError& error) {
+    fail(error.code(), fmt::format("{} (--skip-bad 0.1% leaves out rows that cannot be used, up to "
+                                   "that share, and lists them)",
+                                   error.what()));
+  }
+}
+
+LogScan Prep::scan(const IdMaps* known) const {
+  LogScan scan = scan_log(config_.schema, files_, tables_, plan_.dictionary_bytes,
+                          target_ ? target_->last_time : -1, known);
+  check_skipped(scan);
+  return scan;
+}
+
+void Prep::read_events(const LogScan& scan, const LogSplit& split, EventPipe& pipe) {
+  if (scan.in_order) {
+    stream(scan, pipe);
+  } else {
+    sort(scan, split, pipe);
+  }
+  pipe.finish();
+}
+
+void Prep::check_skipped(const LogScan& scan) const {
+  const SkippedRows& skipped = scan.skipped;
+  if (config_.skip_bad.allows(skipped.count(), scan.rows) && skipped.count() < scan.rows) return;
+  const SkippedRows::Reason most = skipped.reasons().front();
+  fail(ErrorCode::kCorrupt,
+       fmt::format("{}: {} of {} rows cannot be used, {}; most often {} ({} rows), first is {}",
+                   config_.raw, skipped.count(), scan.rows,
+                   skipped.count() == scan.rows
+                       ? "which leaves nothing"
+                       : fmt::format("more than --skip-bad {} allows", config_.skip_bad.text),
+                   most.words(), most.rows, skipped.first()));
 }
 
 /// A store has tables by user id. A few users with large ids would fill a disk with them.
@@ -223,6 +278,26 @@ void Prep::warn_about_content(const LogScan& scan, const StoreWriter& store) con
     base::log_warning(
         fmt::format("{}: {} (it is {})", config_.raw, times, config_.schema.time_unit_seconds));
   }
+  const StoreFacts& facts = store.facts();
+  const auto per_cent = [&](int64_t part, int64_t whole) {
+    return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  };
+  if (facts.outside_pools * 2 > store.num_events()) {
+    base::log_warning(fmt::format(
+        "{}: {} of the events are in no pool, so no history has them; a pool without kinds, values "
+        "and flag takes all (see `pools` in docs/prep.md)",
+        config_.store, per_cent(facts.outside_pools, store.num_events())));
+  }
+  const std::string& label = config_.schema.label_pool;
+  if (!label.empty() && facts.predictable > 0 &&
+      (facts.positive == 0 || facts.positive == facts.predictable)) {
+    base::log_warning(fmt::format(
+        "{}: {} of the events that may be predicted (anchor_kinds {}) is in the label's pool "
+        "\"{}\", so there is nothing to learn; a label of what comes later is `later` in the "
+        "schema (docs/prep.md)",
+        config_.store, facts.positive == 0 ? "none" : "every one",
+        fmt::join(config_.schema.anchor_kinds, ", "), label));
+  }
   if (store.num_anchors() == 0 && !target_) {
     base::log_warning(fmt::format(
         "{}: no event has {} earlier ones of its user, so there is nothing to predict; prepare "
@@ -245,26 +320,17 @@ StoreOrigin Prep::origin() const {
   origin.command = target_ ? "prep --append" : "prep";
   origin.options = fmt::format("ties: {}", config_.ties == TieOrder::kFile ? "file" : "fields");
   for (const LogFile& file : files_) origin.sources.push_back({file.name, file.bytes});
-  for (const std::optional<LogFile>& file : attribute_files_) {
-    if (file) origin.sources.push_back({file->name, file->bytes});
+  for (const std::vector<LogFile>& files : attribute_files_) {
+    for (const LogFile& file : files) origin.sources.push_back({file.name, file.bytes});
   }
   return origin;
 }
 
 void Prep::find_files() {
   files_ = find_log_files(config_.raw, config_.schema.events);
-  for (const AttributeFile* const attribute : config_.schema.all_attributes()) {
-    const AttributeFile& a = *attribute;
-    if (config_.append && !base::exists(config_.raw + "/" + a.file)) {
-      attribute_files_.emplace_back();
-      continue;
-    }
-    const std::vector<LogFile> found = find_log_files(config_.raw, a.file);
-    if (found.size() > 1) {
-      fail(ErrorCode::kConfig, fmt::format("attribute \"{}\": {} names {} files, but one is needed",
-                                           a.name, a.file, found.size()));
-    }
-    attribute_files_.emplace_back(found.front());
+  for (const AttributeFile* const a : config_.schema.all_attributes()) {
+    attribute_files_.push_back(config_.append ? list_log_files(config_.raw, a->file)
+                                              : find_log_files(config_.raw, a->file));
   }
 }
 
@@ -275,9 +341,9 @@ void Prep::write_maps(const LogScan& scan, const IdMaps* known, StoreWriter& sto
     const IdColumn& owners = of_users ? scan.users : scan.items;
     bool begun = false;
     for (size_t i = 0; i < attributes.size(); ++i) {
-      if (!attribute_files_[i] || attributes[i]->of_users != of_users) continue;
+      if (attribute_files_[i].empty() || attributes[i]->of_users != of_users) continue;
       if (!std::exchange(begun, true)) begin_maps(of_users, owners, store);
-      read_attribute(*attributes[i], *attribute_files_[i], tables_, owners,
+      read_attribute(*attributes[i], attribute_files_[i], tables_, config_.skip_bad, owners,
                      plan_.dictionary_bytes / 2, known, store);
     }
   }
@@ -313,12 +379,12 @@ PrepResult Prep::run() {
     result_.segment = target_->segment.number;
   }
   const IdMaps* const known = target_ ? &target_->ids : known_ids_ ? &*known_ids_ : nullptr;
-  LogScan scan = scan_log(schema, files_, tables_, plan_.dictionary_bytes,
-                          target_ ? target_->last_time : -1, known);
+  LogScan scan = or_advise([&] { return this->scan(known); });
   if (target_) check_append(scan);
   check_users(scan);
   warn_if_disk_is_small(scan);
-  result_.rows = scan.rows;
+  result_.rows = {
+      .rows = scan.rows, .skipped = scan.skipped.count(), .reasons = scan.skipped.reasons()};
   result_.was_in_order = scan.in_order;
 
   const LogSplit split(schema, scan.first_time, scan.last_time);
@@ -333,16 +399,16 @@ PrepResult Prep::run() {
   std::unique_ptr<SessionWriter> sessions;
   if (config_.sessions) sessions = config_.parquet->write_sessions(*stage_);
   SplitSink sink(schema, split, store, sessions.get());
-  if (scan.in_order) {
-    stream(scan, sink);
-  } else {
-    sort(scan, split, sink);
-  }
+  EventPipe pipe(schema, split, config_.ties, plan_.most_waiting, sink);
+  or_advise([&] { read_events(scan, split, pipe); });
+  result_.rows.duplicates = pipe.duplicates();
+  result_.rows.dropped = schema.duplicates == Duplicates::kDrop;
   result_.counts = sink.finish();
   if (result_.counts.train_events == 0) {
     fail(ErrorCode::kInvalidArgument,
          fmt::format("{}: none of {} events is in the train part, from {} to before {}; the log "
-                     "ends at {} (see test_seconds, gap_seconds and train_days of the schema)",
+                     "ends at {} (see test_seconds, gap_seconds, train_days and the wait of later "
+                     "labels in the schema)",
                      config_.raw, scan.rows, split.train_start, split.train_end, split.last_time));
   }
 
@@ -351,6 +417,8 @@ PrepResult Prep::run() {
     for (const base::FileRecord& file : sessions->finish()) store.add_file(file);
   }
   store.add_text(kSplitMetaFile, split_meta_json(schema, split, result_.counts));
+  store.add_text(kRowsFile, result_.rows.to_json());
+  if (result_.rows.skipped > 0) store.add_text(kSkippedFile, scan.skipped.csv());
   store.set_origin(origin());
   store.finish();
   warn_about_content(scan, store);
@@ -368,6 +436,7 @@ MemoryPlan plan_memory(int64_t memory_bytes, int threads, TieOrder ties) {
                      PrepConfig::kLeastMemory / kMiB, memory_bytes));
   }
   constexpr int kMostBuffers = 9;
+  constexpr int64_t kWaitingBytes = 3 * sizeof(Event) + 64;  // two lists, and a table of times
   const int64_t bytes = memory_bytes - kProgramBytes;
   MemoryPlan plan;
   plan.dictionary_bytes = bytes / 4;
@@ -379,6 +448,7 @@ MemoryPlan plan_memory(int64_t memory_bytes, int threads, TieOrder ties) {
   if (ties == TieOrder::kFile)
     run_bytes = run_bytes * 2 / 3;  // a stable sort needs half as much again
   plan.run_events = std::max<int64_t>(1 << 12, run_bytes / int64_t{sizeof(Event)});
+  plan.most_waiting = std::max<int64_t>(1 << 12, bytes / 16 / kWaitingBytes);
   plan.block_rows = bytes < 512 * kMiB ? 1 << 12 : 1 << 15;
   return plan;
 }

@@ -6,6 +6,7 @@
 
 #include "data/log/log_schema.h"
 #include "data/log/log_split.h"
+#include "data/log/row_counts.h"
 #include "data/log/table_reader.h"
 #include "data/prep/event_runs.h"
 
@@ -21,6 +22,7 @@ struct PrepConfig {
   TieOrder ties = TieOrder::kFields;
   bool sessions = false;   // also the sessions and test events as Parquet
   bool overwrite = false;  // a finished store is replaced when the new one is complete
+  SkipLimit skip_bad;      // rows that may be left out because they cannot be read
   /// The log is later than what `store` has: it becomes a segment of it. History lengths and ties
   /// are then the store's.
   bool append = false;
@@ -33,7 +35,7 @@ struct PrepConfig {
 };
 
 struct PrepResult {
-  int64_t rows = 0;
+  RowCounts rows;
   SplitCounts counts;
   bool was_in_order = false;
   int64_t runs = 0;     // sorted on disk; 0: none
@@ -60,6 +62,7 @@ struct MemoryPlan {
   int buffers = 0;  // runs in memory
   int64_t merge_bytes = 0;
   size_t block_rows = 0;
+  int64_t most_waiting = 0;  // events that wait for later ones
 };
 MemoryPlan plan_memory(int64_t memory_bytes, int threads, TieOrder ties);
 

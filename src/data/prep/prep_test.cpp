@@ -53,7 +53,7 @@ TEST(Prep, SplitSessionsAndTies) {
   config.history_length = 1;
   config.min_history = {};
   const PrepResult r = prep(config);
-  EXPECT_EQ(r.rows, 12);
+  EXPECT_EQ(r.rows.rows, 12);
   EXPECT_FALSE(r.was_in_order);
   EXPECT_EQ(r.counts.train_events, 7);
   EXPECT_EQ(r.counts.test_events, 2);

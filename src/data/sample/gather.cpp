@@ -28,7 +28,6 @@ constexpr size_t kMaxCrossValues = kFirstAttribute + 2 * kMaxAttributes;  // ite
 // what is predicted.
 constexpr size_t kMaxLists = kMaxPools + 1;
 constexpr int kMaskBits = static_cast<int>(kMaxLists);
-constexpr int64_t kMask = (int64_t{1} << kMaskBits) - 1;
 
 int64_t hour_of_day(int64_t timestamp) {
   // Times before the origin count down, so that an hour is the same length everywhere.
@@ -97,12 +96,12 @@ Gatherer::Gatherer(const EventStore& store, const GatherConfig& config)
     : store_(store),
       log_(store),
       config_((config.validate(), config)),
-      num_pools_(store.schema().pools.size()) {
+      num_pools_(store.schema().num_history_pools()) {
   for (size_t p = 0; p < log_.num_pieces(); ++p) {
     pools_.push_back(PoolIndex::open_or_build(log_.piece(p)));
   }
   const std::vector<PoolConfig>& pools = store.schema().pools;
-  const auto num_pools = static_cast<int64_t>(pools.size());
+  const auto num_pools = static_cast<int64_t>(num_pools_);
   const bool interleaved = config_.strategy == HistoryStrategy::kInterleaved;
   budget_.scan = config_.scan_window;
   budget_.of_pool.fill(interleaved ? std::max<int64_t>(1, config_.history_length / num_pools)
@@ -231,12 +230,17 @@ Gatherer::Anchor Gatherer::locate(const CandidateQuery& q) const {
 Gatherer::Candidate Gatherer::candidate_at(const Anchor& anchor) const {
   const EventStore& piece = log_.piece(anchor.piece);
   const auto at = static_cast<size_t>(anchor.position);
+  const int64_t organic = piece.organic()[at];  // NOLINT(bugprone-signed-char-misuse): a number
+  return {piece.items()[at], piece.timestamps()[at], organic, label_at(piece, at)};
+}
+
+/// Labels are of all pools, also of those that later events decide.
+int64_t Gatherer::label_at(const EventStore& piece, size_t at) const {
   size_t mask = 0;
-  for (size_t p = 0; p < num_pools_; ++p) {
+  for (size_t p = 0; p < store_.schema().pools.size(); ++p) {
     if (label_pools_ >> p & 1) mask |= size_t{piece.in_pool(p)[at] != 0} << p;
   }
-  const int64_t organic = piece.organic()[at];  // NOLINT(bugprone-signed-char-misuse): a number
-  return {piece.items()[at], piece.timestamps()[at], organic, action_of_mask_[mask]};
+  return action_of_mask_[mask];
 }
 
 /// The last positions of a pool in the scan range.
@@ -347,13 +351,13 @@ int64_t Gatherer::append_pieces(const Anchor& anchor, const Budget& budget, int6
     put_history_numbers(anchor, position, used + i, batch);
     items[i] = user_items[position];
     times[i] = user_times[position];
-    const auto mask = static_cast<size_t>(key & kMask) & (action_of_mask_.size() - 1);
-    actions[i] = action_of_mask_[mask];
+    actions[i] = action_of_mask_[static_cast<size_t>(key) & ((size_t{1} << num_pools_) - 1)];
     if (labels == nullptr) continue;
     const bool labelled = (key >> num_pools_ & 1) != 0;
-    labels[i] = labelled ? action_of_mask_[mask & label_pools_] : -1;
+    const auto at = static_cast<size_t>(anchor.user_start + position);
+    labels[i] = labelled ? label_at(piece, at) : -1;
     // NOLINTNEXTLINE(bugprone-signed-char-misuse): a number
-    const int64_t organic = piece.organic()[static_cast<size_t>(anchor.user_start + position)];
+    const int64_t organic = piece.organic()[at];
     std::array<int64_t, kMaxCrossValues> values{};
     cross_values(anchor.user, {.item = items[i], .time = times[i], .organic = organic}, values);
     for (size_t c = 0; c < crosses_.size(); ++c) {

@@ -125,6 +125,7 @@ class Gatherer {
   Anchor locate(int64_t position) const;
   Anchor locate(const CandidateQuery& question) const;
   Candidate candidate_at(const Anchor& anchor) const;
+  int64_t label_at(const EventStore& piece, size_t at) const;
   template <class Sample>
   void fill_samples(std::span<const int64_t> sample_index, Batch& batch, Sample sample) const;
   std::span<const uint32_t> take(size_t pool, const Anchor& anchor, const Budget& budget) const;
@@ -153,7 +154,7 @@ class Gatherer {
   EventLog log_;
   GatherConfig config_;
   std::vector<PoolIndex> pools_;
-  size_t num_pools_ = 0;
+  size_t num_pools_ = 0;                 // that histories are made of
   std::vector<int64_t> action_of_mask_;  // [2^pools]: OR of the bits of the pools in the mask
   std::vector<int> history_columns_;
   std::vector<Cross> crosses_;

@@ -1,6 +1,7 @@
 #include "data/sample/sample_schema.h"
 
 #include <algorithm>
+#include <functional>
 #include <set>
 
 #include <fmt/format.h>
@@ -50,6 +51,8 @@ void validate_cross(const CrossConfig& cross, const std::set<std::string>& attri
 void describe(base::ConfigVisitor& v, PoolConfig& c) {
   v.field("name", c.name, "the store's column is flat_is_<name>.npy");
   v.field("bit", c.bit, "its bit in the action column");
+  v.field("known_after_seconds", c.known_after_seconds,
+          "above 0: a label that later events give, no part of histories");
 }
 
 void describe(base::ConfigVisitor& v, AttributeConfig& c) {
@@ -94,6 +97,10 @@ SampleSchema SampleSchema::yambda() {
   return s;
 }
 
+size_t SampleSchema::num_history_pools() const {
+  return static_cast<size_t>(std::ranges::count(pools, 0, &PoolConfig::known_after_seconds));
+}
+
 void SampleSchema::validate() const {
   if (pools.empty() || pools.size() > kMaxPools) {
     fail_config(fmt::format("{} pools; samples need 1 to {}", pools.size(), kMaxPools));
@@ -110,6 +117,13 @@ void SampleSchema::validate() const {
                       pool.name, pool.name));
     }
     if (pool.bit < 1) fail_config(fmt::format("pool `{}`: bit must be positive", pool.name));
+    if (pool.known_after_seconds < 0) {
+      fail_config(fmt::format("pool `{}`: known_after_seconds must not be negative", pool.name));
+    }
+  }
+  const auto waits = [](const PoolConfig& pool) { return pool.known_after_seconds > 0; };
+  if (waits(pools.front()) || !std::ranges::is_partitioned(pools, std::not_fn(waits))) {
+    fail_config("pools that histories are made of come first, and there is at least one");
   }
   if (!label_pool.empty() && !pool_names.contains(label_pool)) {
     fail_config(fmt::format("label_pool `{}` is none of the pools", label_pool));

@@ -13,6 +13,8 @@ namespace segue::data {
 struct PoolConfig {
   std::string name;  // column flat_is_<name>.npy of the store
   int64_t bit = 1;   // its bit in the action column
+  /// Above 0: later events decide, up to so much later, so it is a label and no part of histories.
+  int64_t known_after_seconds = 0;
 };
 void describe(base::ConfigVisitor& v, PoolConfig& c);
 
@@ -55,6 +57,9 @@ struct SampleSchema {
   /// Numeric features that samples carry, by names of numbers/user_counts.h or of `numbers`: of
   /// every event of the history, of the candidates. Whoever reads samples says which.
   std::vector<std::string> history_numbers = {}, candidate_numbers = {};
+
+  /// Pools that histories are made of: the first ones.
+  size_t num_history_pools() const;
 
   static SampleSchema yambda();  // the benchmark's
   void validate() const;         // Error(kConfig)

@@ -45,9 +45,10 @@ std::vector<fs::path> entries(const std::string& folder) {
 /// Names of files that a store has in its folder `segue`.
 bool is_derived(const std::string& name) {
   const std::string whole = name.substr(0, name.find(".tmp-"));  // or on its way to be one
-  return whole == "manifest.json" || whole == "schema.toml" || whole == "listen_probability.npy" ||
-         whole == ".lock" || whole == "segments" || whole.ends_with(".idx") ||
-         whole.ends_with("_ids.npy") || whole.ends_with("_ids.txt") ||
+  return whole == "manifest.json" || whole == "schema.toml" || whole == "rows.json" ||
+         whole == "skipped.csv" || whole == "listen_probability.npy" || whole == ".lock" ||
+         whole == "segments" || whole.ends_with(".idx") || whole.ends_with("_ids.npy") ||
+         whole.ends_with("_ids.txt") ||
          (whole.starts_with("verified-") && whole.ends_with(".json"));
 }
 

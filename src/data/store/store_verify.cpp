@@ -24,6 +24,7 @@
 #include "data/store/file_check.h"
 #include "data/store/id_maps.h"
 #include "data/store/index_file.h"
+#include "data/store/later_check.h"
 #include "data/store/segments.h"
 #include "data/store/store_manifest.h"
 #include "data/store/store_stage.h"
@@ -252,7 +253,7 @@ struct EventColumnReaders {
         kind(cache + "/flat_event_types.npy", "<i8"),
         value(cache + "/flat_played_ratio.npy", "<f4"),
         organic(cache + "/flat_is_organic.npy", "|i1") {
-    for (const PoolRule& pool : schema.pools) {
+    for (const PoolConfig& pool : schema.samples().pools) {
       const std::string path = fmt::format("{}/flat_is_{}.npy", cache, pool.name);
       pools.push_back(std::make_unique<ElementReader<uint8_t>>(path, "|b1"));
     }
@@ -287,7 +288,9 @@ class EventVerifier {
         kinds_(report.problems, "a kind that the schema does not have"),
         items_(report.problems, fmt::format("an item that {} does not have", kPopularityFile)),
         pools_(report.problems, "in other pools than its kind and value say"),
-        numbers_(report.problems, "a number that is infinite") {
+        numbers_(report.problems, "a number that is infinite"),
+        outcomes_(report.problems, "a later label that no event explains, or lacks one"),
+        later_(parts.schema) {
     if (parts.manifest || base::exists(parts.folder + "/" + kPopularityFile)) {
       known_items_.emplace(parts.folder, kPopularityFile, report.problems);
       popularity_.resize(static_cast<size_t>(known_items_->count()));
@@ -310,6 +313,7 @@ class EventVerifier {
     }
     progress.finish();
     end_user(events);
+    note_later(later_.finish(last_time_));
     for (DerivedColumn* column : {&user_start_, &user_end_, &unique_users_}) column->expect_end();
     for (size_t a = 0; a < positions_.size(); ++a) {
       positions_[a]->expect_end();
@@ -341,10 +345,14 @@ class EventVerifier {
     const bool known = kind >= 0 && kind < static_cast<int64_t>(parts_.schema.kinds.size());
     kinds_.check(known, i);
     e.kind = known ? static_cast<uint8_t>(kind) : 0;
+    const size_t pools = parts_.schema.pools.size();
     for (size_t p = 0; p < columns_.pools.size(); ++p) {
-      pools_.check(columns_.pools[p]->next() == (known && rules_.in_pool(p, e) ? 1 : 0), i);
+      const uint8_t in_pool = columns_.pools[p]->next();
+      if (p >= pools) e.outcomes = static_cast<uint8_t>(e.outcomes | (in_pool != 0) << (p - pools));
+      pools_.check(in_pool == (known && rules_.in_pool(p, e) ? 1 : 0), i);
     }
     for (const auto& number : columns_.numbers) numbers_.check(!std::isinf(number->next()), i);
+    if (columns_.pools.size() > pools) note_later(later_.add(e));
     if (e.user > user_) begin_user(e.user, i);
     time_ = e.time;
     first_time_ = std::min(first_time_, e.time);
@@ -358,6 +366,8 @@ class EventVerifier {
     }
     count_item(e.item, i);
   }
+
+  void note_later(int64_t wrong) { outcomes_.check(wrong < 0, wrong); }
 
   void begin_user(int64_t user, int64_t position) {
     end_user(position);
@@ -424,7 +434,8 @@ class EventVerifier {
   EventColumnReaders columns_;
   DerivedColumn user_start_, user_end_, unique_users_;
   std::vector<std::unique_ptr<DerivedColumn>> positions_, anchor_times_;
-  Once order_, ids_, kinds_, items_, pools_, numbers_;
+  Once order_, ids_, kinds_, items_, pools_, numbers_, outcomes_;
+  LaterCheck later_;
   int64_t user_ = -1, time_ = 0, user_start_position_ = 0, num_users_ = 0;
   int64_t first_time_ = std::numeric_limits<int64_t>::max(), last_time_ = 0;
   std::optional<DerivedColumn> known_items_;  // how often each occurs

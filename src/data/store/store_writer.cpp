@@ -143,6 +143,13 @@ StoreWriterConfig checked(StoreWriterConfig config) {
   return config;
 }
 
+/// Of the pool that the label tells of, among those of samples.
+size_t place_of_label(const LogSchema& schema) {
+  const std::vector<PoolConfig> pools = schema.samples().pools;
+  const auto found = std::ranges::find(pools, schema.label_pool, &PoolConfig::name);
+  return static_cast<size_t>(found - pools.begin());
+}
+
 int64_t block_events(const StoreWriterConfig& config, size_t num_pools, size_t num_numbers) {
   constexpr int64_t kFixedBytes = 4 * sizeof(int64_t) + sizeof(float) + sizeof(int8_t);
   const auto pools = static_cast<int64_t>(num_pools + num_numbers * sizeof(float));
@@ -161,7 +168,8 @@ struct StoreWriter::Impl {
         cache(fmt::format("hstu_cache_L{}/", config.history_length)),
         event_files(open_event_files()),
         users(open_column("user_start.npy", "<i8"), open_column("user_end.npy", "<i8"),
-              open_column("unique_uids.npy", "<i8")) {
+              open_column("unique_uids.npy", "<i8")),
+        label(place_of_label(s)) {
     const size_t numbers = schema.numbers.size();
     const auto capacity = static_cast<size_t>(block_events(config, rules.num_pools(), numbers));
     for (std::unique_ptr<Block>& block : blocks) {
@@ -198,6 +206,8 @@ struct StoreWriter::Impl {
   std::map<std::string, std::vector<int64_t>> attributes;
 
   int64_t num_events = 0, num_anchors = 0;
+  size_t label;  // pool; beyond all: there is not one label
+  StoreFacts facts;
   int64_t user = -1, time = 0;  // of the event before
   int64_t user_start = 0;
   int64_t largest_item = -1;
@@ -217,7 +227,7 @@ EventFiles StoreWriter::Impl::open_event_files() {
                .kind = open("flat_event_types.npy", "<i8"),
                .value = open("flat_played_ratio.npy", "<f4"),
                .organic = open("flat_is_organic.npy", "|i1")};
-  for (const PoolRule& pool : schema.pools) {
+  for (const PoolConfig& pool : schema.samples().pools) {
     f.pools.push_back(open(fmt::format("flat_is_{}.npy", pool.name), "|b1"));
   }
   for (const NumberColumn& number : schema.numbers) {
@@ -296,8 +306,16 @@ void StoreWriter::Impl::fill(Block& block, std::span<const Event> events) {
     c.value[i] = e.has_value() ? e.value : 0.f;
     c.organic[i] = e.organic;
     for (size_t n = 0; n < c.numbers.size(); ++n) c.numbers[n][i] = e.first_number[n];
-    for (size_t p = 0; p < c.pools.size(); ++p) c.pools[p][i] = rules.in_pool(p, e) ? 1 : 0;
+    bool in_any = false;
+    for (size_t p = 0; p < c.pools.size(); ++p) {
+      const bool in_pool = rules.in_pool(p, e);
+      c.pools[p][i] = in_pool ? 1 : 0;
+      in_any = in_any || (in_pool && p < schema.pools.size());
+    }
+    facts.outside_pools += in_any ? 0 : 1;
     if (rules.may_be_anchor(e)) {
+      ++facts.predictable;
+      facts.positive += label < c.pools.size() ? c.pools[label][i] : 0;
       for (size_t a = 0; a < block.anchors.size(); ++a) {
         if (num_events - user_start < config.min_history[a]) break;  // floors rise
         num_anchors += a == 0;
@@ -420,6 +438,7 @@ bool StoreWriter::is_segment() const { return impl_->config.segment.number > 0; 
 int64_t StoreWriter::num_events() const { return impl_->num_events; }
 int64_t StoreWriter::num_users() const { return impl_->users.count(); }
 int64_t StoreWriter::num_anchors() const { return impl_->num_anchors; }
+const StoreFacts& StoreWriter::facts() const { return impl_->facts; }
 
 void StoreWriter::finish() {
   Impl& w = *impl_;

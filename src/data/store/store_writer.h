@@ -25,6 +25,13 @@ struct StoreWriterConfig {
   std::shared_ptr<StoreStage> stage = nullptr;  // already taken for `folder`; null: taken here
 };
 
+/// What surprises whoever trains on a store.
+struct StoreFacts {
+  int64_t outside_pools = 0;  // events that no history has
+  int64_t predictable = 0;    // events of kinds that may be predicted
+  int64_t positive = 0;       // of them in the label's pool; 0 where all pools are labels
+};
+
 /// Writes the flat event cache from events that arrive in store order, in bounded memory. Nothing
 /// looks finished before finish(): everything is written below a temporary folder, fsynced,
 /// renamed,
@@ -59,6 +66,7 @@ class StoreWriter {
   int64_t num_events() const;
   int64_t num_users() const;
   int64_t num_anchors() const;  // of the smallest minimum history
+  const StoreFacts& facts() const;
 
   static constexpr int64_t kLargestId = (int64_t{1} << 31) - 2;
 

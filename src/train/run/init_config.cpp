@@ -190,6 +190,7 @@ class Writer {
       const bool predicted = schema.label_pool.empty() ? p == 0 : pool.name == schema.label_pool;
       line("  {}{{ name = \"{}\", bit = {} }},  # {}", predicted ? "" : "# ", pool.name, pool.bit,
            share_text(summary_.pools[p].share));
+      if (pool.known_after_seconds > 0) continue;  // no part of histories
       weights += fmt::format("{}{}", weights.empty() ? "" : ", ", pool.bit);
     }
     line("]");

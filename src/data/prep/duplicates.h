@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <unordered_set>
+#include <vector>
+
+#include "data/log/event.h"
+#include "data/log/log_schema.h"
+#include "data/log/number_arena.h"
+#include "data/prep/event_runs.h"
+
+namespace segue::data {
+
+/// Counts events that are equal to one before them in everything, and drops them where the schema
+/// says so. Events come in the order of a store.
+class DuplicateFilter {
+ public:
+  DuplicateFilter(Duplicates what, TieOrder ties);
+
+  /// Removes the duplicates among `events`, if they are dropped; the first of equal ones stays.
+  void filter(std::vector<Event>& events);
+  int64_t found() const { return found_; }
+
+  /// Different events of one user at one time that are told apart when ties keep the order of the
+  /// log. Beyond that: Error(kOutOfMemory) where duplicates are dropped, else not counted.
+  static constexpr size_t kMostTies = size_t{1} << 20;
+
+ private:
+  struct Hash {
+    size_t operator()(const Event& e) const;
+  };
+  struct Equal {
+    bool operator()(const Event& a, const Event& b) const { return a.is_same(b); }
+  };
+  bool is_duplicate(const Event& e);
+
+  bool drop_;
+  bool sorted_;  // equal events are neighbours
+  bool any_ = false;
+  Event last_;
+  std::vector<float> last_numbers_;
+  std::unordered_set<Event, Hash, Equal> at_one_time_;  // where they are not
+  NumberArena numbers_;                                 // of at_one_time_
+  int64_t found_ = 0;
+};
+
+}  // namespace segue::data

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "data/propose/table_sample.h"
+
+namespace segue::data {
+
+/// What the columns of a log seem to be. Pointers go into the sample; null: none was found.
+struct ColumnRoles {
+  const ColumnSample *user = nullptr, *item = nullptr, *time = nullptr;
+  const ColumnSample *kind = nullptr, *value = nullptr, *organic = nullptr;
+  std::vector<const ColumnSample*> flags;
+  std::string label_flag;    // the flag that looks like what is to be predicted
+  bool ids_by_name = false;  // user and item are called so; else it is a guess
+  double time_unit_seconds = 1;
+  bool time_unit_known = false;  // times are of our century in that unit
+};
+ColumnRoles guess_roles(const TableSample& table);
+
+/// Whether every item has one value of `column`, as far as rows tell: of those whose item was seen
+/// before, almost all have the value that it had.
+bool is_function_of(const ColumnSample& item, const ColumnSample& column);
+
+/// Words of a name: "userId" and "user_id" are user, id.
+std::vector<std::string> words_of(const std::string& name);
+
+/// How far an event is on the way from seeing to buying: 0 a view, 4 a purchase; -1: unknown.
+int step_of(const std::string& kind);
+
+}  // namespace segue::data

@@ -1,0 +1,544 @@
+#include "data/propose/propose_schema.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/config_tree.h"
+#include "base/progress.h"
+#include "base/time.h"
+#include "data/log/iso_time.h"
+#include "data/log/log_schema.h"
+#include "data/propose/column_roles.h"
+#include "data/propose/table_sample.h"
+#include "data/store/store_writer.h"
+
+namespace segue::data {
+namespace {
+
+using Type = ColumnSample::Type;
+constexpr const char* kFillIn = "FILL IN";
+
+std::string as_toml(const std::string& text) { return base::detail::quote_toml(text); }
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::vector<std::string> words;
+  for (const std::string& name : names) words.push_back(as_toml(name));
+  return fmt::format("[{}]", fmt::join(words, ", "));
+}
+
+std::string per_cent(double share) { return fmt::format("{:.3g} %", 100 * share); }
+
+double share(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+/// A few values, for comments.
+std::string some_values(const ColumnSample& c) {
+  constexpr size_t kShown = 4, kLongest = 24;
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(kShown, c.values.size()); ++i) {
+    std::string value = c.values[i].substr(0, kLongest);
+    std::ranges::replace_if(
+        value, [](char ch) { return static_cast<unsigned char>(ch) < ' '; }, ' ');
+    shown.push_back(value);
+  }
+  return fmt::format("{}{}", fmt::join(shown, ", "), c.values.size() > kShown ? ", ..." : "");
+}
+
+/// What a schema may call a pool or an attribute that comes from a column or value of this name.
+std::string plain_name(const std::string& name, std::set<std::string>& taken) {
+  std::string plain;
+  for (const char c : name) {
+    const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    plain += fine ? c : '_';
+  }
+  if (plain.empty()) plain = "x";
+  while (!taken.insert(plain).second) plain += "_";
+  return plain;
+}
+
+/// Kinds by number of rows, the commonest first.
+std::vector<size_t> by_count(const ColumnSample& c) {
+  std::vector<size_t> order(c.values.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) { return c.counts[i]; });
+  return order;
+}
+
+/// Share of the events of kind `from` that one of kind `to` of the same user and item follows.
+double followed_share(const ColumnRoles& roles, size_t from, size_t to, double seconds) {
+  std::vector<std::tuple<uint32_t, uint32_t, double, bool>> events;  // user, item, time, is `to`
+  for (size_t row = 0; row < roles.kind->codes.size(); ++row) {
+    const uint32_t kind = roles.kind->codes[row], time = roles.time->codes[row];
+    if ((kind != from && kind != to) || time == ColumnSample::kMissing) continue;
+    int64_t date = 0;
+    const double at = parse_iso_time(roles.time->values[time], date)
+                          ? static_cast<double>(date)
+                          : roles.time->number(time) * roles.time_unit_seconds;
+    events.emplace_back(roles.user->codes[row], roles.item->codes[row], at, kind == to);
+  }
+  std::ranges::sort(events);
+  int64_t all = 0, followed = 0;
+  double next = std::numeric_limits<double>::infinity();
+  for (size_t i = events.size(); i-- > 0;) {
+    const auto& [user, item, time, is_to] = events[i];
+    const bool same = i + 1 < events.size() && std::get<0>(events[i + 1]) == user &&
+                      std::get<1>(events[i + 1]) == item;
+    if (!same) next = std::numeric_limits<double>::infinity();
+    if (is_to) {
+      next = time;
+    } else {
+      ++all;
+      followed += next - time <= seconds ? 1 : 0;
+    }
+  }
+  return share(followed, all);
+}
+
+/// Writes the schema from top to bottom.
+class Proposal {
+ public:
+  Proposal(const std::string& raw, const FolderSample& folder)
+      : raw_(raw), folder_(folder), table_(choose_table(folder)), roles_(guess_roles(table_)) {}
+
+  std::string text() {
+    head();
+    columns();
+    events_to_predict();
+    split();
+    pools();
+    attributes();
+    foot();
+    return out_;
+  }
+
+ private:
+  /// The table that has most of what a log needs; of equal ones the largest.
+  static const TableSample& choose_table(const FolderSample& folder) {
+    const TableSample* best = &folder.tables.front();
+    int most = -1;
+    for (const TableSample& table : folder.tables) {
+      const ColumnRoles r = guess_roles(table);
+      const int found = (r.user != nullptr ? 1 : 0) + (r.item != nullptr ? 1 : 0) +
+                        (r.time != nullptr ? 2 : 0) + (r.ids_by_name ? 1 : 0);
+      if (found > most) {
+        best = &table;
+        most = found;
+      }
+    }
+    return *best;
+  }
+
+  template <class... Args>
+  void line(fmt::format_string<Args...> text, Args&&... args) {
+    out_ += fmt::format(text, std::forward<Args>(args)...) + "\n";
+  }
+
+  void head() {
+    line(
+        "# Proposed by `segue init --raw {}` from {} rows of {}: read it, and correct what is "
+        "wrong.",
+        raw_, table_.rows, table_.pattern);
+    line("# Lines with {} are what the files do not tell. docs/prep.md has every key.\n", kFillIn);
+    line("events = {}  # {} file{}, about {} rows", as_toml(table_.pattern), table_.files.size(),
+         table_.files.size() == 1 ? "" : "s", base::format_count(table_.all_rows));
+    if (table_.csv.separator != ",") line("csv_separator = {}", as_toml(table_.csv.separator));
+    if (!table_.csv.columns.empty()) {
+      line("csv_columns = {}  # the file has no header line: call them as you like",
+           list_of(table_.csv.columns));
+    }
+  }
+
+  /// `key = "column"`, and what speaks for it.
+  void column(const char* key, const ColumnSample* c, const std::string& why) {
+    if (c == nullptr) {
+      std::vector<std::string> names;
+      for (const ColumnSample& other : table_.columns) names.push_back(other.name);
+      line("{} = \"\"  # {}: which of these? {}", key, kFillIn, fmt::join(names, ", "));
+      return;
+    }
+    line("{} = {}  # {}", key, as_toml(c->name), why);
+    if (!roles_.ids_by_name && (c == roles_.user || c == roles_.item)) {
+      line("#   A guess by the number of different values, not by name: check it.");
+    }
+    missing_ += static_cast<int64_t>(c->codes.size()) - c->present();
+    if (c->present() < static_cast<int64_t>(c->codes.size())) {
+      line("#   {} of the sampled rows have none.",
+           per_cent(1 - share(c->present(), static_cast<int64_t>(c->codes.size()))));
+    }
+  }
+
+  std::string id_words(const ColumnSample* c) const {
+    if (c == nullptr) return "";
+    return fmt::format("{} different {} in the sample: {}", c->values.size(),
+                       c->type == Type::kText ? "texts" : "integers", some_values(*c));
+  }
+
+  /// Ids that a store cannot have as they are.
+  void id_option(const char* key, const ColumnSample* c) {
+    if (c == nullptr) return;
+    const double largest = std::max(static_cast<double>(int64_t{1} << 24), 16 * table_.all_rows);
+    int64_t ignored = 0;
+    const bool integers = std::ranges::any_of(c->values, [&](const std::string& value) {
+      return parse_canonical_integer(value, ignored);
+    });
+    if (c->type == Type::kText && integers) {
+      line("{} = \"dense\"  # integers and texts mixed: all are taken as texts", key);
+    } else if (c->type == Type::kInteger &&
+               (c->min < 0 || c->max > largest ||
+                c->max > static_cast<double>(StoreWriter::kLargestId))) {
+      line("{} = \"dense\"  # ids from {:.0f} to {:.0f} get numbers of their own", key, c->min,
+           c->max);
+    }
+  }
+
+  void columns() {
+    line("\n# Who, what and when.");
+    column("user", roles_.user, id_words(roles_.user));
+    id_option("user_ids", roles_.user);
+    column("item", roles_.item, id_words(roles_.item));
+    id_option("item_ids", roles_.item);
+    column("time", roles_.time, time_words());
+    const ColumnSample* t = roles_.time;
+    if (t == nullptr || t->type == Type::kTime) return;
+    line("time_unit_seconds = {}{}", roles_.time_unit_seconds,
+         roles_.time_unit_known ? ""
+                                : fmt::format("  # {}: the values are no times of our days in any "
+                                              "unit; 1 is right if they are seconds",
+                                              kFillIn));
+  }
+
+  std::string time_words() const {
+    const ColumnSample* t = roles_.time;
+    if (t == nullptr) return "";
+    if (!roles_.time_unit_known) return fmt::format("from {} to {}", t->min, t->max);
+    if (t->type == Type::kTime) return "dates: " + some_values(*t);
+    const auto date = [&](double value) {
+      return base::iso_time(static_cast<int64_t>(value * roles_.time_unit_seconds));
+    };
+    const double unit = roles_.time_unit_seconds;
+    return fmt::format("{}, from {} to {} in the sample",
+                       unit == 1      ? "seconds"
+                       : unit == 1e-3 ? "milliseconds"
+                       : unit == 1e-6 ? "microseconds"
+                                      : "nanoseconds",
+                       date(t->min), date(t->max));
+  }
+
+  // ---- what is predicted ----
+
+  bool complete() const {
+    return roles_.user != nullptr && roles_.item != nullptr && roles_.time != nullptr;
+  }
+  bool kinds_lead() const {
+    if (roles_.kind == nullptr) return false;
+    const bool known = std::ranges::any_of(
+        roles_.kind->values, [](const std::string& value) { return step_of(value) >= 0; });
+    return known || roles_.flags.empty();
+  }
+
+  void events_to_predict() {
+    if (kinds_lead()) return kinds();
+    if (!roles_.flags.empty()) return flags();
+    if (roles_.value != nullptr) return value();
+    line("\n# {}: nothing says what a success is. As it stands every event is one, and there is",
+         kFillIn);
+    line(
+        "# nothing to learn. Name a column of 0 and 1 (flags), of strengths (value, with pools by");
+    line("# min_value), of kinds of events, or define a label by what comes later ([[later]]).");
+    kinds_ = {"event"};
+    line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
+    pools_.push_back({.name = "event"});
+    label_ = "event";
+  }
+
+  void organic() {
+    if (roles_.organic == nullptr) return;
+    line("organic = {}  # 1: the user chose the item unprompted", as_toml(roles_.organic->name));
+  }
+
+  void kinds() {
+    const ColumnSample& c = *roles_.kind;
+    const std::vector<size_t> order = by_count(c);
+    const int64_t rows = c.present();
+    std::vector<std::string> evidence;
+    for (const size_t k : order) {
+      kinds_.push_back(c.values[k]);
+      evidence.push_back(fmt::format("{} {}", c.values[k], per_cent(share(c.counts[k], rows))));
+    }
+    line("\n# What happens: {}.", fmt::join(evidence, ", "));
+    line("kind = {}", as_toml(c.name));
+    missing_ += static_cast<int64_t>(c.codes.size()) - rows;
+    line("kinds = {}  # at one second events keep this order", list_of(kinds_));
+    organic();
+    for (size_t i = 0; i < std::min(kinds_.size(), kMaxPools - 1); ++i) {
+      pools_.push_back({.name = plain_name(kinds_[i], taken_), .kinds = {kinds_[i]}});
+    }
+    const auto seen = std::ranges::find_if(
+        order, [&](size_t k) { return step_of(c.values[k]) == 0 || step_of(c.values[k]) == 1; });
+    if (seen == order.end() || !complete()) return outcome_kinds(order);
+    followed_kinds(*seen, order);
+  }
+
+  /// All kinds are outcomes, such as like and dislike: one of them is the success.
+  void outcome_kinds(const std::vector<size_t>& order) {
+    const auto good =
+        std::ranges::find_if(order, [&](size_t k) { return step_of(roles_.kind->values[k]) >= 0; });
+    const size_t chosen = good == order.end() ? 0 : static_cast<size_t>(good - order.begin());
+    label_ = pools_[std::min(chosen, pools_.size() - 1)].name;
+    line("anchor_kinds = {}", list_of(kinds_));
+    line(
+        "# Predicted: whether an event is \"{}\" rather than another kind. {}: is that the "
+        "question?",
+        label_, kFillIn);
+  }
+
+  /// A view, and whether something better comes of it.
+  void followed_kinds(size_t seen, const std::vector<size_t>& order) {
+    constexpr double kEnough = 0.005;
+    const ColumnSample& c = *roles_.kind;
+    size_t best = seen;
+    int64_t within = 0;
+    double best_share = -1;
+    for (const int64_t seconds : {int64_t{1800}, int64_t{86400}}) {
+      int best_step = -1;
+      for (const size_t k : order) {
+        if (k == seen || best_share >= kEnough * 2) continue;
+        const double s = followed_share(roles_, seen, k, static_cast<double>(seconds));
+        const int step = step_of(c.values[k]);
+        const bool better =
+            s >= kEnough ? step > best_step || best_share < kEnough : s > best_share;
+        if (!better) continue;
+        best = k;
+        best_share = s;
+        best_step = step;
+        within = seconds;
+      }
+      if (best_share >= kEnough) break;
+    }
+    const std::string& from = c.values[seen];
+    const std::string& to = c.values[best];
+    line("anchor_kinds = {}", list_of({from}));
+    later_ = {.name = plain_name(to + "_later", taken_),
+              .kinds = {from},
+              .followed_by = {to},
+              .within_seconds = within};
+    label_ = later_.name;
+    line(
+        "# Predicted: whether a \"{}\" is followed by a \"{}\" of the same item within {} s, {} of",
+        from, to, within, per_cent(best_share));
+    line(
+        "# them in the sample. See [[later]] below; other kinds and times are as good a question.");
+  }
+
+  void flags() {
+    std::vector<std::string> names;
+    for (const ColumnSample* flag : roles_.flags) names.push_back(flag->name);
+    line("\n# Columns of 0 and 1.");
+    line("flags = {}", list_of(names));
+    organic();
+    line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
+    for (const ColumnSample* flag : roles_.flags) {
+      int64_t set = 0;
+      for (size_t v = 0; v < flag->values.size(); ++v) {
+        const char first = flag->values[v].front();
+        set += first == '1' || first == 't' || first == 'T' ? flag->counts[v] : 0;
+      }
+      pools_.push_back({.name = plain_name(flag->name, taken_), .flag = flag->name});
+      if (flag->name != roles_.label_flag) continue;
+      label_ = pools_.back().name;
+      line("# Predicted: \"{}\", which {} of the sampled rows have.", flag->name,
+           per_cent(share(set, flag->present())));
+      missing_ += static_cast<int64_t>(flag->codes.size()) - flag->present();
+    }
+    if (names.size() > 1) line("# {}: is that the one? See label_pool.", kFillIn);
+    pools_.push_back({.name = plain_name("seen", taken_)});
+  }
+
+  /// The threshold that cuts the values most evenly.
+  void value() {
+    const ColumnSample& c = *roles_.value;
+    std::vector<std::pair<double, int64_t>> values;
+    for (size_t v = 0; v < c.values.size(); ++v) {
+      if (!std::isnan(c.number(v))) values.emplace_back(c.number(v), c.counts[v]);
+    }
+    std::ranges::sort(values, std::greater<>());
+    int64_t above = 0, all = 0;
+    for (const auto& [number, count] : values) all += count;
+    double threshold = values.front().first, best = 1;
+    for (const auto& [number, count] : values) {
+      above += count;
+      if (above == all) break;
+      if (std::abs(share(above, all) - 0.5) >= std::abs(best - 0.5) && best < 1) continue;
+      threshold = number;
+      best = share(above, all);
+    }
+    line("\n# How much: {} different values from {} to {}.", values.size(), c.min, c.max);
+    line("value = {}", as_toml(c.name));
+    organic();
+    line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
+    line("# Predicted: {} of {} or more, {} of the sampled rows. {}: choose the threshold that",
+         c.name, threshold, per_cent(best), kFillIn);
+    line("# you mean, in both pools.");
+    pools_.push_back({.name = "liked", .min_value = threshold});
+    pools_.push_back({.name = "other", .below_value = threshold});
+    label_ = "liked";
+  }
+
+  void split() {
+    line("label_pool = {}", as_toml(label_));
+    line("\n# Everything goes into the store; training holds out the newest windows of it.");
+    line("train_days = 0\ntest_seconds = 0\ngap_seconds = 0");
+  }
+
+  void pools() {
+    line("\n# Histories are made of pools: an event in none of them is never seen by a model.");
+    int64_t bit = 1;
+    for (const PoolRule& pool : pools_) {
+      line("[[pools]]\nname = {}\nbit = {}", as_toml(pool.name), bit);
+      if (!pool.kinds.empty()) line("kinds = {}", list_of(pool.kinds));
+      if (pool.min_value > 0) line("min_value = {}", pool.min_value);
+      if (pool.below_value > 0) line("below_value = {}", pool.below_value);
+      if (!pool.flag.empty()) line("flag = {}", as_toml(pool.flag));
+      line("");
+      bit *= 2;
+    }
+    if (later_.name.empty()) return;
+    line("[[later]]  # a label, known only afterwards: never part of histories");
+    line(
+        "name = {}\nbit = {}\nkinds = {}\nfollowed_by = {}\nwithin_seconds = {}\nsame = \"item\"\n",
+        as_toml(later_.name), bit, list_of(later_.kinds), list_of(later_.followed_by),
+        later_.within_seconds);
+  }
+
+  // ---- what is known of items ----
+
+  /// Why a column is no attribute; empty: it is one.
+  std::string objection(const ColumnSample& item, const ColumnSample& c) const {
+    if (c.values.size() < 2) return "has one value";
+    if (c.type == Type::kNumber || c.type == Type::kTime) return "is a number, not a category";
+    if (c.type == Type::kInteger && c.min < 0) return "has negative numbers";
+    if (c.values.size() * 10 > item.values.size() * 9) return "has about as many values as items";
+    return "";
+  }
+
+  void attribute(const TableSample& table, const ColumnSample& item, const ColumnSample& c) {
+    line("[[attributes]]  # {} values: {}", c.values.size(), some_values(c));
+    const std::string name = plain_name(c.name, taken_attributes_);
+    line("name = {}\nfile = {}\nitem = {}\nvalue = {}", as_toml(name), as_toml(table.pattern),
+         as_toml(item.name), as_toml(c.name));
+    if (c.type == Type::kInteger && c.has("0")) {
+      line("zero = \"value\"  # 0 is one of the values; \"none\" if it says that there is none");
+    }
+    if (!table.csv.columns.empty()) line("csv_columns = {}", list_of(table.csv.columns));
+    line("");
+    if (first_attribute_.empty()) first_attribute_ = name;
+    ++num_attributes_;
+  }
+
+  void attributes() {
+    if (roles_.item == nullptr) return;
+    std::vector<const ColumnSample*> used = {roles_.user,  roles_.item,
+                                             roles_.time,  kinds_lead() ? roles_.kind : nullptr,
+                                             roles_.value, roles_.organic};
+    if (!kinds_lead()) used.insert(used.end(), roles_.flags.begin(), roles_.flags.end());
+    for (const ColumnSample& c : table_.columns) {
+      if (std::ranges::find(used, &c) != used.end()) continue;
+      const std::string why = !is_function_of(*roles_.item, c)
+                                  ? "changes from row to row of an item"
+                                  : objection(*roles_.item, c);
+      consider(table_, *roles_.item, c, why);
+    }
+    for (const std::string& name : table_.unreadable) {
+      left_out_.push_back(fmt::format("{}: of a type that cannot be read", name));
+    }
+    for (const TableSample& table : folder_.tables) {
+      if (&table == &table_ || table.csv.separator != table_.csv.separator) continue;
+      const ColumnSample* item = table.find(roles_.item->name);
+      if (item == nullptr) item = guess_roles(table).item;
+      const bool meets = item != nullptr && std::ranges::any_of(item->values, [&](const auto& v) {
+                           return roles_.item->has(v);
+                         });
+      if (!meets) {
+        left_out_.push_back(fmt::format("{}: no column of items as in the log", table.pattern));
+        continue;
+      }
+      for (const ColumnSample& c : table.columns) {
+        if (&c != item) consider(table, *item, c, objection(*item, c));
+      }
+    }
+    if (!first_attribute_.empty()) cross();
+  }
+
+  void consider(const TableSample& table, const ColumnSample& item, const ColumnSample& c,
+                const std::string& why) {
+    constexpr int kMost = 6;
+    if (why.empty() && num_attributes_ < kMost) return attribute(table, item, c);
+    left_out_.push_back(fmt::format("{}{}: {}", &table == &table_ ? "" : table.pattern + " ",
+                                    c.name,
+                                    why.empty() ? "an attribute too, if you want more" : why));
+  }
+
+  void cross() {
+    const double rows = std::clamp(table_.all_rows / 5, 10'000.0, 20'000'000.0);
+    line("# What a user makes of each {}: a feature of its own.", first_attribute_);
+    line("[[crosses]]\nname = {}\nkeys = [\"uid\", {}]\nrows = {}\n",
+         as_toml("user_x_" + first_attribute_), as_toml(first_attribute_),
+         static_cast<int64_t>(rows));
+  }
+
+  void foot() {
+    for (std::string text : left_out_) {
+      std::ranges::replace(text, '\n', ' ');
+      line("# Left out: {}", text);
+    }
+    for (const std::string& name : folder_.left_out) line("# Left out: {}", name);
+    const std::string skip = missing_ == 0 ? "" : " --skip-bad 5%";
+    line(
+        "\n# Next: segue prep --raw {} --schema THIS_FILE --out STORE --history 256 --min-history "
+        "5{}",
+        raw_, skip);
+  }
+
+  const std::string& raw_;
+  const FolderSample& folder_;
+  const TableSample& table_;
+  ColumnRoles roles_;
+  std::string out_;
+  std::vector<std::string> kinds_;
+  std::vector<PoolRule> pools_;
+  LaterRule later_;
+  std::string label_, first_attribute_;
+  int num_attributes_ = 0;
+  // "organic" would be the file of another column.
+  std::set<std::string> taken_ = {"organic"};
+  std::set<std::string> taken_attributes_ = {"user",
+                                             "item",
+                                             "uid",
+                                             "item_id",
+                                             "hour_of_day",
+                                             "is_organic",
+                                             "action_weight",
+                                             "action_timestamp",
+                                             "dummy_query_time",
+                                             "item_candidate_id",
+                                             "item_query_time",
+                                             "item_action_weight"};
+  std::vector<std::string> left_out_;
+  int64_t missing_ = 0;
+};
+
+}  // namespace
+
+std::string propose_schema(const std::string& raw, const ParquetSupport* parquet) {
+  const FolderSample folder = sample_files(raw, parquet);
+  return Proposal(raw, folder).text();
+}
+
+}  // namespace segue::data

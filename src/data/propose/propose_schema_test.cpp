@@ -1,0 +1,233 @@
+// Schemas that are proposed from files: what is found in them, and that `prep` takes them.
+
+#include "data/propose/propose_schema.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "base/test_util.h"
+#include "base/time.h"
+#include "data/prep/prep.h"
+#include "data/propose/column_roles.h"
+#include "data/store/store_verify.h"
+
+namespace segue::data {
+namespace {
+
+using base::contains;
+using base::error_of;
+
+class ProposeSchema : public testing::Test {
+ protected:
+  ProposeSchema() : folder_(base::temp_path("raw")) { base::make_folders(folder_); }
+
+  void put(const std::string& name, const std::string& text) const {
+    base::put_file(folder_ + "/" + name, text);
+  }
+  /// The proposal for `raw` (the folder), read as a schema.
+  LogSchema propose(const std::string& raw = "") {
+    text_ = propose_schema(raw.empty() ? folder_ : raw, nullptr);
+    base::ConfigSources sources;
+    sources.file = "proposal";
+    sources.text = text_;
+    sources.use_environment = false;
+    return load_log_schema(sources);
+  }
+  PrepResult prepare(const LogSchema& schema, const std::string& skip = "") const {
+    PrepConfig config;
+    config.raw = folder_;
+    config.store = folder_ + "/store";
+    config.schema = schema;
+    config.memory_bytes = PrepConfig::kLeastMemory;
+    config.history_length = 20;
+    config.min_history = {2};
+    config.overwrite = true;
+    if (!skip.empty()) config.skip_bad = SkipLimit::parse(skip);
+    const PrepResult result = prep(config);
+    EXPECT_TRUE(verify_store(config.store).ok());
+    return result;
+  }
+  int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
+
+  std::string folder_, text_;
+  std::mt19937_64 random_{7};
+};
+
+TEST_F(ProposeSchema, MovieLens) {
+  std::string ratings = "userId,movieId,rating,timestamp\n", movies = "movieId,title,genres\n";
+  for (int64_t m = 0; m < 60; ++m) {
+    movies += fmt::format("{},\"Film {}, The\",{}\n", m, m, m % 3 == 0 ? "Comedy|Drama" : "Action");
+  }
+  for (int64_t i = 0; i < 2000; ++i) {
+    ratings += fmt::format("{},{},{}.{},{}\n", below(50) + 1, below(60), below(4) + 1, below(2) * 5,
+                           1'100'000'000 + below(90'000'000));
+  }
+  put("ratings.csv", ratings);
+  put("movies.csv", movies);
+  put("README.md", "no table");
+  const LogSchema s = propose();
+  EXPECT_EQ(s.events, "ratings.csv");
+  EXPECT_EQ(s.user, "userId");
+  EXPECT_EQ(s.item, "movieId");
+  EXPECT_EQ(s.time, "timestamp");
+  EXPECT_EQ(s.time_unit_seconds, 1);
+  EXPECT_EQ(s.value, "rating");
+  EXPECT_EQ(s.label_pool, "liked");
+  ASSERT_EQ(s.pools.size(), 2U);
+  EXPECT_EQ(s.pools[0].min_value, s.pools[1].below_value);
+  EXPECT_EQ(s.pools[0].min_value, 3.0);
+  ASSERT_EQ(s.attributes.size(), 1U);
+  EXPECT_EQ(s.attributes[0].file, "movies.csv");
+  EXPECT_EQ(s.attributes[0].value, "genres");
+  EXPECT_TRUE(contains(text_, "title: has about as many values as items"));
+  EXPECT_TRUE(contains(text_, "README.md: not looked at"));
+  EXPECT_TRUE(contains(text_, fmt::format("segue prep --raw {} --schema", folder_)));
+  EXPECT_EQ(prepare(s).counts.train_events, 2000);
+}
+
+TEST_F(ProposeSchema, MovieLensWithoutHeaderLine) {
+  std::string ratings;
+  for (int64_t i = 0; i < 3000; ++i) {
+    ratings += fmt::format("{}::{}::{}::{}\n", below(100) + 1, below(300) + 1, below(5) + 1,
+                           978'300'000 + below(1'000'000));
+  }
+  put("ratings.dat", ratings);
+  const LogSchema s = propose();
+  EXPECT_EQ(s.csv_separator, "::");
+  EXPECT_EQ(s.csv_columns.size(), 4U);
+  EXPECT_EQ(s.user, "column1");
+  EXPECT_EQ(s.item, "column2");
+  EXPECT_EQ(s.time, "column4");
+  EXPECT_EQ(s.value, "column3");
+  EXPECT_TRUE(contains(text_, "A guess by the number of different values"));
+  prepare(s);
+}
+
+TEST_F(ProposeSchema, ClickStreamWithTextIds) {
+  const char* const kinds[] = {"view", "view", "view", "view", "cart", "purchase"};
+  for (int day = 1; day <= 3; ++day) {
+    std::string rows = "event_time,event_type,product_id,category_id,price,user_id,user_session\n";
+    for (int64_t i = 0; i < 1500; ++i) {
+      const int64_t item = below(40);
+      const int64_t at = 1'580'000'000 + day * 86400 + i * 20;
+      const std::string user = fmt::format("u-{:04x}", below(60) * 7919);
+      const std::string rest = fmt::format("sku{},{},{}.5,{},s{}", item, item % 5, item, user, i);
+      rows += fmt::format("{},{},{}\n", base::iso_time(at), kinds[below(6)], rest);
+      if (i % 9 == 0)
+        rows += fmt::format("{},view,{}\n{},cart,{}\n", base::iso_time(at), rest,
+                            base::iso_time(at + 60), rest);
+    }
+    put(fmt::format("2020-01-0{}.csv", day), rows);
+  }
+  const LogSchema s = propose();
+  EXPECT_EQ(s.events, "*.csv");
+  EXPECT_EQ(s.user, "user_id");
+  EXPECT_EQ(s.item, "product_id");
+  EXPECT_EQ(s.time, "event_time");
+  EXPECT_EQ(s.kind, "event_type");
+  EXPECT_EQ(s.kinds, (std::vector<std::string>{"view", "cart", "purchase"}));
+  EXPECT_EQ(s.anchor_kinds, std::vector<std::string>{"view"});
+  ASSERT_EQ(s.later.size(), 1U);
+  EXPECT_EQ(s.later[0].kinds, std::vector<std::string>{"view"});
+  EXPECT_EQ(s.label_pool, s.later[0].name);
+  ASSERT_EQ(s.attributes.size(), 1U);
+  EXPECT_EQ(s.attributes[0].value, "category_id");
+  EXPECT_EQ(s.attributes[0].zero, ZeroMeaning::kValue);
+  EXPECT_TRUE(contains(text_, "price: is a number, not a category"));
+  EXPECT_TRUE(contains(text_, "user_session: changes from row to row of an item"));
+  const PrepResult result = prepare(s);
+  EXPECT_GT(result.counts.train_events, 4000);
+}
+
+TEST_F(ProposeSchema, AColumnOfClicks) {
+  std::string rows = "ts,visitor,article,section,clicked,is_organic\n";
+  for (int64_t i = 0; i < 2000; ++i) {
+    const int64_t item = below(80);
+    rows += fmt::format("{},{},{},{},{},{}\n", 1'700'000'000'000 + i * 40'000,
+                        i % 50 == 3 ? "" : std::to_string(below(40)), item + 100,
+                        item % 7 == 0 ? "news" : "sport", below(4) == 0 ? 1 : 0, below(2));
+  }
+  put("log.csv", rows);
+  const LogSchema s = propose(folder_ + "/log.csv");
+  EXPECT_EQ(s.events, "log.csv");
+  EXPECT_EQ(s.user, "visitor");
+  EXPECT_EQ(s.item, "article");
+  EXPECT_EQ(s.time, "ts");
+  EXPECT_EQ(s.time_unit_seconds, 1e-3);
+  EXPECT_EQ(s.flags, std::vector<std::string>{"clicked"});
+  EXPECT_EQ(s.organic, "is_organic");
+  EXPECT_EQ(s.label_pool, "clicked");
+  ASSERT_EQ(s.pools.size(), 2U);
+  EXPECT_TRUE(s.pools[1].flag.empty());  // all events enter histories
+  ASSERT_EQ(s.attributes.size(), 1U);
+  EXPECT_EQ(s.attributes[0].value, "section");
+  EXPECT_TRUE(contains(text_, "2 % of the sampled rows have none"));
+  EXPECT_TRUE(contains(text_, "--skip-bad"));
+  EXPECT_EQ(prepare(s, "5%").rows.skipped, 40);
+}
+
+TEST_F(ProposeSchema, LargeIdsGetNumbersOfTheirOwn) {
+  std::string rows = "user_id\titem_id\ttime\tlabel\n";
+  for (int64_t i = 0; i < 500; ++i) {
+    rows += fmt::format("{}\t{}\t{}\t{}\n", (int64_t{1} << 40) + below(20),
+                        i % 2 == 0 ? fmt::format("x{}", below(30)) : std::to_string(below(30)),
+                        1'600'000'000 + i * 60, below(2));
+  }
+  put("log.tsv", rows);
+  const LogSchema s = propose();
+  EXPECT_EQ(s.csv_separator, "\t");
+  EXPECT_EQ(s.user_ids, IdMapping::kDense);
+  EXPECT_EQ(s.item_ids, IdMapping::kDense);
+  prepare(s);
+}
+
+TEST_F(ProposeSchema, SaysWhatItCannotTell) {
+  std::string rows = "user,item,time\n";
+  for (int64_t i = 0; i < 100; ++i) rows += fmt::format("{},{},{}\n", below(9), below(9), i);
+  put("log.csv", rows);
+  LogSchema s = propose();
+  EXPECT_TRUE(contains(text_, "FILL IN: nothing says what a success is"));
+  EXPECT_TRUE(contains(text_, "FILL IN: the values are no times of our days"));
+  put("log.csv", "user,item,colour\n1,2,red\n2,3,blue\n");
+  text_ = propose_schema(folder_, nullptr);
+  EXPECT_TRUE(contains(text_, "time = \"\"  # FILL IN: which of these? user, item, colour"));
+}
+
+TEST_F(ProposeSchema, Mistakes) {
+  const auto message = [&](const std::string& raw) {
+    const auto error = error_of([&] { propose_schema(raw, nullptr); });
+    EXPECT_TRUE(error);
+    return error ? std::string(error->what()) : "";
+  };
+  EXPECT_TRUE(contains(message(folder_ + "/x"), "no such file or folder"));
+  EXPECT_TRUE(contains(message(folder_), "there are no files"));
+  put("a.json", "{}");
+  put("b.csv", "");
+  put("c.csv", "one\ntwo\n");
+  put("d.csv.gz", "BZh9....");
+  const std::string text = message(folder_);
+  EXPECT_TRUE(contains(text, "no rows in Parquet or CSV files"));
+  EXPECT_TRUE(contains(text, "a.json: not looked at"));
+  EXPECT_TRUE(contains(text, "b.csv: is empty"));
+  EXPECT_TRUE(contains(text, "c.csv: has no columns that can be told apart"));
+  EXPECT_TRUE(contains(text, "compressed (bzip2)"));
+}
+
+TEST(ColumnRoles, Words) {
+  EXPECT_EQ(words_of("userId"), (std::vector<std::string>{"user", "id"}));
+  EXPECT_EQ(words_of("user_id"), (std::vector<std::string>{"user", "id"}));
+  EXPECT_EQ(words_of("movieid"), (std::vector<std::string>{"movie", "id"}));
+  EXPECT_EQ(words_of("paid"), (std::vector<std::string>{"paid"}));
+  EXPECT_EQ(step_of("view"), 0);
+  EXPECT_EQ(step_of("Add to Cart"), 3);
+  EXPECT_EQ(step_of("purchase"), 4);
+  EXPECT_EQ(step_of("red"), -1);
+}
+
+}  // namespace
+}  // namespace segue::data

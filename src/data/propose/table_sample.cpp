@@ -1,0 +1,375 @@
+#include "data/propose/table_sample.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <system_error>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "data/log/byte_source.h"
+#include "data/log/iso_time.h"
+
+namespace segue::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSampleRows = 100'000;  // of a table
+constexpr size_t kSampledFiles = 8;       // of a table
+constexpr size_t kMostFiles = 512;        // of a folder
+constexpr size_t kHeadBytes = 64 << 10;
+constexpr int kDeepest = 4;
+constexpr double kMost = 0.99;  // a few values may be wrong
+
+constexpr const char* kExtensions[] = {".parquet", ".pq",  ".csv",  ".tsv", ".txt",
+                                       ".dat",     ".log", ".data", ".gz",  ".zst"};
+constexpr const char* kSeparators[] = {"::", "\t", ";", "|", ","};
+
+/// Fields of a line, quotes aside: what is looked for is their number and whether they are numbers.
+std::vector<std::string> split(std::string_view line, std::string_view separator) {
+  std::vector<std::string> fields(1);
+  bool quoted = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    if (separator.size() == 1 && line[i] == '"') {
+      quoted = !quoted;
+    } else if (!quoted && line.substr(i).starts_with(separator)) {
+      fields.emplace_back();
+      i += separator.size() - 1;
+    } else {
+      fields.back() += line[i];
+    }
+  }
+  return fields;
+}
+
+bool parse_number(std::string_view text, double& value) {
+  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && stop == text.data() + text.size() && std::isfinite(value);
+}
+
+std::vector<std::string> first_lines(const std::string& path) {
+  constexpr size_t kLines = 32;
+  const ByteSource source = open_bytes(path);
+  std::string head(kHeadBytes, '\0');
+  head.resize(source.read(head.data(), head.size()));
+  const bool whole = head.size() < kHeadBytes;
+  if (head.find('\0') != std::string::npos) {
+    fail(ErrorCode::kUnsupported, "is neither Parquet nor text");
+  }
+  if (head.starts_with("\xef\xbb\xbf")) head.erase(0, 3);  // byte order mark
+  std::vector<std::string> lines;
+  size_t begin = 0;
+  while (begin < head.size() && lines.size() < kLines) {
+    size_t end = head.find('\n', begin);
+    if (end == std::string::npos && !whole) break;
+    end = std::min(end, head.size());
+    std::string line = head.substr(begin, end - begin);
+    if (line.ends_with('\r')) line.pop_back();
+    if (!line.empty()) lines.push_back(std::move(line));
+    begin = end + 1;
+  }
+  return lines;
+}
+
+/// What stands between the fields, and what columns are called: by the first lines.
+CsvFormat look_at_csv(const std::string& path, std::vector<std::string>& names) {
+  const std::vector<std::string> lines = first_lines(path);
+  if (lines.empty()) fail(ErrorCode::kCorrupt, "is empty");
+  CsvFormat format;
+  size_t most = 1;
+  for (const char* const separator : kSeparators) {
+    const size_t fields = split(lines.front(), separator).size();
+    const auto same = std::ranges::count_if(
+        lines, [&](const std::string& line) { return split(line, separator).size() == fields; });
+    if (fields > most && same * 10 >= std::ssize(lines) * 8) {
+      most = fields;
+      format.separator = separator;
+    }
+  }
+  if (most < 2) fail(ErrorCode::kUnsupported, "has no columns that can be told apart");
+  names = split(lines.front(), format.separator);
+  double ignored = 0;
+  int64_t seconds = 0;
+  const bool data = std::ranges::any_of(names, [&](const std::string& field) {
+    return field.empty() || parse_number(field, ignored) || parse_iso_time(field, seconds);
+  });
+  if (data) {
+    for (size_t i = 0; i < names.size(); ++i) names[i] = fmt::format("column{}", i + 1);
+    format.columns = names;
+  }
+  return format;
+}
+
+/// Takes the values of a column from blocks.
+class ColumnTaker {
+ public:
+  explicit ColumnTaker(ColumnSample& column) : column_(column) {}
+
+  void take(const RawColumn& raw, size_t row) {
+    if (!raw.is_valid(row) ||
+        (raw.type == RawColumn::Type::kNumber && std::isnan(raw.numbers[row]))) {
+      column_.codes.push_back(ColumnSample::kMissing);
+      return;
+    }
+    std::string text = raw.type == RawColumn::Type::kText      ? std::string(raw.text(row))
+                       : raw.type == RawColumn::Type::kInteger ? fmt::to_string(raw.integers[row])
+                                                               : fmt::to_string(raw.numbers[row]);
+    const auto [found, added] =
+        codes_.emplace(std::move(text), static_cast<uint32_t>(column_.values.size()));
+    if (added) {
+      column_.values.push_back(found->first);
+      column_.counts.push_back(0);
+    }
+    ++column_.counts[found->second];
+    column_.codes.push_back(found->second);
+  }
+
+  /// What a column of a file without types holds, by most of its values.
+  void classify() {
+    if (column_.unit_seconds > 0) {
+      column_.type = ColumnSample::Type::kTime;
+      return;
+    }
+    int64_t integers = 0, numbers = 0, dates = 0;
+    column_.min = std::numeric_limits<double>::infinity();
+    column_.max = -column_.min;
+    for (size_t v = 0; v < column_.values.size(); ++v) {
+      const std::string& text = column_.values[v];
+      int64_t integer = 0;
+      double number = 0;
+      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), integer);
+      const bool is_bool = text == "true" || text == "false" || text == "True" || text == "False";
+      if ((error == std::errc() && stop == text.data() + text.size()) || is_bool) {
+        integers += column_.counts[v];
+      }
+      if (parse_number(text, number)) {
+        numbers += column_.counts[v];
+        column_.min = std::min(column_.min, number);
+        column_.max = std::max(column_.max, number);
+      } else if (parse_iso_time(text, integer)) {
+        dates += column_.counts[v];
+      }
+    }
+    const double enough = kMost * static_cast<double>(column_.present());
+    if (static_cast<double>(integers) >= enough) {
+      column_.type = ColumnSample::Type::kInteger;
+    } else if (static_cast<double>(numbers) >= enough) {
+      column_.type = ColumnSample::Type::kNumber;
+    } else if (static_cast<double>(dates) >= enough) {
+      column_.type = ColumnSample::Type::kTime;
+      column_.unit_seconds = 1;
+    }
+  }
+
+ private:
+  ColumnSample& column_;
+  std::unordered_map<std::string, uint32_t> codes_;
+};
+
+struct Columns {
+  std::vector<ColumnRequest> requests;
+  std::vector<std::string> unreadable;
+  CsvFormat csv;
+};
+
+Columns columns_of(const std::string& path, const ParquetSupport* parquet) {
+  Columns columns;
+  if (is_parquet(path)) {
+    for (const ParquetColumn& c : require_parquet(path, parquet).columns(path)) {
+      if (c.readable) {
+        columns.requests.push_back({c.name, c.role});
+      } else {
+        columns.unreadable.push_back(c.name);
+      }
+    }
+    return columns;
+  }
+  std::vector<std::string> names;
+  columns.csv = look_at_csv(path, names);
+  for (const std::string& name : names) columns.requests.push_back({name, ColumnRole::kText});
+  return columns;
+}
+
+/// Files that were found to have the same columns.
+struct Group {
+  Columns columns;
+  std::vector<LogFile> files;
+};
+
+/// *.csv where these are all of the kind, else what the names have in common.
+std::string pattern_for(const std::string& folder, const std::vector<LogFile>& files) {
+  if (files.size() == 1) return literal_pattern(files[0].name);
+  const fs::path first(files[0].name);
+  std::string stem = first.filename().string();
+  std::string end = stem.substr(std::min(stem.find('.'), stem.size()));
+  for (const LogFile& file : files) {
+    const std::string name = fs::path(file.name).filename().string();
+    const auto differ = std::ranges::mismatch(stem, name).in1;
+    stem.erase(differ, stem.end());
+    while (!name.ends_with(end)) end.erase(0, 1);
+  }
+  std::string parent = first.parent_path().string();
+  const bool one_folder = std::ranges::all_of(files, [&](const LogFile& file) {
+    return fs::path(file.name).parent_path() == first.parent_path();
+  });
+  if (!one_folder) parent = "*";
+  parent = parent.empty() ? "" : (one_folder ? literal_pattern(parent) : parent) + "/";
+  std::vector<std::string> patterns = {parent + "*" + literal_pattern(end),
+                                       parent + literal_pattern(stem) + "*" + literal_pattern(end)};
+  for (const std::string& pattern : patterns) {
+    if (list_log_files(folder, pattern).size() == files.size()) return pattern;
+  }
+  return patterns.back();
+}
+
+TableSample read_sample(const std::string& folder, const Group& group,
+                        const ParquetSupport* parquet) {
+  TableSample table{.files = group.files,
+                    .pattern = pattern_for(folder, group.files),
+                    .csv = group.columns.csv,
+                    .unreadable = group.columns.unreadable};
+  const std::vector<ColumnRequest>& requests = group.columns.requests;
+  table.columns.resize(requests.size());
+  std::vector<ColumnTaker> takers;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    table.columns[i].name = requests[i].name;
+    takers.emplace_back(table.columns[i]);
+  }
+  TableOptions options{.csv = group.columns.csv, .parquet = parquet, .block_rows = 1 << 12};
+  options.mark_bad_rows = true;
+  const size_t sampled = std::min(kSampledFiles, group.files.size());
+  int64_t bytes = 0, all_bytes = 0;
+  for (const LogFile& file : group.files) all_bytes += file.bytes;
+  for (size_t f = 0; f < sampled; ++f) {  // at even distances: a log may be one file a day
+    const LogFile& file =
+        group.files[f * (group.files.size() - 1) / std::max<size_t>(1, sampled - 1)];
+    const auto reader = open_table(file.path, requests, options);
+    const int64_t wanted =
+        kSampleRows * static_cast<int64_t>(f + 1) / static_cast<int64_t>(sampled);
+    RawBlock block;
+    bool more = true;
+    while (table.rows < wanted && (more = reader->read(block))) {
+      for (size_t row = 0, bad = 0; row < block.rows; ++row) {
+        if (is_listed(block.bad, row, bad)) continue;
+        for (size_t i = 0; i < takers.size(); ++i) takers[i].take(block.columns[i], row);
+        ++table.rows;
+      }
+      for (size_t i = 0; i < takers.size(); ++i) {
+        table.columns[i].unit_seconds = block.columns[i].unit_seconds;
+      }
+    }
+    bytes += more ? std::min(file.bytes, reader->bytes_read()) : file.bytes;
+  }
+  for (ColumnTaker& taker : takers) taker.classify();
+  table.all_rows = static_cast<double>(table.rows) * static_cast<double>(all_bytes) /
+                   static_cast<double>(std::max<int64_t>(1, bytes));
+  return table;
+}
+
+/// Files that may be tables, by name, and those that are not.
+std::vector<LogFile> list_files(const std::string& folder, std::vector<std::string>& left_out) {
+  std::vector<LogFile> files;
+  std::error_code error;
+  fs::recursive_directory_iterator it(folder, error), end;
+  for (; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.starts_with('.') || name.starts_with('_') || it.depth() > kDeepest) {
+      if (it->is_directory(error)) it.disable_recursion_pending();
+      continue;
+    }
+    std::error_code ignored;
+    if (!it->is_regular_file(ignored)) continue;
+    const std::string relative = it->path().lexically_relative(folder).string();
+    const std::string extension = it->path().extension().string();
+    if (!extension.empty() && std::ranges::find(kExtensions, extension) == std::end(kExtensions)) {
+      left_out.push_back(relative + ": not looked at");
+      continue;
+    }
+    files.push_back({it->path().string(), relative, static_cast<int64_t>(it->file_size(ignored))});
+  }
+  std::ranges::sort(files, {}, &LogFile::path);
+  if (files.size() > kMostFiles) {
+    left_out.push_back(fmt::format("{} more files: not looked at", files.size() - kMostFiles));
+    files.resize(kMostFiles);
+  }
+  return files;
+}
+
+}  // namespace
+
+int64_t ColumnSample::present() const {
+  return std::ranges::count_if(codes, [](uint32_t code) { return code != kMissing; });
+}
+
+double ColumnSample::number(size_t value) const {
+  double number = 0;
+  return parse_number(values[value], number) ? number : std::nan("");
+}
+
+bool ColumnSample::has(std::string_view value) const {
+  return std::ranges::find(values, value) != values.end();
+}
+
+bool ColumnSample::is_flag() const {
+  if (type != Type::kInteger || values.size() > 4) return false;
+  return std::ranges::all_of(values, [](const std::string& v) {
+    return v == "0" || v == "1" || v == "true" || v == "false" || v == "True" || v == "False";
+  });
+}
+
+const ColumnSample* TableSample::find(const std::string& name) const {
+  const auto found = std::ranges::find(columns, name, &ColumnSample::name);
+  return found == columns.end() ? nullptr : &*found;
+}
+
+FolderSample sample_files(const std::string& raw, const ParquetSupport* parquet) {
+  FolderSample sample;
+  std::error_code error;
+  std::vector<LogFile> files;
+  const fs::path path(raw);
+  if (fs::is_regular_file(path, error)) {
+    sample.folder = path.has_parent_path() ? path.parent_path().string() : ".";
+    files = {{raw, path.filename().string(), static_cast<int64_t>(fs::file_size(path))}};
+  } else if (fs::is_directory(path, error)) {
+    sample.folder = raw;
+    files = list_files(raw, sample.left_out);
+  } else {
+    fail(ErrorCode::kNotFound, fmt::format("{}: no such file or folder", raw));
+  }
+  std::map<std::vector<std::string>, Group> groups;  // by separator and columns
+  for (const LogFile& file : files) {
+    try {
+      Columns columns = columns_of(file.path, parquet);
+      // Without names of columns, parts of one log are called alike but for a number.
+      std::string name = columns.csv.columns.empty() ? "" : file.name;
+      std::erase_if(name, [](char c) { return c >= '0' && c <= '9'; });
+      std::vector<std::string> key = {columns.csv.separator, name};
+      for (const ColumnRequest& r : columns.requests) key.push_back(r.name);
+      Group& group = groups[key];
+      if (group.files.empty()) group.columns = std::move(columns);
+      group.files.push_back(file);
+    } catch (const Error& problem) {
+      const std::string text = problem.what();
+      sample.left_out.push_back(text.starts_with(file.path) ? text : file.name + ": " + text);
+    }
+  }
+  for (const auto& [key, group] : groups) {
+    sample.tables.push_back(read_sample(sample.folder, group, parquet));
+  }
+  std::erase_if(sample.tables, [](const TableSample& table) { return table.rows == 0; });
+  std::ranges::stable_sort(sample.tables, std::greater<>(), &TableSample::all_rows);
+  if (sample.tables.empty()) {
+    fail(ErrorCode::kNotFound,
+         fmt::format("{}: no rows in Parquet or CSV files (plain, gzip or zstd){}{}", raw,
+                     sample.left_out.empty() ? "; there are no files" : ":\n",
+                     fmt::join(sample.left_out, "\n")));
+  }
+  return sample;
+}
+
+}  // namespace segue::data

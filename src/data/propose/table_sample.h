@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "data/log/log_reader.h"
+#include "data/log/table_reader.h"
+
+namespace segue::data {
+
+/// Some rows of a column: which values it has, where, and what they look like.
+struct ColumnSample {
+  enum class Type { kInteger, kNumber, kTime, kText };
+
+  std::string name;
+  Type type = Type::kText;
+  double unit_seconds = 0;          // of times that say it themselves: dates are 1
+  std::vector<std::string> values;  // different ones
+  std::vector<uint32_t> codes;      // of every row: its value, kMissing where there is none
+  std::vector<int64_t> counts;      // of every value
+  double min = 0, max = 0;          // of numbers
+
+  static constexpr uint32_t kMissing = std::numeric_limits<uint32_t>::max();
+  int64_t present() const;  // rows with a value
+  double number(size_t value) const;
+  bool has(std::string_view value) const;
+  /// No values but 0 and 1, or false and true.
+  bool is_flag() const;
+};
+
+/// The beginning of files that have the same columns.
+struct TableSample {
+  std::vector<LogFile> files;
+  std::string pattern;  // names them below the folder
+  CsvFormat csv;        // columns: where the files have no header line
+  std::vector<ColumnSample> columns;
+  std::vector<std::string> unreadable;  // columns of types that nothing is made of
+  int64_t rows = 0;                     // in the sample
+  double all_rows = 0;                  // in the files, about
+
+  const ColumnSample* find(const std::string& name) const;
+};
+
+struct FolderSample {
+  std::string folder;
+  std::vector<TableSample> tables;    // the largest first
+  std::vector<std::string> left_out;  // "NAME: why"
+};
+
+/// Looks at the files of a folder, or at one file. Error(kNotFound) if there is none that can be
+/// read, with what is there instead.
+FolderSample sample_files(const std::string& raw, const ParquetSupport* parquet);
+
+}  // namespace segue::data
