@@ -135,6 +135,43 @@ TEST_F(PrepCommand, OverwritingIsKilledAtAnyMomentAndAStoreIsThere) {
   EXPECT_FALSE(fs::exists(data::StoreStage::beside(log_.folder + "/store")));
 }
 
+TEST_F(PrepCommand, BadRowsAreLeftOutAndDuplicatesCounted) {
+  put_log(500, 30);
+  std::string text = base::read_file(log_.folder + "/events.csv");
+  const size_t first = text.find('\n') + 1, second = text.find('\n', first) + 1;
+  text += text.substr(first, second - first) + ",1,2,0,50,9,listen\n";
+  log_.put("events.csv", text);
+  expect_error(run(arguments("store")), 4, "row 502: column \"uid\" is empty");
+  std::vector<std::string> a = arguments("store");
+  a.insert(a.end(), {"--skip-bad", "0.1%"});
+  expect_error(run(a), 4, "1 of 502 rows cannot be used, more than --skip-bad 0.1% allows");
+  a.back() = "some";
+  expect_error(run(a), 2, "--skip-bad some: a share of the rows");
+  a.back() = "1";
+  const Outcome o = run(a);
+  EXPECT_EQ(o.code, 0) << o.err;
+  EXPECT_TRUE(contains(o.out, "1 of 502 rows left out, see " + log_.folder +
+                                  "/store/segue/skipped.csv: column \"uid\" is empty (1)"));
+  EXPECT_TRUE(contains(o.out, "equal to another in everything: kept"));
+  const Outcome inspected = run({"inspect", log_.folder + "/store"});
+  EXPECT_TRUE(contains(inspected.out, "rows left out"));
+  EXPECT_TRUE(contains(inspected.out, "duplicates kept"));
+}
+
+TEST_F(PrepCommand, InitProposesASchemaThatPrepTakes) {
+  put_log(2000, 30);
+  fs::remove(log_.folder + "/schema.toml");
+  const Outcome proposed = run({"init", "--raw", log_.folder + "/events.csv"});
+  EXPECT_EQ(proposed.code, 0) << proposed.err;
+  EXPECT_TRUE(contains(proposed.out, "user = \"uid\""));
+  log_.put("proposed.toml", proposed.out);
+  std::vector<std::string> a = arguments("store");
+  a.insert(a.end(), {"--schema", log_.folder + "/proposed.toml"});
+  EXPECT_EQ(run(a).code, 0);
+  expect_error(run({"init"}), 2, "name a store to propose a config for, or --raw");
+  expect_error(run({"init", "--raw", log_.folder + "/nothing"}), 3, "no such file or folder");
+}
+
 TEST_F(PrepCommand, Mistakes) {
   expect_error(run({"prep", "--out", "x"}), 2, "--raw is required");
   expect_error(run({"prep", "--raw", log_.folder, "--out", log_.folder + "/s"}), 2, "--schema");

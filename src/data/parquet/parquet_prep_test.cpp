@@ -364,5 +364,47 @@ TEST_F(PrepParquet, Sessions) {
   EXPECT_TRUE(same_store(first, store_bytes(c.store)));
 }
 
+/// Nulls, fractions and numbers out of range, in a log whose types are right.
+TEST_F(PrepParquet, RowsThatCannotBeUsedAreLeftOut) {
+  LogTypes types;
+  types.user = types.time = types.item = arrow::float64();
+  const auto table = table_of(events_, types);
+  const auto with = [&](int column, std::vector<std::optional<double>> bad) {
+    arrow::DoubleBuilder builder;
+    for (const std::optional<double>& value : bad) {
+      EXPECT_TRUE((value ? builder.Append(*value) : builder.AppendNull()).ok());
+    }
+    // Rows of the log itself, the first value replaced.
+    auto rows = table->Slice(0, static_cast<int64_t>(bad.size()));
+    return rows
+        ->SetColumn(column, rows->field(column),
+                    std::make_shared<arrow::ChunkedArray>(builder.Finish().ValueOrDie()))
+        .ValueOrDie();
+  };
+  const auto all =
+      arrow::ConcatenateTables({with(0, {std::nullopt, 1.5}), table, with(1, {std::nullopt, -7}),
+                                with(2, {std::nullopt, 1e18})})
+          .ValueOrDie();
+  write_table(log_.folder + "/events.csv", *all, types);
+  PrepConfig config = log_.config("store");
+  config.parquet = &parquet_support();
+  const auto error = error_of([&] { prep(config); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(), "--skip-bad"));
+  config.skip_bad = SkipLimit::parse("6");
+  const PrepResult result = prep(config);
+  EXPECT_EQ(result.rows.skipped, 6);
+  StoreBytes made = store_bytes(config.store), wanted = wanted_;
+  for (const std::string name : {kRowsFile, kSkippedFile, kManifestFile}) {
+    made.erase(name);
+    wanted.erase(name);
+  }
+  EXPECT_TRUE(same_store(wanted, made));
+  EXPECT_EQ(base::read_file(config.store + "/" + kSkippedFile),
+            "file,row,column,reason\nevents.csv,1,uid,is empty\nevents.csv,2,uid,is not an "
+            "integer\nevents.csv,3003,timestamp,is empty\nevents.csv,3004,timestamp,is out of "
+            "range\nevents.csv,3005,item_id,is empty\nevents.csv,3006,item_id,is out of range\n");
+}
+
 }  // namespace
 }  // namespace segue::data

@@ -307,20 +307,15 @@ class Proposal {
     int64_t within = 0;
     double best_share = -1;
     for (const int64_t seconds : {int64_t{1800}, int64_t{86400}}) {
-      int best_step = -1;
+      if (best_share >= kEnough) break;
       for (const size_t k : order) {
-        if (k == seen || best_share >= kEnough * 2) continue;
-        const double s = followed_share(roles_, seen, k, static_cast<double>(seconds));
-        const int step = step_of(c.values[k]);
-        const bool better =
-            s >= kEnough ? step > best_step || best_share < kEnough : s > best_share;
-        if (!better) continue;
+        const double s =
+            k == seen ? -1 : followed_share(roles_, seen, k, static_cast<double>(seconds));
+        if (s <= best_share) continue;
         best = k;
         best_share = s;
-        best_step = step;
         within = seconds;
       }
-      if (best_share >= kEnough) break;
     }
     const std::string& from = c.values[seen];
     const std::string& to = c.values[best];
