@@ -270,6 +270,7 @@ TEST_F(AppendMistakes, StoresThatCannotGrow) {
   EXPECT_TRUE(contains(error(ErrorCode::kUnsupported, config), "train_days = 300; all three"));
 
   log.schema = log_.whole.schema;
+  log.schema.user_attributes.clear();
   log.schema.user_ids = IdMapping::kDense;
   config = log.config("numbered");
   prep(config);
