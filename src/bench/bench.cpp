@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <thread>
 
 #include <fmt/format.h>
@@ -70,6 +71,10 @@ double Timing::median() const {
   std::ranges::sort(sorted);
   const size_t n = sorted.size();
   return n % 2 == 1 ? sorted[n / 2] : (sorted[n / 2 - 1] + sorted[n / 2]) / 2;
+}
+double Timing::mean() const {
+  if (seconds.empty()) return 0;
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
 }
 double Timing::fastest() const { return seconds.empty() ? 0 : *std::ranges::min_element(seconds); }
 double Timing::slowest() const { return seconds.empty() ? 0 : *std::ranges::max_element(seconds); }
@@ -170,10 +175,12 @@ std::string Report::human(const Result& r) const {
   if (!r.not_run.empty()) {
     return fmt::format("{:<28} not run: {} {}", r.name, r.not_run, shape_text(r));
   }
-  const double seconds = r.timing.median();
+  const double seconds = r.rate_seconds();
   std::string line = fmt::format("{:<28}", r.name);
   if (!r.timing.seconds.empty()) {
-    line += fmt::format(" {:>12} +-{:>3.0f}%", milliseconds(seconds), 50 * r.timing.spread());
+    line += fmt::format(" {:>12} +-{:>3.0f}%", milliseconds(r.timing.median()),
+                        50 * r.timing.spread());
+    if (r.runs_differ) line += fmt::format("  mean {}", milliseconds(seconds));
   }
   if (r.flop > 0) {
     const double rate = r.flop / seconds;
@@ -219,9 +226,10 @@ std::string Report::row(const Result& r) const {
 }
 
 void Report::add_figures(nlohmann::ordered_json& line, const Result& r) const {
-  const double seconds = r.timing.median();
+  const double seconds = r.rate_seconds();
   if (!r.timing.seconds.empty()) {
-    line["median_s"] = seconds;
+    line["median_s"] = r.timing.median();
+    if (r.runs_differ) line["mean_s"] = seconds;
     line["fastest_s"] = r.timing.fastest();
     line["slowest_s"] = r.timing.slowest();
     line["spread"] = r.timing.spread();

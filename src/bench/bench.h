@@ -21,6 +21,7 @@ struct Timing {
   std::string protocol = {};    // of a GPU: rested or sustained; see measure()
 
   double median() const;
+  double mean() const;
   double fastest() const;
   double slowest() const;
   double spread() const;  // (slowest - fastest) / median
@@ -52,9 +53,13 @@ struct Result {
   double bytes = 0;
   double items = 0;
   std::string item_name = "rows";
+  bool runs_differ = false;  // in what they do: counts above are means, and so is the time of rates
   std::optional<double> joules_per_item = {};
   std::vector<std::pair<std::string, double>> figures = {};  // others, by name
   std::string not_run = {};  // why there is no timing and nothing of what follows from one
+
+  /// What rates are made with: work of all runs over their time, or of one over the median.
+  double rate_seconds() const { return runs_differ ? timing.mean() : timing.median(); }
 };
 
 /// The processor's own name; "unknown" where the system does not tell.

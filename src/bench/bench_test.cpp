@@ -1,6 +1,7 @@
 #include "bench/bench.h"
 
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "base/test_util.h"
 #include "bench/lap_timer.h"
@@ -40,6 +41,30 @@ TEST(BenchTest, TimingGivesMedianAndSpread) {
   EXPECT_EQ(odd.slowest(), 3);
   EXPECT_EQ(odd.spread(), 1);
   EXPECT_EQ(Timing{}.median(), 0);
+}
+
+TEST(BenchTest, RatesOfRunsThatDifferAreOfAllTheirWorkAndTime) {
+  Result r;
+  r.timing.seconds = {1, 1, 4};
+  r.flop = 4e9;
+  r.items = 10;
+  const Report report([](const std::string&) {}, true);
+  const auto row = [&] { return nlohmann::json::parse(report.row(r)); };
+  EXPECT_EQ(row()["gflops_per_s"], 4);
+  EXPECT_FALSE(row().contains("mean_s"));
+  r.runs_differ = true;
+  EXPECT_EQ(row()["gflops_per_s"], 2);
+  EXPECT_EQ(row()["rows_per_s"], 5);
+  EXPECT_EQ(row()["median_s"], 1);
+  EXPECT_EQ(row()["mean_s"], 2);
+}
+
+TEST(BenchTest, StepsAreRunsThatDiffer) {
+  for (const std::string& line : lines_of("step", true)) {
+    const auto row = nlohmann::json::parse(line);
+    EXPECT_EQ(row.contains("mean_s"), base::contains(row["name"].get<std::string>(), "step"))
+        << line;
+  }
 }
 
 TEST(BenchTest, MeasureRunsWarmUpAndTimedRuns) {

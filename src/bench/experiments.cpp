@@ -171,6 +171,7 @@ class Suite {
     steps.result.labels = r.labels;
     r = std::move(steps.result);
     r.timing = std::move(rounds);
+    r.runs_differ = false;
     add_figures(config, steps, r);
   }
 

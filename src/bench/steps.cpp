@@ -72,6 +72,7 @@ Result step_result(const train::RunConfig& config, const train::Trainer& trainer
                    int64_t launches, std::vector<double> seconds) {
   Result r;
   r.timing.seconds = std::move(seconds);
+  r.runs_differ = true;
   r.flop = sums.flop / static_cast<double>(sums.steps);
   r.shape = {{"dim", config.model.dim},
              {"layers", config.model.layers},

@@ -94,7 +94,7 @@ AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) : 
 
 void AppendTarget::copy_maps(const LogSchema& schema, bool of_users, StoreWriter& writer) const {
   constexpr size_t kTogether = 1 << 16;
-  std::vector<int64_t> ids(kTogether);
+  std::vector<int64_t> owners(kTogether);
   for (const AttributeFile* const attribute : schema.all_attributes()) {
     if (attribute->of_users != of_users) continue;
     const base::NpyFile file((of_users ? user_maps_folder : maps_folder) + "/" +
@@ -102,8 +102,8 @@ void AppendTarget::copy_maps(const LogSchema& schema, bool of_users, StoreWriter
     const std::span<const int64_t> values = file.as<int64_t>("<i8");
     for (size_t first = 0; first < values.size(); first += kTogether) {
       const auto part = values.subspan(first, std::min(kTogether, values.size() - first));
-      std::iota(ids.begin(), ids.end(), static_cast<int64_t>(first));
-      writer.set_attribute(attribute->name, std::span(ids).first(part.size()), part);
+      std::iota(owners.begin(), owners.end(), static_cast<int64_t>(first));
+      writer.set_attribute(attribute->name, std::span(owners).first(part.size()), part);
     }
   }
 }

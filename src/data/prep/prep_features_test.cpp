@@ -215,7 +215,7 @@ struct Opened {
         gatherer(store, {.history_length = 24,
                          .scan_window = 60,
                          .max_history = 9,
-                         .labelled_events = labelled_events}) {}
+                         .sample_events = labelled_events ? 1 : 0}) {}
 };
 
 SampleSchema with_numbers(SampleSchema schema, bool candidates) {

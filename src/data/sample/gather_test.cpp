@@ -343,7 +343,9 @@ TEST(Gather, WhatIsBeforeALabelledEventDoesNotKnowWhatComes) {
       for (int64_t labelled = -1; labelled < rank; ++seen) labelled += before[2][seen] >= 0 ? 1 : 0;
       for (size_t i = 0; i < seen; ++i) {
         ASSERT_EQ(after[0].at(i), before[0][i]);
-        if (i + 1 < seen) ASSERT_EQ(after[1].at(i), before[1][i]);
+        if (i + 1 < seen) {
+          ASSERT_EQ(after[1].at(i), before[1][i]);
+        }
       }
     }
   }

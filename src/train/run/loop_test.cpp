@@ -229,7 +229,7 @@ TEST_F(LoopTest, TensorboardShowsEveryPointOfAResumedRunOnce) {
   c.checkpoint.keep_last = 10;
   train_loop(c, folder);
   const auto expected = scalars_of(folder);
-  EXPECT_EQ(expected.size(), 6u * 5 + 3 * 4);
+  EXPECT_EQ(expected.size(), 6u * 5 + 3 * 8);
   const auto killed_at =
       [&](const std::vector<int>& lost) {  // the checkpoints that did not get out
         for (const int step : lost) {
