@@ -178,8 +178,8 @@ std::string Report::human(const Result& r) const {
   const double seconds = r.rate_seconds();
   std::string line = fmt::format("{:<28}", r.name);
   if (!r.timing.seconds.empty()) {
-    line += fmt::format(" {:>12} +-{:>3.0f}%", milliseconds(r.timing.median()),
-                        50 * r.timing.spread());
+    line +=
+        fmt::format(" {:>12} +-{:>3.0f}%", milliseconds(r.timing.median()), 50 * r.timing.spread());
     if (r.runs_differ) line += fmt::format("  mean {}", milliseconds(seconds));
   }
   if (r.flop > 0) {

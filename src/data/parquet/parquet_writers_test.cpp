@@ -27,7 +27,7 @@ TEST(ParquetSynthTest, ThroughPrepItIsTheDirectStore) {
                                   .history_length = 45,
                                   .min_history = {0, 45},
                                   .parquet = &parquet_support()});
-  EXPECT_EQ(result.rows, summary.events);
+  EXPECT_EQ(result.rows.rows, summary.events);
   EXPECT_TRUE(result.was_in_order);
 
   // All files are equal, but for where the store comes from and the truth.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <random>
 #include <string>
@@ -147,10 +148,12 @@ class LaterStore : public testing::Test {
   }
 
   /// Prepares the log and opens it.
-  EventStore& prepare(const std::vector<Event>& events, const std::string& name) {
-    std::string text = "user,item,time,kind\n";
+  EventStore& prepare(const std::vector<Event>& events, const std::string& name,
+                      TieOrder ties = TieOrder::kFields) {
+    std::string text = "user,item,time,kind,price\n";
     for (const Event& e : events) {
-      text += fmt::format("{},{},{},{}\n", e.user, e.item, e.time, schema_.kinds[e.kind]);
+      text += fmt::format("{},{},{},{},{}\n", e.user, e.item, e.time, schema_.kinds[e.kind],
+                          fmt::join(e.numbers(), ""));
     }
     base::put_file(folder_ + "/events.csv", text);
     PrepConfig config;
@@ -160,6 +163,7 @@ class LaterStore : public testing::Test {
     config.memory_bytes = PrepConfig::kLeastMemory;
     config.history_length = 30;
     config.min_history = {0};
+    config.ties = ties;
     config.overwrite = true;
     config.run_events = 500;
     prep(config);
@@ -251,7 +255,7 @@ TEST_F(LaterStore, NoSampleSeesAnOutcomeBeforeItIsKnown) {
       const EventStore& b = prepare(other, "b");
       const EventLog log_a(a), log_b(b);
       const EventNumbers numbers_a(log_a), numbers_b(log_b);
-      const GatherConfig config{.history_length = 30, .labelled_events = labelled};
+      const GatherConfig config{.history_length = 30, .sample_events = labelled ? 1 : 0};
       const Gatherer gather_a(a, config), gather_b(b, config);
       int64_t compared = 0, labels_differ = 0;
       for (const int64_t user : log_a.users()) {
@@ -307,10 +311,97 @@ TEST_F(LaterStore, NumbersKnowAnOutcomeOnceItsTimeIsOver) {
   EXPECT_EQ(number("last_1", 4), -1);  // two views without a cart
   EXPECT_EQ(number("last_3", 4), 1);
   // The rules that models are compared with wait, too.
-  const Predictions rules = predict_by_history(store);
-  ASSERT_GE(rules.user.size(), 3U);
-  EXPECT_EQ(rules.user[1], rules.user[0]);
-  EXPECT_GT(rules.user[2], rules.user[1]);
+  const std::vector<float> by_user = predict_by_history(store).rules[1].predictions;
+  ASSERT_GE(by_user.size(), 3U);
+  EXPECT_EQ(by_user[1], by_user[0]);
+  EXPECT_GT(by_user[2], by_user[1]);
+}
+
+/// Every rule, one event at a time: it has what was known before the event.
+TEST_F(LaterStore, RulesCountWhatIsKnown) {
+  schema_.later.pop_back();
+  schema_.attributes = {{.name = "shelf", .file = "shelves.csv", .item = "item", .value = "shelf"}};
+  base::put_file(folder_ + "/shelves.csv", "item,shelf\n0,1\n1,1\n2,2\n3,2\n");
+  const EventStore& store = prepare(random_shop(1500, 4), "store");
+  const auto time = [&](int64_t p) { return store.timestamps()[static_cast<size_t>(p)]; };
+  const auto item = [&](int64_t p) { return store.items()[static_cast<size_t>(p)]; };
+  const auto user = [&](int64_t p) { return store.users()[static_cast<size_t>(p)]; };
+  const Predictions all = predict_by_history(store);
+  ASSERT_EQ(all.rules.size(), 3U);
+  std::vector<int64_t> late;
+  for (const int64_t p : all.positions) {
+    if (time(p) > 101 * 86400) late.push_back(p);
+  }
+  const Predictions asked = predict_by_history(store, {.positions = late});
+  for (const Predictions& rules : {all, asked}) {
+    const bool some = rules.positions.size() < all.positions.size();
+    int64_t first = some ? std::numeric_limits<int64_t>::max() : 0;
+    for (const int64_t p : late) first = std::min(first, time(p));
+    /// Share among the events that `counts` of those that are known at `now`.
+    const auto share = [&](int64_t now, double prior, double weight, const auto& counts) {
+      double tries = weight, successes = prior * weight;
+      for (const int64_t p : all.positions) {
+        if (time(p) + kWait >= now || !counts(p)) continue;
+        ++tries;
+        successes += store.in_pool(3)[static_cast<size_t>(p)];
+      }
+      return successes / tries;
+    };
+    const int64_t end = std::numeric_limits<int64_t>::max();
+    const double prior = share(some ? first : end, 0, 0, [](int64_t) { return true; });
+    for (size_t i = 0; i < rules.positions.size(); ++i) {
+      const int64_t p = rules.positions[i], now = time(p);
+      const auto same_user = [&](int64_t q) { return user(q) == user(p); };
+      const double by_user = share(now, prior, 5, same_user);
+      const double by_item = share(now, prior, 10, [&](int64_t q) { return item(q) == item(p); });
+      const double by_shelf = share(
+          now, by_user, 2, [&](int64_t q) { return same_user(q) && item(q) / 2 == item(p) / 2; });
+      ASSERT_NEAR(rules.rules[0].predictions[i], by_item, 1e-6) << i;
+      ASSERT_NEAR(rules.rules[1].predictions[i], by_user, 1e-6) << i;
+      ASSERT_NEAR(rules.rules[2].predictions[i], by_shelf, 1e-6) << i;
+    }
+  }
+}
+
+/// Numbers of the log stay with events that wait for a label, or for an equal one.
+TEST_F(LaterStore, KeepsNumbersOfEventsThatWait) {
+  schema_.numbers = {{.name = "price"}};
+  for (const TieOrder ties : {TieOrder::kFields, TieOrder::kFile}) {
+    for (const bool in_order : {false, true}) {
+      SCOPED_TRACE(fmt::format("{} {}", ties == TieOrder::kFile, in_order));
+      std::vector<Event> events = random_shop(20'000, 7);
+      std::vector<float> prices(events.size());
+      for (size_t i = 0; i < events.size(); ++i) {
+        prices[i] = static_cast<float>(i % 1000);
+        events[i].set_numbers({&prices[i], 1});
+      }
+      std::vector<Event> sorted = events;
+      std::sort(sorted.begin(), sorted.end());
+      if (in_order) events = sorted;
+      events.push_back(events.back());  // a duplicate, as another price makes none
+      schema_.duplicates = Duplicates::kDrop;
+      const EventStore& store = prepare(events, "store", ties);
+      std::stable_sort(events.begin(), events.end(), [&](const Event& a, const Event& b) {
+        if (ties == TieOrder::kFields) return a < b;
+        return std::pair(a.user, a.time) < std::pair(b.user, b.time);
+      });
+      const int64_t last = std::ranges::max(events, {}, &Event::time).time - 7200;
+      std::vector<float> expected;
+      std::vector<Event> at_one_time;
+      for (const Event& e : events) {
+        if (!at_one_time.empty() &&
+            (at_one_time[0].user != e.user || at_one_time[0].time != e.time)) {
+          at_one_time.clear();
+        }
+        const auto same = [&](const Event& other) { return other.is_same(e); };
+        if (std::ranges::any_of(at_one_time, same)) continue;
+        at_one_time.push_back(e);
+        if (e.time <= last) expected.push_back(e.numbers()[0]);
+      }
+      const std::span<const float> stored = store.number(0);
+      EXPECT_EQ(std::vector(stored.begin(), stored.end()), expected);
+    }
+  }
 }
 
 /// Labels as they are in a store pass, a changed one does not.
