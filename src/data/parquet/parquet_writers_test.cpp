@@ -21,12 +21,14 @@ TEST(ParquetSynthTest, ThroughPrepItIsTheDirectStore) {
   const SynthSummary summary = write_raw_log(log, *make_parquet_log_writer(raw, "500m"), raw);
   write_synth_store(
       log, {.folder = direct, .size_name = "500m", .history_length = 45, .min_history = {0, 45}});
-  const PrepResult result = prep({.raw = raw,
-                                  .store = prepared,
-                                  .schema = LogSchema::preset("yambda-500m"),
-                                  .history_length = 45,
-                                  .min_history = {0, 45},
-                                  .parquet = &parquet_support()});
+  PrepConfig config;
+  config.raw = raw;
+  config.store = prepared;
+  config.schema = LogSchema::preset("yambda-500m");
+  config.history_length = 45;
+  config.min_history = {0, 45};
+  config.parquet = &parquet_support();
+  const PrepResult result = prep(config);
   EXPECT_EQ(result.rows.rows, summary.events);
   EXPECT_TRUE(result.was_in_order);
 
