@@ -289,7 +289,7 @@ TEST_F(IdsFrom, AppendedIdsFollowThoseOfTheStore) {
 TEST_F(IdsFrom, IdentityComesBackFromJson) {
   const StoreIdentity identity = identity_of(IdMaps(before()));
   EXPECT_EQ(StoreIdentity::from_json(identity.to_json()), identity);
-  EXPECT_EQ(identity.ids.size(), 3u);
+  EXPECT_EQ(identity.ids.size(), 4u);  // user, item, and an attribute of each
   for (const char* text : {"{}", "no json", R"({"content":"x","segments":0})"}) {
     EXPECT_TRUE(base::error_of([&] { StoreIdentity::from_json(text); })) << text;
   }

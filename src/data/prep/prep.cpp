@@ -406,10 +406,11 @@ PrepResult Prep::run() {
   result_.counts = sink.finish();
   if (result_.counts.train_events == 0) {
     fail(ErrorCode::kInvalidArgument,
-         fmt::format("{}: none of {} events is in the train part, from {} to before {}; the log "
-                     "ends at {} (see test_seconds, gap_seconds, train_days and the wait of later "
-                     "labels in the schema)",
-                     config_.raw, scan.rows, split.train_start, split.train_end, split.last_time));
+         fmt::format(
+             "{}: none of {} events is in the train part, from {} to before {}; the log "
+             "ends at {} (see test_seconds, gap_seconds and train_days of the schema, and how "
+             "long its later labels wait)",
+             config_.raw, scan.rows, split.train_start, split.train_end, split.last_time));
   }
 
   write_maps(scan, known, store);
