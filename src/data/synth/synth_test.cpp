@@ -341,8 +341,8 @@ TEST(SynthOutputTest, CsvHasTheColumnsOfTheRawLog) {
 /// names the raw files) and truth.
 std::map<std::string, std::string> shared_files(const std::string& store) {
   std::map<std::string, std::string> files = files_of(store);
-  for (const char* name : {"segue/manifest.json", "segue/schema.toml",
-                           "segue/listen_probability.npy", "segue/rows.json"}) {
+  for (const char* name :
+       {"segue/manifest.json", "segue/schema.toml", "segue/listen_probability.npy", kRowsFile}) {
     files.erase(name);
   }
   return files;
