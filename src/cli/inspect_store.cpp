@@ -39,9 +39,8 @@ Fact days(int64_t from, int64_t to) {
 /// A date, where times are those of a calendar and not since the log began.
 Fact moment(int64_t time) {
   constexpr int64_t kCalendar = 315'532'800, kFourDigits = 253'402'300'799;  // 1980, 9999
-  const Fact fact(time);
-  if (time < kCalendar || time > kFourDigits) return fact;
-  return fact.with_words(base::iso_time(time));
+  if (time < kCalendar || time > kFourDigits) return {time};
+  return Fact(time).with_words(base::iso_time(time));
 }
 
 void add_store(FactSheet& sheet, const data::StoreSummary& s) {

@@ -306,8 +306,8 @@ class ParquetReader final : public TableReader {
     }
     // Of a row with several mistakes the first column's counts.
     std::ranges::stable_sort(block.bad, {}, &BadRow::row);
-    const auto repeated = std::ranges::unique(block.bad, {}, &BadRow::row);
-    block.bad.erase(repeated.begin(), repeated.end());
+    const auto of_one_row = [](const BadRow& a, const BadRow& b) { return a.row == b.row; };
+    block.bad.erase(std::unique(block.bad.begin(), block.bad.end(), of_one_row), block.bad.end());
     row_ += static_cast<int64_t>(block.rows);
     left_in_group_ -= static_cast<int64_t>(block.rows);
     return true;

@@ -27,8 +27,8 @@ constexpr const char* kFillIn = "FILL IN";
 std::string as_toml(const std::string& text) { return base::detail::quote_toml(text); }
 
 std::string list_of(const std::vector<std::string>& names) {
-  std::vector<std::string> words;
-  for (const std::string& name : names) words.push_back(as_toml(name));
+  std::vector<std::string> words(names.size());
+  std::ranges::transform(names, words.begin(), as_toml);
   return fmt::format("[{}]", fmt::join(words, ", "));
 }
 
