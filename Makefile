@@ -6,7 +6,7 @@
 
 JOBS ?= $(shell nproc)
 OPTIONS := SEGUE_CUDA SEGUE_ONEDNN SEGUE_ARROW SEGUE_SANITIZE SEGUE_CUDA_ARCHITECTURES SEGUE_MARCH \
-           SEGUE_PCH SEGUE_WERROR
+           SEGUE_PCH SEGUE_UNITY SEGUE_WERROR
 ARGS := $(foreach option,$(OPTIONS),$(if $($(option)),-D$(option)="$($(option))"))
 
 # $(call build_preset,<preset>,<build folder>,<extra arguments>)

@@ -68,7 +68,15 @@ endfunction()
 # needs, and builds without it (SEGUE_PCH=OFF; sanitizers) say so where one does not.
 set(SEGUE_PCH_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <cstring> <filesystem> <functional> <limits> <map>
   <memory> <mutex> <numeric> <optional> <random> <set> <span> <string> <string_view> <thread> <utility> <vector>
-  <fmt/format.h> <nlohmann/json.hpp>)
+  <fmt/format.h>)
+
+# Rooms that are compiled several files at a time, which takes a third of the time: headers are read, and templates made,
+# once. Not those that compute: how sums round must not depend on who their neighbours are.
+set(SEGUE_UNITY_ROOMS base comm data report train publish bench edu cli)
+set(SEGUE_UNITY_FILES 8)
+# Files that call something else by a name that another one of their room has, too.
+set(SEGUE_ALONE_FILES
+  src/report/metrics_reader.cpp src/report/mlperf/mllog_reader.cpp src/report/page/trace_page.cpp)
 
 # segue_precompile(<target> <owner> [<library> <its header>]): `target` uses the headers that <owner> has compiled, which the
 # first to ask for it makes.
@@ -104,6 +112,12 @@ function(segue_add_library target rooms)
   if(sources)
     add_library(${target} STATIC ${sources} ${hopper_objects})
     segue_precompile(${target} segue_pch)
+    string(REGEX REPLACE "^segue_" "" room ${target})
+    if(SEGUE_UNITY AND room IN_LIST SEGUE_UNITY_ROOMS)
+      list(TRANSFORM SEGUE_ALONE_FILES PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE alone)
+      set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SEGUE_UNITY_FILES})
+    endif()
     set(scope PUBLIC)
   else()
     add_library(${target} INTERFACE)

@@ -15,7 +15,6 @@
 namespace segue::base {
 namespace {
 
-using Json = CheckedJson;
 
 constexpr size_t kHexDigits = 16;
 
@@ -43,7 +42,7 @@ uint64_t from_hex64(const std::string& text) {
   return value;
 }
 
-std::string seal_json(const Json& object) {
+std::string seal_json(const CheckedJson& object) {
   std::string body = object.dump(2);
   body.resize(body.size() - 2);  // "\n}" comes back with the ending
   const std::string end = ending(body);
@@ -54,7 +53,7 @@ std::string seal_json(const Json& object) {
 uint64_t seal_of(const std::string& sealed) { return xxh64(body_of(sealed)); }
 
 void unseal_json(const std::string& text, const std::string& path,
-                 const std::function<void(const Json&)>& use) {
+                 const std::function<void(const CheckedJson&)>& use) {
   const std::string_view body = body_of(text);
   if (std::string_view(text).substr(body.size()) != ending(body)) {
     fail(ErrorCode::kCorrupt,
@@ -68,19 +67,19 @@ void unseal_json(const std::string& text, const std::string& path,
   }
 }
 
-Json to_json(std::span<const FileRecord> files) {
-  Json list = Json::array();
+CheckedJson to_json(std::span<const FileRecord> files) {
+  CheckedJson list = CheckedJson::array();
   for (const FileRecord& file : files) {
     list.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh64", hex64(file.xxh64)}});
   }
   return list;
 }
 
-std::vector<FileRecord> files_from_json(const Json& manifest) {
+std::vector<FileRecord> files_from_json(const CheckedJson& manifest) {
   std::vector<FileRecord> files;
   std::set<std::string> names;
   int64_t total = 0;
-  for (const Json& file : list_of(manifest, "files")) {
+  for (const CheckedJson& file : list_of(manifest, "files")) {
     FileRecord record;
     record.name = text_of(file, "name");
     record.bytes = whole_number(file, "bytes", 0, kMostCounted - total);

@@ -18,7 +18,7 @@ void say(const std::string& line) {
   flush_output();
 }
 
-std::string footer() {
+std::string experiment_list() {
   std::string text = "Experiments:\n";
   for (const edu::ExperimentKind& kind : edu::experiment_kinds()) {
     text += fmt::format("  {} {}\n", kind.id, kind.title);
@@ -93,7 +93,7 @@ void add_edu(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("edu", "The micro-DLRM trio: see where a step's time goes, and why.");
   command->require_subcommand(1);
-  command->footer(footer());
+  command->footer(experiment_list());
   const auto o = std::make_shared<edu::Options>();
 
   CLI::App* micro = add_workload(*command, "micro-dlrm", "Tables that fit into the cache.", o);

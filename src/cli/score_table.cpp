@@ -75,6 +75,7 @@ void require_table_format(const std::string& path) {
 }
 
 void write_table(const std::string& path, const ScoreTable& table) {
+  require_table_format(path);
   if (path.ends_with(".parquet")) return parquet()->write_table(path, table);
   base::write_file(path, path.ends_with(".csv") ? csv_text(table) : jsonl_text(table));
 }

@@ -16,7 +16,7 @@ namespace segue::report {
 namespace {
 
 /// Largest batch size: a double still names each below it, and differences do not overflow.
-constexpr int64_t kLargestBatch = int64_t{1} << 53;
+constexpr int64_t kLargestExact = int64_t{1} << 53;
 
 /// Every record must leave something when its extremes are dropped.
 constexpr size_t kFewestPoints = 3;
@@ -62,7 +62,7 @@ struct RunReader {
     const MllogEvent& event = parsed.events[0];
     if (has("global_batch_size")) {
       const std::optional<double> value = as_number(event.value);
-      if (!value || !(std::abs(*value) <= static_cast<double>(kLargestBatch))) {
+      if (!value || !(std::abs(*value) <= static_cast<double>(kLargestExact))) {
         refuse(line, "the batch size is no number of samples");
       }
       batch = static_cast<int64_t>(*value);
@@ -178,7 +178,7 @@ RcpReference parse_rcp(const std::string& text, const std::string& path) {
       const nlohmann::json& batch = record.at("BS");
       // As a double: a comparison of 64 bits would take one of 2^63 and more for a negative number.
       if (!batch.is_number_integer() ||
-          std::abs(batch.get<double>()) > static_cast<double>(kLargestBatch)) {
+          std::abs(batch.get<double>()) > static_cast<double>(kLargestExact)) {
         fail(ErrorCode::kCorrupt,
              fmt::format("{}: `BS` of `{}` is no number of samples", path, name));
       }
