@@ -91,24 +91,13 @@ void read_rows(const std::string& path, const std::vector<data::ColumnRequest>& 
   }
 }
 
-bool has_column(const std::string& path, const std::string& name,
-                const data::TableOptions& options) {
-  try {
-    data::open_table(path, {{name}}, options);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kConfig) throw;
-    return false;
-  }
-}
-
 /// Columns user and item, and time if the file has it; otherwise everything that happened counts.
 std::vector<data::CandidateQuery> read_pairs(const std::string& path, const StoreIds& ids) {
   data::TableOptions options;
   options.parquet = parquet();
   std::vector<data::ColumnRequest> requests = {{"user", ids.users.role(path, "user", options)},
                                                {"item", ids.items.role(path, "item", options)}};
-  const bool with_time = has_column(path, "time", options);
+  const bool with_time = data::has_column(path, "time", options);
   if (with_time) requests.push_back({"time"});
   std::vector<data::CandidateQuery> questions;
   read_rows(path, requests, options,

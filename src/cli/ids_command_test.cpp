@@ -283,6 +283,15 @@ TEST_F(IdsCommand, UnknownIdsAreNamedWithTheirRow) {
   o = run({"score", path("run"), "--user", user(1), "--time", "soon"});
   EXPECT_EQ(o.code, kExitUsage);
   EXPECT_TRUE(contains(o.err, "--time soon")) << o.err;
+  if (parquet() == nullptr) return;
+  // A column of another type is not a column that is missing: histories would end elsewhere.
+  parquet()->write_table(path("pairs.parquet"),
+                         std::vector<data::TableColumn>{{.name = "user", .texts = {user(1)}},
+                                                        {.name = "item", .texts = {item(1)}},
+                                                        {.name = "time", .texts = {"noon"}}});
+  o = run({"score", path("run"), "--pairs", path("pairs.parquet"), "--out", path("scores.csv")});
+  EXPECT_EQ(o.code, kExitUsage) << o.err;
+  EXPECT_TRUE(contains(o.err, "column \"time\" is text, where numbers are needed")) << o.err;
 }
 
 TEST_F(IdsCommand, AStoreReplacedUnderARunIsNoticedAndACopyPasses) {
