@@ -122,16 +122,10 @@ int64_t settled_time(const data::EventLog& log, int64_t user, int64_t time, cons
   return std::min(log.at(last_event, &data::EventStore::timestamps), kLast - 1) + 1;
 }
 
-/// What is legal and yet hardly meant.
+/// Times that are legal and yet hardly meant; `where` they were given.
 void doubt_times(const data::EventStore& store, const std::vector<data::CandidateQuery>& questions,
-                 const std::string& path) {
+                 const std::string& where) {
   constexpr int64_t kYear = 365 * 86400;
-  if (questions.empty()) {
-    base::log_warning(
-        fmt::format("{}: has no rows, so nothing is scored; a row is a user, an item and, if "
-                    "histories are to end there, a time",
-                    path));
-  }
   const data::EventLog log(store);
   const int64_t end = log.last_time();
   int64_t late = 0, early = 0;
@@ -144,14 +138,14 @@ void doubt_times(const data::EventStore& store, const std::vector<data::Candidat
     base::log_warning(fmt::format(
         "{}: {} of {} times are more than a year after the log, which ends at {}; times count "
         "seconds, as the store does, and may be left out: then all that happened counts",
-        path, late, questions.size(), end));
+        where, late, questions.size(), end));
   }
   if (early > 0) {
     base::log_warning(fmt::format(
         "{}: {} of {} times are before the first event of their user, who is scored "
         "without a history; times count seconds, as the store does, whose last is {}, and "
         "may be left out: then all that happened counts",
-        path, early, questions.size(), end));
+        where, early, questions.size(), end));
   }
 }
 
@@ -173,6 +167,9 @@ std::vector<AskedUser> asked_users(const ScoreArguments& arguments, const StoreI
             [&](const data::RawBlock& block, size_t row, const std::string& where) {
               asked.push_back({ids.users.number(block.columns[0], row, where), where});
             });
+  if (asked.empty()) {
+    base::log_warning(fmt::format("{}: has no rows, so nothing is scored; a row is a user", path));
+  }
   return asked;
 }
 
@@ -193,15 +190,19 @@ void rank(const ScoreArguments& arguments, const train::StoreScorer& scorer,
   const std::vector<AskedUser> asked = asked_users(arguments, ids);
   const std::vector<int64_t> items = train::catalogue(scorer.store());
   const int64_t time = time_of(arguments.time);
+  std::vector<data::CandidateQuery> questions;  // of every user; an item comes with each answer
+  for (const AskedUser& a : asked) {
+    questions.push_back({.user = a.user, .time = settled_time(log, a.user, time, ids, a.where)});
+  }
+  doubt_times(scorer.store(), questions, "--time");
   const auto all = static_cast<int64_t>(items.size());
   base::Progress progress("score", all * static_cast<int64_t>(asked.size()), "items");
   int64_t done = 0;
-  for (const AskedUser& a : asked) {
-    const int64_t at = settled_time(log, a.user, time, ids, a.where);
+  for (const data::CandidateQuery& q : questions) {
     for (const train::RankedItem& r :
-         train::rank_items(trainer, scorer, a.user, at, items, arguments.top,
+         train::rank_items(trainer, scorer, q.user, q.time, items, arguments.top,
                            [&](int64_t scored) { progress.update(done + scored); })) {
-      answers.put(a.user, r.item, at);
+      answers.put(q.user, r.item, q.time);
       for (size_t k = 0; k < r.scores.size(); ++k) {
         answers.scores[k].reals.push_back(r.scores[k]);
       }
@@ -239,6 +240,12 @@ void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
     return;
   }
   std::vector<data::CandidateQuery> questions = read_pairs(arguments.pairs, ids);
+  if (questions.empty()) {
+    base::log_warning(
+        fmt::format("{}: has no rows, so nothing is scored; a row is a user, an item and, if "
+                    "histories are to end there, a time",
+                    arguments.pairs));
+  }
   read_pair_numbers(arguments.pairs, scorer.store().schema(), questions);
   for (size_t i = 0; i < questions.size(); ++i) {
     data::CandidateQuery& q = questions[i];

@@ -158,6 +158,7 @@ class OwnLog {
     put("pairs_ms.csv", fmt::format("user,item,time\n0,1,{}\n", (kFirstTime + kDay) * 1000));
     put("pairs_early.csv", "user,item,time\n0,1,5\n");
     put("pairs_none.csv", "user,item,time\n");
+    put("users_none.csv", "user\n");
     prepare("raw/log.csv", "store", {});
     prepare("raw/ms.csv", "ms", {});
     prepare("raw/log.csv", "thousandth", {"--set", "time_unit_seconds=0.001"});
@@ -496,6 +497,18 @@ const std::vector<Mistake>& mistakes() {
        {"score", "@/run", "--pairs", "@/pairs_none.csv", "--out", "@new.csv"},
        kExitOk,
        {"has no rows, so nothing is scored; a row is a user, an item", "0 scores"}},
+      {"UserBeforeTheLog",
+       {"score", "@/run", "--user", "3", "--top", "2", "--time", "5"},
+       kExitOk,
+       {"--time: 1 of 1 times are before the first event of their user", "may be left out"}},
+      {"UserInMilliseconds",
+       {"score", "@/run", "--user", "3", "--top", "2", "--time", "1717286400000"},
+       kExitOk,
+       {"--time: 1 of 1 times are more than a year after the log", "times count seconds"}},
+      {"NoUsers",
+       {"score", "@/run", "--users", "@/users_none.csv"},
+       kExitOk,
+       {"has no rows, so nothing is scored; a row is a user"}},
       {"MlperfLogOfRandomSamples",
        {"train", "configs/random.toml", "--run", "@new", "--set", "mlperf.log=true"},
        kExitUsage,
