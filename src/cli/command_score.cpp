@@ -232,6 +232,15 @@ void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
   };
   if (arguments.pairs.empty()) {
     const std::vector<int64_t> positions = scorer.anchors(arguments.window);
+    if (positions.empty()) {
+      base::log_warning(
+          arguments.window
+              ? fmt::format("window {} has no sample, so nothing is scored; name another one",
+                            *arguments.window)
+              : fmt::format("{} holds out no sample, so nothing is scored; name a window with "
+                            "--window N, or set data.stream.eval_window or eval_windows",
+                            arguments.path));
+    }
     for (const int64_t p : positions) {
       answers.put(log.at(p, &data::EventStore::users), log.at(p, &data::EventStore::items),
                   log.at(p, &data::EventStore::timestamps));
