@@ -212,10 +212,45 @@ void rank(const ScoreArguments& arguments, const train::StoreScorer& scorer,
   progress.finish();
 }
 
+/// Pairs of a file, asked at times of theirs.
+std::vector<data::CandidateQuery> asked_pairs(const std::string& path,
+                                              const data::EventStore& store, const StoreIds& ids) {
+  std::vector<data::CandidateQuery> questions = read_pairs(path, ids);
+  if (questions.empty()) {
+    base::log_warning(
+        fmt::format("{}: has no rows, so nothing is scored; a row is a user, an item and, if "
+                    "histories are to end there, a time",
+                    path));
+  }
+  read_pair_numbers(path, store.schema(), questions);
+  const data::EventLog log(store);
+  for (size_t i = 0; i < questions.size(); ++i) {
+    data::CandidateQuery& q = questions[i];
+    q.time = settled_time(log, q.user, q.time, ids, row_of(path, i));
+  }
+  doubt_times(store, questions, path);
+  return questions;
+}
+
+/// Anchors of a window, or of what the run holds out.
+std::vector<int64_t> asked_events(const ScoreArguments& arguments,
+                                  const train::StoreScorer& scorer) {
+  std::vector<int64_t> positions = scorer.anchors(arguments.window);
+  if (positions.empty()) {
+    base::log_warning(
+        arguments.window
+            ? fmt::format("window {} has no sample, so nothing is scored; name another one",
+                          *arguments.window)
+            : fmt::format("{} holds out no sample, so nothing is scored; name a window with "
+                          "--window N, or set data.stream.eval_window or eval_windows",
+                          arguments.path));
+  }
+  return positions;
+}
+
 /// The events of a window, or pairs that somebody brings.
 void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
              train::Trainer& trainer, const StoreIds& ids, Answers& answers) {
-  const data::EventLog log(scorer.store());
   int64_t total = 0;
   base::Progress progress("score", 0, "samples");
   const auto take = [&](const model::Pass& pass) {
@@ -230,39 +265,19 @@ void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
     total += pass.num_labels;
     progress.update(total);
   };
-  if (arguments.pairs.empty()) {
-    const std::vector<int64_t> positions = scorer.anchors(arguments.window);
-    if (positions.empty()) {
-      base::log_warning(
-          arguments.window
-              ? fmt::format("window {} has no sample, so nothing is scored; name another one",
-                            *arguments.window)
-              : fmt::format("{} holds out no sample, so nothing is scored; name a window with "
-                            "--window N, or set data.stream.eval_window or eval_windows",
-                            arguments.path));
-    }
-    for (const int64_t p : positions) {
-      answers.put(log.at(p, &data::EventStore::users), log.at(p, &data::EventStore::items),
-                  log.at(p, &data::EventStore::timestamps));
-    }
-    scorer.score(trainer, positions, take);
-    return;
+  if (!arguments.pairs.empty()) {
+    const std::vector<data::CandidateQuery> questions =
+        asked_pairs(arguments.pairs, scorer.store(), ids);
+    for (const data::CandidateQuery& q : questions) answers.put(q.user, q.item, q.time);
+    return scorer.score(trainer, questions, take);
   }
-  std::vector<data::CandidateQuery> questions = read_pairs(arguments.pairs, ids);
-  if (questions.empty()) {
-    base::log_warning(
-        fmt::format("{}: has no rows, so nothing is scored; a row is a user, an item and, if "
-                    "histories are to end there, a time",
-                    arguments.pairs));
+  const data::EventLog log(scorer.store());
+  const std::vector<int64_t> positions = asked_events(arguments, scorer);
+  for (const int64_t p : positions) {
+    answers.put(log.at(p, &data::EventStore::users), log.at(p, &data::EventStore::items),
+                log.at(p, &data::EventStore::timestamps));
   }
-  read_pair_numbers(arguments.pairs, scorer.store().schema(), questions);
-  for (size_t i = 0; i < questions.size(); ++i) {
-    data::CandidateQuery& q = questions[i];
-    q.time = settled_time(log, q.user, q.time, ids, row_of(arguments.pairs, i));
-    answers.put(q.user, q.item, q.time);
-  }
-  doubt_times(scorer.store(), questions, arguments.pairs);
-  scorer.score(trainer, questions, take);
+  scorer.score(trainer, positions, take);
 }
 
 void require_output(const ScoreArguments& arguments) {
