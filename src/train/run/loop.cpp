@@ -381,7 +381,7 @@ class Loop {
         const bool last = nothing_left() && !config_.data.follow;
         const bool closely = last || source_->evaluates_the_same();
         const HeldOutFacts* facts = closely ? source_->facts() : nullptr;
-        if (facts != nullptr) evaluation = evaluator.result(*facts, config_.eval.top_k);
+        if (facts != nullptr) evaluator.add_facts(*facts, config_.eval.top_k, evaluation);
         summary_.oracle_auc = source_->oracle_auc();
         log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, *trainer_,
                         state_);
