@@ -326,6 +326,28 @@ TEST_F(IdsCommand, AStoreReplacedUnderARunIsNoticedAndACopyPasses) {
   EXPECT_EQ(o.code, kExitOk) << o.err;
 }
 
+/// What others made has no manifest, so nobody can tell whether a copy is the same.
+TEST_F(IdsCommand, ACacheWithoutManifestIsKnownByItsPath) {
+  ASSERT_EQ(prep("days30", "store").code, kExitOk);
+  fs::remove(path("store") + "/segue/manifest.json");
+  base::put_file(path("config.toml"), run({"init", path("store")}).out);
+  ASSERT_EQ(
+      run({"train", path("config.toml"), "--run", path("run"), "--steps", "3", "--device", "cpu"})
+          .code,
+      kExitOk);
+  fs::copy(path("store"), path("moved"), fs::copy_options::recursive);
+  std::vector<std::string> on = {"--steps", "4", "--allow-config-change", "train.steps"};
+  EXPECT_EQ(run(train_arguments(on)).code, kExitOk);
+  on[1] = "5";
+  on.insert(on.end(), {"--set", "data.store=" + path("moved")});
+  Outcome o = run(train_arguments(on));
+  EXPECT_EQ(o.code, kExitUsage) << o.err;
+  EXPECT_TRUE(contains(o.err, "data.store: was")) << o.err;
+  on.insert(on.end(), {"--allow-config-change", "data.store"});
+  o = run(train_arguments(on));
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+}
+
 TEST_F(IdsCommand, AnIncrementIsPublishedOnlyForTheSameIds) {
   train_on_30_days();
   const auto publish = [&](const std::string& name, const std::vector<std::string>& more = {}) {

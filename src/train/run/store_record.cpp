@@ -66,7 +66,8 @@ bool require_store(const RunState& state, const std::string& checkpoint, const s
                    std::span<const std::string> allowed) {
   const std::optional<Stores> stores = compare(state, checkpoint, store);
   if (!stores) return false;
-  if (is_same_store(stores->recorded, stores->now)) return true;
+  // Without a manifest nobody can tell: only the path says that it is the same.
+  if (is_same_store(stores->recorded, stores->now)) return !stores->now.manifests().empty();
   if (is_allowed(kStoreKey, allowed)) return false;
   fail(ErrorCode::kConfig,
        fmt::format("{}: is another store than the one that {} was trained on: it was prepared anew "

@@ -25,7 +25,7 @@ bool require_ids(const RunState& state, const std::string& checkpoint, const std
 
 /// The same for a run that goes on with `store`. Error(kConfig) if it is another store than the one
 /// that was recorded, or has fewer segments, unless `allowed` names data.store. True: it is that
-/// store, which may have grown.
+/// store, which may have grown; false: whether it is may depend on its path.
 bool require_store(const RunState& state, const std::string& checkpoint, const std::string& store,
                    std::span<const std::string> allowed);
 
