@@ -552,7 +552,7 @@ TEST(MistakesOf, TwoProcessesInOneFolder) {
 }
 
 /// A config that fails leaves a folder, in which a better one may begin.
-TEST(MistakesOf, AFirstConfigAreMendedInTheSameFolder) {
+TEST(MistakesOf, AConfigIsMendedInTheSameFolder) {
   const std::string folder = own_log().path("mended");
   const Words arguments = {"train", "@/config.toml", "--run", folder, "--steps", "2"};
   Words wrong = arguments;

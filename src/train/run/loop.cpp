@@ -131,7 +131,7 @@ class Loop {
       checkpoint_->read(arrays(), trainer_->stream());
       trainer_->restore(*checkpoint_, state_.step, state_.window_labels);
       saved_step = state_.step;
-      log_first(fmt::format("going on from {}: step {}, window {}, {} samples", checkpoint_->path(),
+      log_first(fmt::format("resuming from {}: step {}, window {}, {} samples", checkpoint_->path(),
                             state_.step, state_.next.window, state_.samples));
     } else {
       state_.next = source_->first();
@@ -451,7 +451,7 @@ class Loop {
   void stop_early() {
     log_first(fmt::format("asked to stop: saving step {}", state_.step));
     save_and_wait();
-    log_first("stopped; the same command goes on from here");
+    log_first("stopped; the same command resumes from here");
   }
 
   /// What is true of all ranks is said once.

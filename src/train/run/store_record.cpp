@@ -69,12 +69,13 @@ bool require_store(const RunState& state, const std::string& checkpoint, const s
   // Without a manifest nobody can tell: only the path says that it is the same.
   if (is_same_store(stores->recorded, stores->now)) return !stores->now.manifests().empty();
   if (is_allowed(kStoreKey, allowed)) return false;
-  fail(ErrorCode::kConfig,
-       fmt::format("{}: is another store than the one that {} was trained on: it was prepared anew "
-                   "since, or segments of it are gone. Go on with the store as it was (`segue prep "
-                   "--append` adds later rows to it), allow the change with --allow-config-change "
-                   "{}, take another --run folder, or start over with --overwrite",
-                   store, checkpoint, kStoreKey));
+  fail(
+      ErrorCode::kConfig,
+      fmt::format("{}: is another store than the one that {} was trained on: it was prepared anew "
+                  "since, or segments of it are gone. Resume with the store as it was (`segue prep "
+                  "--append` adds later rows to it), allow the change with --allow-config-change "
+                  "{}, take another --run folder, or start over with --overwrite",
+                  store, checkpoint, kStoreKey));
 }
 
 }  // namespace segue::train
