@@ -1,5 +1,6 @@
 #include "train/run/store_record.h"
 
+#include <algorithm>
 #include <optional>
 
 #include <fmt/format.h>
@@ -50,6 +51,16 @@ std::optional<Stores> compare(const RunState& state, const std::string& checkpoi
                    store, checkpoint, problem, trained_on));
 }
 
+/// Nobody counts integers that stayed as they are: where the store is not as it was, some may be
+/// new.
+bool may_have_new_ids(const Stores& stores) {
+  if (has_new_ids(stores.recorded, stores.now)) return true;
+  const bool uncounted = std::ranges::any_of(stores.recorded.ids, [](const data::IdRecord& column) {
+    return column.count == StoreIdentity::kAsTheyAre;
+  });
+  return uncounted && identity_of(stores.now) != stores.recorded;
+}
+
 }  // namespace
 
 std::string store_record(const std::string& store, int64_t segments) {
@@ -59,7 +70,7 @@ std::string store_record(const std::string& store, int64_t segments) {
 
 bool require_ids(const RunState& state, const std::string& checkpoint, const std::string& store) {
   const std::optional<Stores> stores = compare(state, checkpoint, store);
-  return stores && has_new_ids(stores->recorded, stores->now);
+  return stores && may_have_new_ids(*stores);
 }
 
 bool require_store(const RunState& state, const std::string& checkpoint, const std::string& store,

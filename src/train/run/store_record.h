@@ -20,7 +20,7 @@ std::string store_record(const std::string& store, int64_t segments);
 
 /// Error(kConfig) if a number of `store` stands for another id than when `checkpoint` was saved;
 /// ids may have come behind those. A warning if that was by a version that did not record it.
-/// Nothing is asked of a path that holds no store. True: there are new ids.
+/// Nothing is asked of a path that holds no store. True: there are new ids, or may be.
 bool require_ids(const RunState& state, const std::string& checkpoint, const std::string& store);
 
 /// The same for a run that goes on with `store`. Error(kConfig) if it is another store than the one
