@@ -334,14 +334,16 @@ class Loop {
     }
   }
 
-  /// Nothing that a run leaves behind may come from data that turns out to be damaged. Ranks keep
-  /// talking while one of them is busy: none may take another for lost.
+  void wait_until(const std::function<bool(double seconds)>& ready) {
+    ranks_.wait_until(ready, [this] {
+      if (watchdog_ != nullptr) watchdog_->alive();
+    });
+  }
+
+  /// Nothing that a run leaves behind may come from data that turns out to be damaged.
   void wait_for_verification() {
     const base::Stage stage("verify store");
-    constexpr double kBetweenTalks = 0.5;  // seconds
-    while (!ranks_.agree({.verified = source_->verified(kBetweenTalks)}).verified) {
-      if (watchdog_ != nullptr) watchdog_->alive();
-    }
+    wait_until([this](double seconds) { return source_->verified(seconds); });
   }
 
   /// An evaluation that a signal cuts short leaves no trace and stays pending.
