@@ -346,6 +346,12 @@ class Loop {
     wait_until([this](double seconds) { return source_->verified(seconds); });
   }
 
+  /// The first rank finds them out.
+  void wait_for_facts() {
+    const base::Stage stage("wait for facts");
+    wait_until([this](double seconds) { return log_ == nullptr || source_->facts_ready(seconds); });
+  }
+
   /// An evaluation that a signal cuts short leaves no trace and stays pending.
   void evaluate() {
     wait_for_verification();
@@ -378,10 +384,11 @@ class Loop {
     }
     summary_.nothing_held_out = evaluation.samples == 0;
     if (evaluation.samples > 0) {
+      // Samples that are always the same are looked at closely, and those of the last evaluation.
+      const bool last = nothing_left() && !config_.data.follow;
+      const bool closely = last || source_->evaluates_the_same();
+      if (closely) wait_for_facts();
       if (log_) {
-        // Samples that are always the same are looked at closely, and those of the last evaluation.
-        const bool last = nothing_left() && !config_.data.follow;
-        const bool closely = last || source_->evaluates_the_same();
         const HeldOutFacts* facts = closely ? source_->facts() : nullptr;
         if (facts != nullptr) evaluator.add_facts(*facts, config_.eval.top_k, evaluation);
         summary_.oracle_auc = source_->oracle_auc();
