@@ -114,7 +114,7 @@ kill_all() {
 go_on() {
   run resume "${command[@]}"
   ((rc == 0)) || fail_try "the second start ended with exit code $rc: $(tail -n 1 "$log")"
-  grep -q "going on from .*${2:-}" "$log" || fail_try "the second start did not go on from ${2:-a checkpoint}"
+  grep -q "resuming from .*${2:-}" "$log" || fail_try "the second start did not resume from ${2:-a checkpoint}"
   compare_bits "$1" "$ranks"
 }
 

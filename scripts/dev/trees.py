@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A yardstick: gradient-boosted trees on the numbers of a store (docs/features.md).
+"""A baseline: gradient-boosted trees on the numbers of a store (docs/features.md).
 
     pip install lightgbm numpy
     scripts/dev/trees.py STORE [--min-history 32] [--trees 400] [--leaves 63] [--seed 1]

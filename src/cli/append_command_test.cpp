@@ -252,7 +252,7 @@ TEST_F(SlowGrowingLog, FollowingTrainsWhatIsAppendedAndEvaluatesItBefore) {
     const Outcome o = process.wait();
     EXPECT_EQ(o.code, kExitOk) << o.err;
     EXPECT_TRUE(contains(o.err, "waiting for `segue prep --append`"));
-    EXPECT_TRUE(contains(o.err, "stopped; the same command goes on from here"));
+    EXPECT_TRUE(contains(o.err, "stopped; the same command resumes from here"));
     EXPECT_EQ(evaluations(followed), evaluations(expected));
     EXPECT_TRUE(newest_arrays(path(followed)) == newest_arrays(path(expected)));
 

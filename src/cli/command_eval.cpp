@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -114,16 +113,15 @@ void add_details(const train::Evaluation& e, FactSheet& sheet) {
 }
 
 void add_comparison(const train::Comparison& c, FactTable& about) {
-  const double noise = ops::kNormal95 * c.error.value_or(0);
   about.rows.push_back({"best baseline", {c.best_rule().name}});
   about.rows.push_back({"best baseline auc", {Fact::real(c.best_rule().auc, 6)}});
   about.rows.push_back({"above it by", {Fact::real(c.difference, 6)}});
   about.rows.push_back({"verdict",
                         {fmt::format("{}{}",
-                                     std::abs(c.difference) < noise ? "about as good"
-                                     : c.above()                    ? "above it"
-                                                                    : "below it",
-                                     c.error ? fmt::format(" (± {:.6f})", noise) : "")}});
+                                     !c.significant() ? "about as good"
+                                     : c.above()      ? "above it"
+                                                      : "below it",
+                                     c.error ? fmt::format(" (± {:.6f})", c.margin()) : "")}});
 }
 
 void eval(const EvalArguments& arguments) {

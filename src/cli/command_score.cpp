@@ -91,24 +91,13 @@ void read_rows(const std::string& path, const std::vector<data::ColumnRequest>& 
   }
 }
 
-bool has_column(const std::string& path, const std::string& name,
-                const data::TableOptions& options) {
-  try {
-    data::open_table(path, {{name}}, options);
-    return true;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kConfig) throw;
-    return false;
-  }
-}
-
 /// Columns user and item, and time if the file has it; otherwise everything that happened counts.
 std::vector<data::CandidateQuery> read_pairs(const std::string& path, const StoreIds& ids) {
   data::TableOptions options;
   options.parquet = parquet();
   std::vector<data::ColumnRequest> requests = {{"user", ids.users.role(path, "user", options)},
                                                {"item", ids.items.role(path, "item", options)}};
-  const bool with_time = has_column(path, "time", options);
+  const bool with_time = data::has_column(path, "time", options);
   if (with_time) requests.push_back({"time"});
   std::vector<data::CandidateQuery> questions;
   read_rows(path, requests, options,
@@ -133,16 +122,10 @@ int64_t settled_time(const data::EventLog& log, int64_t user, int64_t time, cons
   return std::min(log.at(last_event, &data::EventStore::timestamps), kLast - 1) + 1;
 }
 
-/// What is legal and yet hardly meant.
+/// Times that are legal and yet hardly meant; `where` they were given.
 void doubt_times(const data::EventStore& store, const std::vector<data::CandidateQuery>& questions,
-                 const std::string& path) {
+                 const std::string& where) {
   constexpr int64_t kYear = 365 * 86400;
-  if (questions.empty()) {
-    base::log_warning(
-        fmt::format("{}: has no rows, so nothing is scored; a row is a user, an item and, if "
-                    "histories are to end there, a time",
-                    path));
-  }
   const data::EventLog log(store);
   const int64_t end = log.last_time();
   int64_t late = 0, early = 0;
@@ -155,14 +138,14 @@ void doubt_times(const data::EventStore& store, const std::vector<data::Candidat
     base::log_warning(fmt::format(
         "{}: {} of {} times are more than a year after the log, which ends at {}; times count "
         "seconds, as the store does, and may be left out: then all that happened counts",
-        path, late, questions.size(), end));
+        where, late, questions.size(), end));
   }
   if (early > 0) {
     base::log_warning(fmt::format(
         "{}: {} of {} times are before the first event of their user, who is scored "
         "without a history; times count seconds, as the store does, whose last is {}, and "
         "may be left out: then all that happened counts",
-        path, early, questions.size(), end));
+        where, early, questions.size(), end));
   }
 }
 
@@ -184,6 +167,9 @@ std::vector<AskedUser> asked_users(const ScoreArguments& arguments, const StoreI
             [&](const data::RawBlock& block, size_t row, const std::string& where) {
               asked.push_back({ids.users.number(block.columns[0], row, where), where});
             });
+  if (asked.empty()) {
+    base::log_warning(fmt::format("{}: has no rows, so nothing is scored; a row is a user", path));
+  }
   return asked;
 }
 
@@ -204,15 +190,19 @@ void rank(const ScoreArguments& arguments, const train::StoreScorer& scorer,
   const std::vector<AskedUser> asked = asked_users(arguments, ids);
   const std::vector<int64_t> items = train::catalogue(scorer.store());
   const int64_t time = time_of(arguments.time);
+  std::vector<data::CandidateQuery> questions;  // of every user; an item comes with each answer
+  for (const AskedUser& a : asked) {
+    questions.push_back({.user = a.user, .time = settled_time(log, a.user, time, ids, a.where)});
+  }
+  doubt_times(scorer.store(), questions, "--time");
   const auto all = static_cast<int64_t>(items.size());
   base::Progress progress("score", all * static_cast<int64_t>(asked.size()), "items");
   int64_t done = 0;
-  for (const AskedUser& a : asked) {
-    const int64_t at = settled_time(log, a.user, time, ids, a.where);
+  for (const data::CandidateQuery& q : questions) {
     for (const train::RankedItem& r :
-         train::rank_items(trainer, scorer, a.user, at, items, arguments.top,
+         train::rank_items(trainer, scorer, q.user, q.time, items, arguments.top,
                            [&](int64_t scored) { progress.update(done + scored); })) {
-      answers.put(a.user, r.item, at);
+      answers.put(q.user, r.item, q.time);
       for (size_t k = 0; k < r.scores.size(); ++k) {
         answers.scores[k].reals.push_back(r.scores[k]);
       }
@@ -222,10 +212,45 @@ void rank(const ScoreArguments& arguments, const train::StoreScorer& scorer,
   progress.finish();
 }
 
+/// Pairs of a file, asked at times of theirs.
+std::vector<data::CandidateQuery> asked_pairs(const std::string& path,
+                                              const data::EventStore& store, const StoreIds& ids) {
+  std::vector<data::CandidateQuery> questions = read_pairs(path, ids);
+  if (questions.empty()) {
+    base::log_warning(
+        fmt::format("{}: has no rows, so nothing is scored; a row is a user, an item and, if "
+                    "histories are to end there, a time",
+                    path));
+  }
+  read_pair_numbers(path, store.schema(), questions);
+  const data::EventLog log(store);
+  for (size_t i = 0; i < questions.size(); ++i) {
+    data::CandidateQuery& q = questions[i];
+    q.time = settled_time(log, q.user, q.time, ids, row_of(path, i));
+  }
+  doubt_times(store, questions, path);
+  return questions;
+}
+
+/// Anchors of a window, or of what the run holds out.
+std::vector<int64_t> asked_events(const ScoreArguments& arguments,
+                                  const train::StoreScorer& scorer) {
+  std::vector<int64_t> positions = scorer.anchors(arguments.window);
+  if (positions.empty()) {
+    base::log_warning(
+        arguments.window
+            ? fmt::format("window {} has no sample, so nothing is scored; name another one",
+                          *arguments.window)
+            : fmt::format("{} holds out no sample, so nothing is scored; name a window with "
+                          "--window N, or set data.stream.eval_window or eval_windows",
+                          arguments.path));
+  }
+  return positions;
+}
+
 /// The events of a window, or pairs that somebody brings.
 void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
              train::Trainer& trainer, const StoreIds& ids, Answers& answers) {
-  const data::EventLog log(scorer.store());
   int64_t total = 0;
   base::Progress progress("score", 0, "samples");
   const auto take = [&](const model::Pass& pass) {
@@ -240,24 +265,19 @@ void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
     total += pass.num_labels;
     progress.update(total);
   };
-  if (arguments.pairs.empty()) {
-    const std::vector<int64_t> positions = scorer.anchors(arguments.window);
-    for (const int64_t p : positions) {
-      answers.put(log.at(p, &data::EventStore::users), log.at(p, &data::EventStore::items),
-                  log.at(p, &data::EventStore::timestamps));
-    }
-    scorer.score(trainer, positions, take);
-    return;
+  if (!arguments.pairs.empty()) {
+    const std::vector<data::CandidateQuery> questions =
+        asked_pairs(arguments.pairs, scorer.store(), ids);
+    for (const data::CandidateQuery& q : questions) answers.put(q.user, q.item, q.time);
+    return scorer.score(trainer, questions, take);
   }
-  std::vector<data::CandidateQuery> questions = read_pairs(arguments.pairs, ids);
-  read_pair_numbers(arguments.pairs, scorer.store().schema(), questions);
-  for (size_t i = 0; i < questions.size(); ++i) {
-    data::CandidateQuery& q = questions[i];
-    q.time = settled_time(log, q.user, q.time, ids, row_of(arguments.pairs, i));
-    answers.put(q.user, q.item, q.time);
+  const data::EventLog log(scorer.store());
+  const std::vector<int64_t> positions = asked_events(arguments, scorer);
+  for (const int64_t p : positions) {
+    answers.put(log.at(p, &data::EventStore::users), log.at(p, &data::EventStore::items),
+                log.at(p, &data::EventStore::timestamps));
   }
-  doubt_times(scorer.store(), questions, arguments.pairs);
-  scorer.score(trainer, questions, take);
+  scorer.score(trainer, positions, take);
 }
 
 void require_output(const ScoreArguments& arguments) {

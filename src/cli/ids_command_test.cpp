@@ -283,6 +283,15 @@ TEST_F(IdsCommand, UnknownIdsAreNamedWithTheirRow) {
   o = run({"score", path("run"), "--user", user(1), "--time", "soon"});
   EXPECT_EQ(o.code, kExitUsage);
   EXPECT_TRUE(contains(o.err, "--time soon")) << o.err;
+  if (parquet() == nullptr) return;
+  // A column of another type is not a column that is missing: histories would end elsewhere.
+  parquet()->write_table(path("pairs.parquet"),
+                         std::vector<data::TableColumn>{{.name = "user", .texts = {user(1)}},
+                                                        {.name = "item", .texts = {item(1)}},
+                                                        {.name = "time", .texts = {"noon"}}});
+  o = run({"score", path("run"), "--pairs", path("pairs.parquet"), "--out", path("scores.csv")});
+  EXPECT_EQ(o.code, kExitUsage) << o.err;
+  EXPECT_TRUE(contains(o.err, "column \"time\" is text, where numbers are needed")) << o.err;
 }
 
 TEST_F(IdsCommand, AStoreReplacedUnderARunIsNoticedAndACopyPasses) {
@@ -314,6 +323,28 @@ TEST_F(IdsCommand, AStoreReplacedUnderARunIsNoticedAndACopyPasses) {
   // Somebody may insist.
   o = run(train_arguments({"--steps", "18", "--allow-config-change", "train.steps", "--set",
                            "data.store=" + path("store"), "--allow-config-change", "data.store"}));
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+}
+
+/// What others made has no manifest, so nobody can tell whether a copy is the same.
+TEST_F(IdsCommand, ACacheWithoutManifestIsKnownByItsPath) {
+  ASSERT_EQ(prep("days30", "store").code, kExitOk);
+  fs::remove(path("store") + "/segue/manifest.json");
+  base::put_file(path("config.toml"), run({"init", path("store")}).out);
+  ASSERT_EQ(
+      run({"train", path("config.toml"), "--run", path("run"), "--steps", "3", "--device", "cpu"})
+          .code,
+      kExitOk);
+  fs::copy(path("store"), path("moved"), fs::copy_options::recursive);
+  std::vector<std::string> on = {"--steps", "4", "--allow-config-change", "train.steps"};
+  EXPECT_EQ(run(train_arguments(on)).code, kExitOk);
+  on[1] = "5";
+  on.insert(on.end(), {"--set", "data.store=" + path("moved")});
+  Outcome o = run(train_arguments(on));
+  EXPECT_EQ(o.code, kExitUsage) << o.err;
+  EXPECT_TRUE(contains(o.err, "data.store: was")) << o.err;
+  on.insert(on.end(), {"--allow-config-change", "data.store"});
+  o = run(train_arguments(on));
   EXPECT_EQ(o.code, kExitOk) << o.err;
 }
 
@@ -372,6 +403,39 @@ TEST_F(IdsCommand, DenseIntegersComeBackAsTheyWere) {
   o = score_pairs("store");
   EXPECT_EQ(o.code, kExitOutOfRange);
   EXPECT_TRUE(contains(o.err, "row 2: user \"1\" is none of the 3")) << o.err;
+}
+
+/// Integers that stay as they are have no numbers to compare; those that came since are beyond the
+/// rows of static tables all the same.
+TEST_F(IdsCommand, NewIntegersReadAsZerosToo) {
+  std::mt19937_64 random(4);
+  const auto log_of = [&](int64_t users, int64_t items, int64_t first_time) {
+    std::string log = "who,what,ts,kind\n";
+    for (int64_t i = 0; i < 900; ++i) {
+      log += std::to_string(static_cast<int64_t>(random() % 1000) % users) + "," +
+             std::to_string(static_cast<int64_t>(random() % 1000) % items) + "," +
+             std::to_string(first_time + i * 1000) + (random() % 2 == 0 ? ",view\n" : ",click\n");
+    }
+    return log;
+  };
+  base::put_file(path("days30") + "/log.csv", log_of(5, 9, 0));
+  ASSERT_EQ(prep("days30", "store", {"--set", "attributes=[]", "--set", "crosses=[]"}).code,
+            kExitOk);
+  base::put_file(path("config.toml"), run({"init", path("store")}).out);
+  ASSERT_EQ(
+      run({"train", path("config.toml"), "--run", path("run"), "--steps", "3", "--device", "cpu"})
+          .code,
+      kExitOk);
+  EXPECT_FALSE(contains(run({"eval", path("run")}).err, "have no rows in its tables"));
+  fs::create_directories(path("later"));
+  base::put_file(path("later") + "/log.csv", log_of(8, 12, 1'000'000));
+  ASSERT_EQ(run({"prep", "--raw", path("later"), "--out", path("store"), "--append"}).code,
+            kExitOk);
+  Outcome o = run({"eval", path("run")});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(contains(o.err, "have no rows in its tables")) << o.err;
+  o = run({"score", path("run"), "--user", "7", "--top", "2"});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
 }
 
 }  // namespace

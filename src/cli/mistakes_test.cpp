@@ -3,8 +3,6 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <filesystem>
-#include <memory>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -17,188 +15,14 @@
 
 #include "base/file.h"
 #include "base/test_util.h"
+#include "cli/own_log_test_util.h"
 #include "cli/test_util.h"
 #include "tensor/device.h"
 
 namespace segue::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using base::contains;
-using Words = std::vector<std::string>;
-
-constexpr int64_t kFirstTime = 1'717'200'000, kDay = 86400;
-constexpr int64_t kUsers = 150, kItems = 300, kEventsPerUser = 40, kDays = 45;
-
-constexpr const char* kSchema = R"(
-events = "log.csv"
-user = "user"
-item = "item"
-time = "ts"
-flags = ["clicked"]
-train_days = 0
-test_seconds = 0
-gap_seconds = 0
-kinds = ["view"]
-anchor_kinds = ["view"]
-label_pool = "clicked"
-[[pools]]
-name = "clicked"
-bit = 1
-flag = "clicked"
-[[pools]]
-name = "seen"
-bit = 2
-)";
-
-constexpr const char* kShopSchema = R"(
-events = "log.csv"
-user = "user"
-item = "item"
-time = "ts"
-kind = "kind"
-train_days = 0
-test_seconds = 0
-gap_seconds = 0
-kinds = ["view", "cart", "purchase"]
-anchor_kinds = ["view"]
-label_pool = "bought"
-[[pools]]
-name = "carted"
-bit = 1
-kinds = ["cart"]
-[[pools]]
-name = "bought"
-bit = 2
-kinds = ["purchase"]
-)";
-
-constexpr const char* kConfig = R"(
-[model]
-dim = 16
-heads = 2
-qk_dim = 8
-v_dim = 8
-layers = 1
-hidden = 16
-item_hidden = 16
-head_hidden = 16
-max_seq_len = 32
-position_buckets = 32
-time_buckets = 32
-item = { history = "item_id", candidate = "item_candidate_id", table = "item" }
-contextual = [{ name = "uid", table = "user" }]
-tasks = [{ name = "clicked", bit = 1 }]
-[sparse]
-dim = 8
-tables = [{ name = "item", rows = 300 }, { name = "user", rows = 150 }]
-[data]
-store = "@/store"
-batch_size = 64
-[data.stream]
-min_history = 3
-eval_windows = 9
-[train]
-device = "cpu"
-threads = 1
-arena_gib = 0.25
-)";
-
-/// Rows of the click log; every user has as many, at times that differ in `factor` from seconds.
-std::string click_log(const char* user_prefix, int64_t factor = 1) {
-  std::string text = "ts,title,clicked,item,user\n";
-  uint64_t seed = 5;
-  const auto draw = [&seed](int64_t below) {
-    seed = seed * 6364136223846793005u + 1442695040888963407u;
-    return static_cast<int64_t>((seed >> 33) % static_cast<uint64_t>(below));
-  };
-  for (int64_t event = 0; event < kEventsPerUser; ++event) {
-    for (int64_t user = 0; user < kUsers; ++user) {
-      const int64_t item = draw(kItems), time = kFirstTime + draw(kDays * kDay);
-      const bool clicked = draw(100) < (item % 5 == 0 ? 65 : 15);
-      text += fmt::format("{},\"Title, {}\",{:d},{},{}{}\n", time * factor, item, clicked, item,
-                          user_prefix, user);
-    }
-  }
-  return text;
-}
-
-std::string shop_log() {
-  constexpr const char* kKinds[] = {"view", "view", "cart", "purchase", "view"};
-  std::string text = "ts,kind,item,user\n";
-  for (int64_t i = 0; i < 1200; ++i) {
-    text += fmt::format("{},{},{},{}\n", kFirstTime + i * 3000, kKinds[i % 5], i % 70, i % 40);
-  }
-  return text;
-}
-
-/// Logs, schemas, a config, a store and a run, made once.
-class OwnLog {
- public:
-  explicit OwnLog(std::string folder) : folder_(std::move(folder)) {
-    fs::create_directories(path("raw"));
-    fs::create_directories(path("texts"));
-    fs::create_directories(path("shop"));
-    const std::string log = click_log("");
-    const std::string header = log.substr(0, log.find('\n') + 1);
-    put("raw/log.csv", log);
-    put("raw/empty.csv", "");
-    put("raw/header.csv", header);
-    put("raw/negative.csv", header + "-5,a,1,1,1\n");
-    put("raw/ms.csv", click_log("", 1000));
-    put("raw/future.csv", log + "9999999999,a,1,1,1\n");
-    put("texts/log.csv", click_log("user-"));
-    put("shop/log.csv", shop_log());
-    put("schema.toml", kSchema);
-    put("shop.toml", kShopSchema);
-    std::string config = kConfig;
-    config.replace(config.find('@'), 1, folder_);
-    put("config.toml", config);
-    put("broken.toml", "[model\nlayers = 1\n");
-    put("pairs_ms.csv", fmt::format("user,item,time\n0,1,{}\n", (kFirstTime + kDay) * 1000));
-    put("pairs_early.csv", "user,item,time\n0,1,5\n");
-    put("pairs_none.csv", "user,item,time\n");
-    prepare("raw/log.csv", "store", {});
-    prepare("raw/ms.csv", "ms", {});
-    prepare("raw/log.csv", "thousandth", {"--set", "time_unit_seconds=0.001"});
-    const Outcome trained = run({"train", path("config.toml"), "--run", path("run")});
-    EXPECT_EQ(trained.code, kExitOk) << trained.err;
-    EXPECT_FALSE(contains(trained.err, " W ")) << trained.err;  // warnings are for mistakes
-  }
-
-  std::string path(const std::string& name) const { return folder_ + "/" + name; }
-  /// Arguments with "@/" for the folder, and "@new" for a name that nothing has yet.
-  Words filled(Words arguments) {
-    for (std::string& a : arguments) {
-      if (const size_t at = a.find("@new"); at != std::string::npos) {
-        a.replace(at, 4, path(fmt::format("new-{}", ++used_)));
-      }
-      if (const size_t at = a.find("@/"); at != std::string::npos) a.replace(at, 1, folder_);
-    }
-    return arguments;
-  }
-
- private:
-  void put(const std::string& name, const std::string& text) const {
-    base::put_file(path(name), text);
-  }
-  void prepare(const std::string& raw, const std::string& store, Words more) {
-    Words all = {"prep",  "--raw",     path(raw),   "--schema", path("schema.toml"),
-                 "--out", path(store), "--history", "64",       "--min-history",
-                 "3"};
-    all.insert(all.end(), more.begin(), more.end());
-    const Outcome o = run(all);
-    EXPECT_EQ(o.code, kExitOk) << o.err;
-  }
-
-  std::string folder_;
-  int used_ = 0;
-};
-
-OwnLog& own_log() {
-  static OwnLog log(base::temp_path("own"));
-  return log;
-}
 
 struct Mistake {
   std::string name;
@@ -496,6 +320,18 @@ const std::vector<Mistake>& mistakes() {
        {"score", "@/run", "--pairs", "@/pairs_none.csv", "--out", "@new.csv"},
        kExitOk,
        {"has no rows, so nothing is scored; a row is a user, an item", "0 scores"}},
+      {"UserBeforeTheLog",
+       {"score", "@/run", "--user", "3", "--top", "2", "--time", "5"},
+       kExitOk,
+       {"--time: 1 of 1 times are before the first event of their user", "may be left out"}},
+      {"UserInMilliseconds",
+       {"score", "@/run", "--user", "3", "--top", "2", "--time", "1717286400000"},
+       kExitOk,
+       {"--time: 1 of 1 times are more than a year after the log", "times count seconds"}},
+      {"NoUsers",
+       {"score", "@/run", "--users", "@/users_none.csv"},
+       kExitOk,
+       {"has no rows, so nothing is scored; a row is a user"}},
       {"MlperfLogOfRandomSamples",
        {"train", "configs/random.toml", "--run", "@new", "--set", "mlperf.log=true"},
        kExitUsage,
@@ -539,7 +375,7 @@ TEST(MistakesOf, TwoProcessesInOneFolder) {
 }
 
 /// A config that fails leaves a folder, in which a better one may begin.
-TEST(MistakesOf, AFirstConfigAreMendedInTheSameFolder) {
+TEST(MistakesOf, AConfigIsMendedInTheSameFolder) {
   const std::string folder = own_log().path("mended");
   const Words arguments = {"train", "@/config.toml", "--run", folder, "--steps", "2"};
   Words wrong = arguments;

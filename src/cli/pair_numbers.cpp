@@ -12,24 +12,11 @@
 #include "cli/parquet.h"
 
 namespace segue::cli {
-namespace {
-
-/// Null: the file has no such column.
-std::unique_ptr<data::TableReader> open_number(const std::string& path, const std::string& name) {
-  data::TableOptions options;
-  options.parquet = parquet();
-  try {
-    return data::open_table(path, {{name, data::ColumnRole::kNumber}}, options);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::kConfig) throw;
-    return nullptr;
-  }
-}
-
-}  // namespace
 
 void read_pair_numbers(const std::string& path, const data::SampleSchema& schema,
                        std::vector<data::CandidateQuery>& questions) {
+  data::TableOptions options;
+  options.parquet = parquet();
   const auto wanted = [&](const data::NumberConfig& number) {
     const auto in = [&](const std::vector<std::string>& names) {
       return std::ranges::find(names, number.name) != names.end();
@@ -39,13 +26,14 @@ void read_pair_numbers(const std::string& path, const data::SampleSchema& schema
   for (size_t n = 0; n < schema.numbers.size(); ++n) {
     const std::string& name = schema.numbers[n].name;
     if (!wanted(schema.numbers[n])) continue;
-    const std::unique_ptr<data::TableReader> reader = open_number(path, name);
-    if (!reader) {
+    if (!data::has_column(path, name, options)) {
       base::log_warning(fmt::format(
           "{}: has no column `{}`, which the model reads of candidates; it counts as missing", path,
           name));
       continue;
     }
+    const std::unique_ptr<data::TableReader> reader =
+        data::open_table(path, {{name, data::ColumnRole::kNumber}}, options);
     size_t row = 0;
     data::RawBlock block;
     while (reader->read(block)) {

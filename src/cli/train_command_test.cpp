@@ -296,6 +296,9 @@ TEST_F(TrainCommand, WhatWasNotMeasuredIsNotSaid) {
   EXPECT_FALSE(contains(o.err, "held-out AUC")) << o.err;
   EXPECT_TRUE(contains(o.err, "no samples held out")) << o.err;
   EXPECT_EQ(run({"eval", folder_ + "/a"}).code, kExitOutOfRange);
+  o = run({"score", folder_ + "/a", "--out", folder_ + "/none.csv"});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(contains(o.err, "holds out no sample, so nothing is scored")) << o.err;
 
   o = run(
       arguments("b", {"--set", "data.batch_size=1000000", "--set", "data.stream.incomplete=drop"}));

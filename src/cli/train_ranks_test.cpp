@@ -191,7 +191,7 @@ class TrainRanks : public testing::Test {
     Process second = start(arguments("broken", kRanks, kSteps, {"parallel.pipeline=on"}));
     const Outcome again = second.wait();
     EXPECT_EQ(again.code, 0) << again.err;
-    EXPECT_EQ(count(again.err, "going on from "), 1) << again.err;
+    EXPECT_EQ(count(again.err, "resuming from "), 1) << again.err;
     expect_same_runs("broken", "straight");
     return outcome;
   }
@@ -216,7 +216,7 @@ TEST_F(TrainRanks, RunGoesOnWithOtherNumbersOfRanks) {
   EXPECT_EQ(last_line("run", "train")["ranks"], 3);
   const Outcome last = run_process(arguments("run", 1, 24));
   ASSERT_EQ(last.code, 0) << last.err;
-  EXPECT_TRUE(contains(last.err, "going on from "));
+  EXPECT_TRUE(contains(last.err, "resuming from "));
   ASSERT_EQ(run_process(arguments("alone", 1, 24)).code, 0);
   const double loss = last_line("alone", "eval")["loss"];
   EXPECT_NEAR(last_line("run", "eval")["loss"], loss, 1e-5 * loss);

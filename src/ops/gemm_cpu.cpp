@@ -11,10 +11,11 @@
 #include "ops/row_loop.h"
 
 // A library with a thread pool of its own cannot be held to one thread; such a build takes the
-// fallback.
+// fallback. Nothing of ours is compiled for OpenMP, so _OPENMP is not defined; its calls are
+// linked.
 #if SEGUE_HAS_ONEDNN
 #include <oneapi/dnnl/dnnl.h>
-#if defined(_OPENMP) && DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
+#if DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
 #include <omp.h>
 #define SEGUE_USE_ONEDNN 1
 #endif

@@ -8,6 +8,10 @@
 #include "ops/gemm_fallback.h"
 #include "ops/test_util.h"
 
+#if SEGUE_HAS_ONEDNN
+#include <oneapi/dnnl/dnnl_config.h>
+#endif
+
 namespace segue::ops {
 namespace {
 
@@ -321,6 +325,10 @@ TEST(GemmTest, ColumnSumAddsRowsInFixedOrder) {
 
 TEST(GemmTest, BackendHasAName) {
   EXPECT_NE(std::string(gemm_backend()), "");
+#if SEGUE_HAS_ONEDNN && DNNL_CPU_RUNTIME == DNNL_RUNTIME_OMP
+  // A build that says that it has the library uses it.
+  EXPECT_EQ(std::string(gemm_backend()).rfind("oneDNN ", 0), 0u) << gemm_backend();
+#endif
   const ForcedFallback forced(true);
   EXPECT_EQ(std::string(gemm_backend()).rfind("fallback (", 0), 0u);
 }

@@ -167,21 +167,23 @@ CalibrationCurve calibration_curve(std::span<const float> predictions,
   SEGUE_ASSERT(bins > 0, "a calibration curve needs bins");
   CalibrationCurve curve;
   const auto all = static_cast<int64_t>(labels.size());
-  int64_t seen = 0;
-  CalibrationCurve::Bin bin;  // with sums instead of means
+  int64_t seen = 0, part = 1;  // bins end where `part` of `bins` equal parts of the labels do
+  CalibrationCurve::Bin bin;   // with sums instead of means
   for_equal_predictions(predictions, [&](std::span<const size_t> group) {
     const auto count = static_cast<int64_t>(group.size());
     bin.labels += count;
     bin.prediction += static_cast<double>(count) * static_cast<double>(predictions[group[0]]);
     for (const size_t i : group) bin.share += static_cast<double>(labels[i]);
     seen += count;
-    if (seen < (std::ssize(curve.bins) + 1) * all / bins && seen < all) return;
+    if (seen < part * all / bins && seen < all) return;
     const auto n = static_cast<double>(bin.labels);
     bin.prediction /= n;
     bin.share /= n;
     curve.error += n / static_cast<double>(all) * std::abs(bin.prediction - bin.share);
     curve.bins.push_back(bin);
     bin = {};
+    // Equal predictions may have filled several parts: the next bin is no smaller for that.
+    while (part <= bins && part * all / bins <= seen) ++part;
   });
   return curve;
 }

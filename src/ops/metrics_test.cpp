@@ -170,6 +170,29 @@ TEST(MetricsTest, CalibrationBinsHaveEqualCounts) {
   EXPECT_TRUE(calibration_curve({}, {}).bins.empty());
 }
 
+/// A prediction that most labels share makes one large bin; those behind it are no smaller for it.
+TEST(MetricsTest, CalibrationBinsBehindTiesHaveEqualCounts) {
+  Samples s(1000);
+  for (size_t i = 0; i < 600; ++i) s.predictions[i] = 0;
+  const CalibrationCurve curve = calibration_curve(s.predictions, s.labels, 10);
+  ASSERT_EQ(curve.bins.size(), 5u);
+  EXPECT_EQ(curve.bins[0].labels, 600);
+  for (size_t b = 1; b < 5; ++b) EXPECT_EQ(curve.bins[b].labels, 100);
+  // Counts that bins do not divide, and fewer labels than bins.
+  const std::span<const float> p = s.predictions, l = s.labels;
+  for (const size_t n : {3, 10, 25, 395}) {
+    int64_t all = 0;
+    const CalibrationCurve some = calibration_curve(p.last(n), l.last(n), 10);
+    for (const CalibrationCurve::Bin& bin : some.bins) {
+      all += bin.labels;
+      EXPECT_GE(bin.labels, static_cast<int64_t>(n) / 10);
+      EXPECT_LE(bin.labels, static_cast<int64_t>(n) / 10 + 1);
+    }
+    EXPECT_EQ(all, static_cast<int64_t>(n));
+    EXPECT_EQ(some.bins.size(), std::min<size_t>(n, 10));
+  }
+}
+
 TEST(MetricsTest, BinnedAucFindsTheBinInFloat) {
   // 0.7f is a little less than 0.7, but 0.7f * 10 rounds to 7.
   const std::vector<float> predictions = {0.7f}, labels = {1.f};

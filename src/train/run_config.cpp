@@ -68,6 +68,19 @@ void check_labelled_events(const RunConfig& c) {
         "model.labels = \"every_item\" from a store predicts events that contextual tokens would "
         "have seen, and tell of: set model.attention.contextual_mask = false");
   }
+  if (c.model.attention.score_scale == model::ScoreScale::kBatchMax) {
+    fail_config(
+        "model.labels = \"every_item\" from a store predicts events of samples whose length tells "
+        "how many events follow, and scores are divided by the longest: set "
+        "model.attention.score_scale = \"max_seq_len\"");
+  }
+  for (const model::ContextualFeature& f : c.model.contextual) {
+    if (f.min_sequence == 0) continue;
+    fail_config(fmt::format(
+        "model.contextual `{}` has min_sequence = {}: whether it is seen tells how many events "
+        "follow those that model.labels = \"every_item\" predicts; set it to 0",
+        f.name, f.min_sequence));
+  }
   if (c.data.stream.sort_by_time) {
     fail_config(
         "data.stream.sort_by_time takes a user's events apart, which model.labels = \"every_item\" "

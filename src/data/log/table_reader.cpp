@@ -55,6 +55,20 @@ std::unique_ptr<TableReader> open_table(const std::string& path,
   return open_csv(path, columns, options.csv, options.block_rows, options.mark_bad_rows);
 }
 
+bool has_column(const std::string& path, const std::string& name, const TableOptions& options) {
+  if (is_parquet(path)) {
+    const std::vector<ParquetColumn> columns = require_parquet(path, options.parquet).columns(path);
+    return std::ranges::find(columns, name, &ParquetColumn::name) != columns.end();
+  }
+  try {
+    open_csv(path, {{name, ColumnRole::kText}}, options.csv, options.block_rows);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::kConfig) throw;
+    return false;
+  }
+}
+
 bool column_is_text(const std::string& path, const std::string& column,
                     const TableOptions& options) {
   if (is_parquet(path)) return require_parquet(path, options.parquet).is_text(path, column);

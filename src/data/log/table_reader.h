@@ -180,6 +180,9 @@ std::unique_ptr<TableReader> open_table(const std::string& path,
                                         const std::vector<ColumnRequest>& columns,
                                         const TableOptions& options);
 
+/// True if the file has the column, whatever its type.
+bool has_column(const std::string& path, const std::string& name, const TableOptions& options);
+
 /// True if the column holds text: by its type (Parquet) or its first value (CSV).
 bool column_is_text(const std::string& path, const std::string& column,
                     const TableOptions& options);

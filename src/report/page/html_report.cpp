@@ -131,7 +131,7 @@ std::string about(const Run& run, const EvalPoint& last) {
 }
 
 std::string auc_value(const Headline& h) {
-  return h.eval.one_class() ? "n/a (one class)" : fixed(h.auc, 4);
+  return h.eval.one_class() ? kOneClass : fixed(h.auc, 4);
 }
 
 std::vector<std::string> auc_notes(const Headline& h) {
@@ -141,8 +141,10 @@ std::vector<std::string> auc_notes(const Headline& h) {
           h.best_auc > h.auc ? fmt::format("best {:.4f}", h.best_auc) : "",
           note(h.oracle, [](double v) { return fmt::format("oracle {:.4f}", v); }),
           note(e.baseline_auc, [&](double v) {
+            // The lead is that over labels that rules have a prediction for, the AUC one of all.
+            const double lead = std::isfinite(e.above_by) ? e.above_by : h.auc - v;
             return fmt::format("{}{} {:.4f}",
-                               std::isfinite(h.auc) ? h.auc > v ? "above " : "below " : "baseline ",
+                               std::isfinite(lead) ? lead > 0 ? "above " : "below " : "baseline ",
                                e.baseline, v);
           })};
 }

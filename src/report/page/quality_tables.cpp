@@ -12,8 +12,6 @@
 namespace segue::report {
 namespace {
 
-constexpr const char* kOneClass = "n/a (one class)";
-
 std::string interval(double low, double high) {
   return std::isfinite(low) && std::isfinite(high) ? fmt::format("{:.4f} to {:.4f}", low, high)
                                                    : std::string(kNone);

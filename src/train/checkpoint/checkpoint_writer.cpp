@@ -1,22 +1,15 @@
 #include "train/checkpoint/checkpoint_writer.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <charconv>
-#include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <filesystem>
 #include <iterator>
 #include <limits>
 #include <optional>
-#include <set>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include "base/file.h"
@@ -46,27 +39,6 @@ int64_t to_bytes(double gib) {
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-/// <prefix><step>-<number of the save>: what is left of one save is never taken for another's.
-constexpr std::string_view kTemporaryStep = ".tmp-step-";
-static_assert(kTemporaryStep.starts_with(kTemporaryPrefix));
-
-/// 0: not the name of a save.
-int64_t save_number(std::string_view name) {
-  if (!name.starts_with(kTemporaryStep)) return 0;
-  name.remove_prefix(std::max(kTemporaryStep.size(), name.rfind('-') + 1));
-  int64_t number = 0;
-  std::from_chars(name.data(), name.data() + name.size(), number);
-  return number;
-}
-
-void remove_folder(const std::string& path) {
-  std::error_code error;
-  fs::remove_all(path, error);
-  if (error) {
-    fail(ErrorCode::kIo, fmt::format("{}: cannot be removed: {}", path, error.message()));
-  }
-}
-
 int64_t row_bytes_of(const CheckpointArray& array) {
   return array.order.empty() ? 0 : array.value.bytes() / std::ssize(array.order);
 }
@@ -93,22 +65,6 @@ void gather_bytes(const std::byte* data, std::span<const int64_t> order, int64_t
   }
 }
 
-/// Of an increment: the step that it needs. A damaged one needs nothing any more.
-std::optional<int64_t> step_before(const std::string& path) {
-  try {
-    const CheckpointManifest manifest = CheckpointManifest::read(path);
-    if (manifest.increment) return manifest.increment->step;
-  } catch (const Error&) {
-    return std::nullopt;
-  }
-  return std::nullopt;
-}
-
-/// Swaps two folders in one step; false where the file system cannot.
-bool exchange(const std::string& a, const std::string& b) {
-  return ::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0;
-}
-
 }  // namespace
 
 CheckpointWriter::CheckpointWriter(std::string folder, const CheckpointConfig& config,
@@ -119,10 +75,10 @@ CheckpointWriter::CheckpointWriter(std::string folder, const CheckpointConfig& c
       shard_bytes_(shard_bytes),
       ranks_(ranks) {
   SEGUE_ASSERT(ranks_.rank >= 0 && ranks_.rank < ranks_.size, "a rank beyond the others");
-  base::make_folders(folder_);
+  base::make_folders(folder_.path());
   if (ranks_.rank > 0) return;
-  base::sync_folder(base::folder_of(folder_));
-  clear_temporaries(std::numeric_limits<int64_t>::max());
+  base::sync_folder(base::folder_of(folder_.path()));
+  folder_.clear_temporaries(std::numeric_limits<int64_t>::max());
 }
 
 CheckpointWriter::~CheckpointWriter() {
@@ -281,7 +237,7 @@ const Stream* CheckpointWriter::stream_for(Device device) {
 }
 
 std::string CheckpointWriter::temporary() const {
-  return fmt::format("{}/{}{}-{}", folder_, kTemporaryStep, job_.step, job_.number);
+  return folder_.temporary(job_.step, job_.number);
 }
 
 /// Refuses what would not fit, with something left over for the logs of the run: a save that fills
@@ -289,14 +245,15 @@ std::string CheckpointWriter::temporary() const {
 void CheckpointWriter::require_room() const {
   constexpr int64_t kMostLeft = 1 << 20, kLeastShare = 64;
   constexpr size_t kManifestBytes = 4096, kEntryBytes = 512;  // about
-  const std::optional<base::DiskSpace> disk = base::disk_space(folder_);
+  const std::optional<base::DiskSpace> disk = base::disk_space(folder_.path());
   if (!disk) return;
   int64_t needed = 0;
   const auto add = [&](int64_t bytes) {
     needed += (bytes + disk->block - 1) / disk->block * disk->block;
   };
   for (const Shard& shard : job_.shards) {
-    auto bytes = static_cast<int64_t>(base::safetensors_layout(folder_, shard.items).header.size());
+    auto bytes =
+        static_cast<int64_t>(base::safetensors_layout(folder_.path(), shard.items).header.size());
     for (const Shard::Piece& piece : shard.pieces) bytes += piece.bytes;
     add(bytes);
   }
@@ -305,7 +262,7 @@ void CheckpointWriter::require_room() const {
   needed += std::min(kMostLeft, disk->total / kLeastShare);
   if (needed <= disk->available) return;
   fail(ErrorCode::kIo, fmt::format("{}: No space left on device: it needs {} bytes, {} are free",
-                                   folder_, needed, disk->available));
+                                   folder_.path(), needed, disk->available));
 }
 
 /// This rank's files; what goes wrong is in the record.
@@ -361,7 +318,8 @@ void CheckpointWriter::finish(RankRecord mine) {
     } else {
       complete(std::move(mine));
       saved = true;
-      prune();
+      folder_.prune(job_.step, keep_last_);
+      folder_.clear_temporaries(job_.number);
     }
   } catch (const Error& error) {
     status = Status(error.code(), error.what());
@@ -463,57 +421,9 @@ void CheckpointWriter::write_manifest(CheckpointManifest manifest) {
   file.write(text.data(), text.size());
   file.close();
   base::sync_folder(temporary());
-  put_in_place();
-  base::sync_folder(folder_);
+  folder_.put_in_place(job_.step, job_.number);
+  base::sync_folder(folder_.path());
   before_ = {job_.step, base::xxh64(text), manifest.increment ? manifest.increment->number + 1 : 1};
-}
-
-void CheckpointWriter::put_in_place() const {
-  const std::string path = checkpoint_path(folder_, job_.step);
-  // A run that was resumed may come to the same step again. What was there before goes with the
-  // other temporaries.
-  if (base::exists(path) && exchange(temporary(), path)) return;
-  if (base::exists(path)) move_aside(job_.step);
-  base::rename_path(temporary(), path);
-}
-
-/// Out of the list first: a checkpoint that is half removed must not look like a damaged one.
-void CheckpointWriter::move_aside(int64_t step) const {
-  const std::string aside = fmt::format("{}/{}old-{}", folder_, kTemporaryPrefix, step);
-  remove_folder(aside);
-  base::rename_path(checkpoint_path(folder_, step), aside);
-}
-
-void CheckpointWriter::prune() const {
-  const std::vector<CheckpointEntry> entries = list_checkpoints(folder_);
-  const auto later = std::find_if(entries.begin(), entries.end(),
-                                  [this](const auto& e) { return e.step > job_.step; });
-  const int64_t up_to_now = later - entries.begin();
-  const int64_t too_many = keep_last_ > 0 ? std::max<int64_t>(0, up_to_now - keep_last_) : 0;
-  std::set<int64_t> needed;  // by those that stay
-  for (int64_t i = up_to_now - 1; i >= 0; --i) {
-    const CheckpointEntry& entry = entries[static_cast<size_t>(i)];
-    if (i < too_many && !needed.contains(entry.step)) continue;
-    needed.insert(entry.step);
-    if (const std::optional<int64_t> before = step_before(entry.path)) needed.insert(*before);
-  }
-  // The newest first: what is half done leaves no increment without what it needs.
-  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
-    if (!needed.contains(entry->step)) move_aside(entry->step);
-  }
-  clear_temporaries(job_.number);
-}
-
-/// But not what other ranks have begun to write for saves after `last_number`.
-void CheckpointWriter::clear_temporaries(int64_t last_number) const {
-  std::vector<std::string> paths;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with(kTemporaryPrefix) && save_number(name) <= last_number) {
-      paths.push_back(entry.path().string());
-    }
-  }
-  for (const std::string& path : paths) remove_folder(path);
 }
 
 Status CheckpointWriter::wait() {

@@ -14,6 +14,7 @@
 #include "tensor/buffer.h"
 #include "tensor/event.h"
 #include "train/checkpoint/checkpoint_config.h"
+#include "train/checkpoint/checkpoint_folder.h"
 #include "train/checkpoint/checkpoint_manifest.h"
 #include "train/checkpoint/checkpoint_shards.h"
 
@@ -97,12 +98,8 @@ class CheckpointWriter {
   void leave_part(RankRecord mine) const;
   void complete(RankRecord mine);
   void write_manifest(CheckpointManifest manifest);
-  void put_in_place() const;
-  void move_aside(int64_t step) const;
-  void prune() const;
-  void clear_temporaries(int64_t last_number) const;
 
-  std::string folder_;
+  CheckpointFolder folder_;
   int64_t keep_last_;
   int64_t copy_bytes_;
   int64_t shard_bytes_;

@@ -76,7 +76,7 @@ void add_evaluation(const Evaluation& e, Json& line) {
   line["baseline_auc"] = c.best_rule().auc;
   line["above_baseline"] = c.above();
   line["above_baseline_by"] = c.difference;
-  if (c.error) line["above_baseline_error"] = ops::kNormal95 * *c.error;
+  if (c.error) line["above_baseline_error"] = c.margin();
 }
 
 std::vector<std::pair<std::string, double>> evaluation_scalars(const Evaluation& e) {

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -203,6 +205,14 @@ TEST_F(HeldOutRunTest, TheSameOnAnyNumberOfRanks) {
       EXPECT_EQ(b["by_item"][i]["labels"], a["by_item"][i]["labels"]);
     }
   }
+}
+
+/// A rank that waits for them can talk to the others meanwhile.
+TEST_F(HeldOutRunTest, FactsSayWhenTheyAreReady) {
+  const std::unique_ptr<Source> source = make_source(config(), 0, 1);
+  while (!source->facts_ready(0.01)) std::this_thread::yield();
+  ASSERT_NE(source->facts(), nullptr);
+  EXPECT_FALSE(source->facts()->lists.empty());
 }
 
 TEST_F(HeldOutRunTest, EvalSaysTheSame) {

@@ -131,7 +131,7 @@ class Loop {
       checkpoint_->read(arrays(), trainer_->stream());
       trainer_->restore(*checkpoint_, state_.step, state_.window_labels);
       saved_step = state_.step;
-      log_first(fmt::format("going on from {}: step {}, window {}, {} samples", checkpoint_->path(),
+      log_first(fmt::format("resuming from {}: step {}, window {}, {} samples", checkpoint_->path(),
                             state_.step, state_.next.window, state_.samples));
     } else {
       state_.next = source_->first();
@@ -334,14 +334,22 @@ class Loop {
     }
   }
 
-  /// Nothing that a run leaves behind may come from data that turns out to be damaged. Ranks keep
-  /// talking while one of them is busy: none may take another for lost.
+  void wait_until(const std::function<bool(double seconds)>& ready) {
+    ranks_.wait_until(ready, [this] {
+      if (watchdog_ != nullptr) watchdog_->alive();
+    });
+  }
+
+  /// Nothing that a run leaves behind may come from data that turns out to be damaged.
   void wait_for_verification() {
     const base::Stage stage("verify store");
-    constexpr double kBetweenTalks = 0.5;  // seconds
-    while (!ranks_.agree({.verified = source_->verified(kBetweenTalks)}).verified) {
-      if (watchdog_ != nullptr) watchdog_->alive();
-    }
+    wait_until([this](double seconds) { return source_->verified(seconds); });
+  }
+
+  /// The first rank finds them out.
+  void wait_for_facts() {
+    const base::Stage stage("wait for facts");
+    wait_until([this](double seconds) { return log_ == nullptr || source_->facts_ready(seconds); });
   }
 
   /// An evaluation that a signal cuts short leaves no trace and stays pending.
@@ -376,12 +384,13 @@ class Loop {
     }
     summary_.nothing_held_out = evaluation.samples == 0;
     if (evaluation.samples > 0) {
+      // Samples that are always the same are looked at closely, and those of the last evaluation.
+      const bool last = nothing_left() && !config_.data.follow;
+      const bool closely = last || source_->evaluates_the_same();
+      if (closely) wait_for_facts();
       if (log_) {
-        // Samples that are always the same are looked at closely, and those of the last evaluation.
-        const bool last = nothing_left() && !config_.data.follow;
-        const bool closely = last || source_->evaluates_the_same();
         const HeldOutFacts* facts = closely ? source_->facts() : nullptr;
-        if (facts != nullptr) evaluation = evaluator.result(*facts, config_.eval.top_k);
+        if (facts != nullptr) evaluator.add_facts(*facts, config_.eval.top_k, evaluation);
         summary_.oracle_auc = source_->oracle_auc();
         log_->eval_line(evaluation, eval_lifetime_.mean(), summary_.oracle_auc, seconds, *trainer_,
                         state_);
@@ -451,7 +460,7 @@ class Loop {
   void stop_early() {
     log_first(fmt::format("asked to stop: saving step {}", state_.step));
     save_and_wait();
-    log_first("stopped; the same command goes on from here");
+    log_first("stopped; the same command resumes from here");
   }
 
   /// What is true of all ranks is said once.

@@ -140,6 +140,12 @@ TEST_F(RecipesTest, WhatWouldTellOfLaterEventsIsRefused) {
   c.model.attention.contextual_mask = true;
   EXPECT_TRUE(contains(refusal(c), "contextual_mask = false")) << refusal(c);
   c = every_item(TokenKind::kMerged);
+  c.model.attention.score_scale = model::ScoreScale::kBatchMax;
+  EXPECT_TRUE(contains(refusal(c), "score_scale = \"max_seq_len\"")) << refusal(c);
+  c = every_item(TokenKind::kMerged);
+  c.model.contextual.at(0).min_sequence = 5;
+  EXPECT_TRUE(contains(refusal(c), "min_sequence = 5")) << refusal(c);
+  c = every_item(TokenKind::kMerged);
   c.data.stream.sort_by_time = true;
   EXPECT_TRUE(contains(refusal(c), "sort_by_time")) << refusal(c);
   c = every_item(TokenKind::kMerged);

@@ -128,9 +128,10 @@ void RunFolder::require_free_or_run() const {
     const bool empty = path.filename() == "metrics.jsonl" && fs::file_size(path, error) == 0;
     if (empty && !error) continue;  // of a run that was stopped before its first step
     fail(ErrorCode::kInvalidArgument,
-         fmt::format("{} is there, but no config.toml: this is no run to go on with. Take another "
-                     "--run folder, or remove what is there with --overwrite",
-                     path.string()));
+         fmt::format(
+             "{} is there, but no config.toml: this is no run that could be resumed. Take another "
+             "--run folder, or remove what is there with --overwrite",
+             path.string()));
   }
 }
 

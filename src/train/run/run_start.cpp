@@ -74,19 +74,17 @@ void share_state(const Ranks& ranks, RunStart& start) {
   start.state = run_state_from_json(state);
 }
 
-/// Where this machine reads the store. Ranks keep talking while one of them is busy: none may take
-/// another for lost.
+/// Where this machine reads the store.
 std::string staged_store(const DataConfig& data, const Ranks& ranks, bool first_here) {
   const base::Stage stage("stage store");
-  constexpr auto kBetweenTalks = std::chrono::milliseconds(500);
   std::future<std::string> copy;
   if (first_here) {
     copy = std::async(std::launch::async, stage_store, data.store, data.stage_to);
   }
-  for (bool done = false; !done;) {
-    const bool mine = !first_here || copy.wait_for(kBetweenTalks) == std::future_status::ready;
-    done = ranks.agree({.verified = mine}).verified;
-  }
+  ranks.wait_until([&](double seconds) {
+    return !first_here ||
+           copy.wait_for(std::chrono::duration<double>(seconds)) == std::future_status::ready;
+  });
   return first_here ? copy.get() : stage_store(data.store, data.stage_to);  // finds it there
 }
 

@@ -264,7 +264,7 @@ void require_same_config(const std::string& before, const std::string& now,
   }
   if (list.empty()) return;
   fail(ErrorCode::kConfig,
-       fmt::format("the run in this folder was started with another config:{}\nGo on with its own "
+       fmt::format("the run in this folder was started with another config:{}\nResume with its own "
                    "config (leave CONFIG out), allow a change with --allow-config-change KEY, take "
                    "another --run folder, or start over with --overwrite",
                    list));

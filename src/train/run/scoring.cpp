@@ -201,7 +201,9 @@ Evaluation evaluate(TrainedModel& model, const StoreScorer& scorer,
                     std::span<const int64_t> positions, const HeldOutFacts* facts) {
   Evaluator evaluator(model.trainer->model().tasks());
   scorer.score(*model.trainer, positions, [&](const model::Pass& pass) { evaluator.add(pass); });
-  return facts != nullptr ? evaluator.result(*facts, model.config.eval.top_k) : evaluator.result();
+  Evaluation result = evaluator.result();
+  if (facts != nullptr) evaluator.add_facts(*facts, model.config.eval.top_k, result);
+  return result;
 }
 
 }  // namespace segue::train

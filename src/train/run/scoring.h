@@ -24,7 +24,7 @@ struct TrainedModel {
   /// The newest window that was trained; -1 where none was, or where `sets` say that samples come
   /// from elsewhere or are cut in other windows.
   int64_t trained_window = -1;
-  bool new_ids = false;  // its store has ids that it does not know, which may be without rows
+  bool new_ids = false;  // its store may have ids that it does not know, which are without rows
 };
 
 /// `path` is a checkpoint, or a run, of which the newest good checkpoint is taken. `sets` are

@@ -1,5 +1,6 @@
 #include "train/run/store_record.h"
 
+#include <algorithm>
 #include <optional>
 
 #include <fmt/format.h>
@@ -50,6 +51,16 @@ std::optional<Stores> compare(const RunState& state, const std::string& checkpoi
                    store, checkpoint, problem, trained_on));
 }
 
+/// Nobody counts integers that stayed as they are: where the store is not as it was, some may be
+/// new.
+bool may_have_new_ids(const Stores& stores) {
+  if (has_new_ids(stores.recorded, stores.now)) return true;
+  const bool uncounted = std::ranges::any_of(stores.recorded.ids, [](const data::IdRecord& column) {
+    return column.count == StoreIdentity::kAsTheyAre;
+  });
+  return uncounted && identity_of(stores.now) != stores.recorded;
+}
+
 }  // namespace
 
 std::string store_record(const std::string& store, int64_t segments) {
@@ -59,21 +70,23 @@ std::string store_record(const std::string& store, int64_t segments) {
 
 bool require_ids(const RunState& state, const std::string& checkpoint, const std::string& store) {
   const std::optional<Stores> stores = compare(state, checkpoint, store);
-  return stores && has_new_ids(stores->recorded, stores->now);
+  return stores && may_have_new_ids(*stores);
 }
 
 bool require_store(const RunState& state, const std::string& checkpoint, const std::string& store,
                    std::span<const std::string> allowed) {
   const std::optional<Stores> stores = compare(state, checkpoint, store);
   if (!stores) return false;
-  if (is_same_store(stores->recorded, stores->now)) return true;
+  // Without a manifest nobody can tell: only the path says that it is the same.
+  if (is_same_store(stores->recorded, stores->now)) return !stores->now.manifests().empty();
   if (is_allowed(kStoreKey, allowed)) return false;
-  fail(ErrorCode::kConfig,
-       fmt::format("{}: is another store than the one that {} was trained on: it was prepared anew "
-                   "since, or segments of it are gone. Go on with the store as it was (`segue prep "
-                   "--append` adds later rows to it), allow the change with --allow-config-change "
-                   "{}, take another --run folder, or start over with --overwrite",
-                   store, checkpoint, kStoreKey));
+  fail(
+      ErrorCode::kConfig,
+      fmt::format("{}: is another store than the one that {} was trained on: it was prepared anew "
+                  "since, or segments of it are gone. Resume with the store as it was (`segue prep "
+                  "--append` adds later rows to it), allow the change with --allow-config-change "
+                  "{}, take another --run folder, or start over with --overwrite",
+                  store, checkpoint, kStoreKey));
 }
 
 }  // namespace segue::train

@@ -30,12 +30,11 @@ std::string held_out_auc(const Evaluation& evaluation) {
 
 /// One sentence on what the model is worth beside what a table of counts would do.
 void log_comparison(const Comparison& c) {
-  const double noise = c.error ? ops::kNormal95 * *c.error : 0;
-  base::log_info(fmt::format(
-      "held-out AUC is {} the best simple rule, {} with {:.4f}: by {:.4f}{}{}",
-      c.above() ? "above" : "below", c.best_rule().name, c.best_rule().auc, std::abs(c.difference),
-      c.error ? fmt::format(" ± {:.4f}", noise) : "",
-      std::abs(c.difference) < noise ? ", which is too little to tell on so few samples" : ""));
+  base::log_info(
+      fmt::format("held-out AUC is {} the best simple rule, {} with {:.4f}: by {:.4f}{}{}",
+                  c.above() ? "above" : "below", c.best_rule().name, c.best_rule().auc,
+                  std::abs(c.difference), c.error ? fmt::format(" ± {:.4f}", c.margin()) : "",
+                  c.significant() ? "" : ", which is too little to tell on so few samples"));
 }
 
 }  // namespace

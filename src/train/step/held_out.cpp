@@ -107,21 +107,24 @@ std::optional<Comparison> compare_with_rules(std::span<const TaskLabels> tasks,
   std::vector<std::vector<float>> labels;
   for (const TaskLabels& task : tasks) labels.push_back(pick(task.labels, chosen));
   // `values`: of a task.
-  const auto mean = [&](auto values) {
+  const auto aucs = [&](auto values) {
     std::vector<ops::AucParts> parts;
     for (size_t k = 0; k < tasks.size(); ++k) {
       parts.push_back(ops::auc_parts(pick(values(tasks[k]), chosen), labels[k]));
     }
-    return mean_auc_parts(parts);
+    return parts;
   };
-  const MeanAuc model = mean([](const TaskLabels& task) { return task.predictions; });
+  const std::vector<ops::AucParts> own =
+      aucs([](const TaskLabels& task) { return task.predictions; });
+  if (std::ranges::all_of(own, &ops::AucParts::one_class)) return std::nullopt;
+  const MeanAuc model = mean_auc_parts(own);
   Comparison result{.labels = std::ssize(chosen)};
   MeanAuc best;
   const std::vector<data::Rule>& rules = facts.rules[tasks[0].task];
   for (size_t r = 0; r < rules.size(); ++r) {
-    MeanAuc rule = mean([&](const TaskLabels& task) {
+    MeanAuc rule = mean_auc_parts(aucs([&](const TaskLabels& task) {
       return std::span<const float>(facts.rules[task.task][r].predictions);
-    });
+    }));
     result.rules.push_back({rules[r].name, rule.auc});
     if (r > 0 && rule.auc <= best.auc) continue;
     result.best = r;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -68,8 +69,11 @@ struct Comparison {
 
   const RuleAuc& best_rule() const { return rules[best]; }
   bool above() const { return difference > 0; }
+  /// Half of the 95 % interval of the difference; 0 where it has none.
+  double margin() const { return ops::kNormal95 * error.value_or(0); }
+  bool significant() const { return std::abs(difference) > margin(); }
 };
-/// None where there are no rules, or nothing to compare.
+/// None where there are no rules, or nothing to compare: labels of one class in every task.
 std::optional<Comparison> compare_with_rules(std::span<const TaskLabels> tasks,
                                              const HeldOutFacts& facts);
 

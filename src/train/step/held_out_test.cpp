@@ -56,6 +56,7 @@ TEST(HeldOut, TheBestRuleIsNamedWithTheLeadOverIt) {
   EXPECT_FALSE(compare_with_rules(worse, facts)->above());
   EXPECT_EQ(compare_with_rules(same, facts)->difference, 0);
   EXPECT_EQ(compare_with_rules(same, facts)->error, 0);
+  EXPECT_FALSE(compare_with_rules(same, facts)->significant());
 }
 
 TEST(HeldOut, ComparedIsWhatRulesHaveAPredictionFor) {
@@ -77,6 +78,19 @@ TEST(HeldOut, ComparedIsWhatRulesHaveAPredictionFor) {
   std::ranges::fill(facts.rules[0][0].predictions, std::numeric_limits<float>::quiet_NaN());
   EXPECT_FALSE(compare_with_rules(tasks, facts));
   EXPECT_FALSE(compare_with_rules(tasks, {}));
+}
+
+/// Labels that are all alike say neither "above" nor "below".
+TEST(HeldOut, LabelsOfOneClassAreNotCompared) {
+  const Drawn d(100);
+  const std::vector<float> alike(d.labels.size(), 1.f);
+  HeldOutFacts facts;
+  facts.rules = {{{"poor", d.poor}}, {{"poor", d.poor}}};
+  const std::vector<TaskLabels> one = {{d.good, alike, 0}};
+  EXPECT_FALSE(compare_with_rules(one, facts));
+  const std::vector<TaskLabels> mixed = {{d.good, alike, 0}, {d.good, d.labels, 1}};
+  ASSERT_TRUE(compare_with_rules(mixed, facts));
+  EXPECT_TRUE(compare_with_rules(mixed, facts)->above());
 }
 
 /// Means over tasks: their parts are added before they are squared, as they share samples.

@@ -112,17 +112,15 @@ Evaluation Evaluator::result() const {
   return result;
 }
 
-Evaluation Evaluator::result(const HeldOutFacts& facts, int64_t top_k) const {
-  Evaluation e = result();
-  e.top_k = top_k;
+void Evaluator::add_facts(const HeldOutFacts& facts, int64_t top_k, Evaluation& result) const {
+  result.top_k = top_k;
   std::vector<TaskLabels> binary;
   for (size_t k = 0; k < tasks_.size(); ++k) {
-    if (!e.tasks[k].binary || num_labels_ == 0) continue;
-    e.tasks[k].details = task_details(predictions_[k], labels_[k], facts, top_k);
+    if (!result.tasks[k].binary || num_labels_ == 0) continue;
+    result.tasks[k].details = task_details(predictions_[k], labels_[k], facts, top_k);
     binary.push_back({predictions_[k], labels_[k], k});
   }
-  e.comparison = compare_with_rules(binary, facts);
-  return e;
+  result.comparison = compare_with_rules(binary, facts);
 }
 
 LifetimeAuc::LifetimeAuc(std::span<const model::TaskConfig> tasks)

@@ -63,8 +63,8 @@ class Evaluator {
   explicit Evaluator(std::span<const model::TaskConfig> tasks);
   void add(const model::Pass& pass);
   Evaluation result() const;
-  /// The same with details and comparison.
-  Evaluation result(const HeldOutFacts& facts, int64_t top_k) const;
+  /// Adds details and comparison to a result().
+  void add_facts(const HeldOutFacts& facts, int64_t top_k, Evaluation& result) const;
   std::span<const float> predictions(size_t task) const { return predictions_[task]; }
   std::span<const float> labels(size_t task) const { return labels_[task]; }
 

@@ -99,6 +99,14 @@ Ranks::StopSave Ranks::agree(const StopSave& mine) const {
   return agreed(gather_words(*results, {&word, 1}, ones));
 }
 
+void Ranks::wait_until(const std::function<bool(double seconds)>& ready,
+                       const std::function<void()>& alive) const {
+  constexpr double kBetweenTalks = 0.5;  // seconds
+  while (!agree({.verified = ready(kBetweenTalks)}).verified) {
+    if (alive) alive();
+  }
+}
+
 void require_ranks(const RunConfig& config, int64_t ranks) {
   const int64_t tp = config.parallel.tensor_parallel;
   if (ranks % tp == 0) return;

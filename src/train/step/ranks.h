@@ -53,6 +53,10 @@ class Ranks {
     bool full = false;      // any: the next save must be
   };
   StopSave agree(const StopSave& mine) const;
+  /// Returns when all are ready; `ready` may take so many seconds to say it. Ranks keep talking
+  /// meanwhile: none may take another, which is busy, for lost. Calls `alive` after every talk.
+  void wait_until(const std::function<bool(double seconds)>& ready,
+                  const std::function<void()>& alive = {}) const;
   /// Makes the pass of one rank that of all ranks: samples, tokens, predictions and labels, in the
   /// order of the global batch. Sums (losses, squares) are not touched; logits stay those of this
   /// rank. One exchange, in which ranks agree as well: `prepared` knows how much each of them has.

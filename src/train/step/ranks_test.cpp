@@ -75,6 +75,16 @@ TEST(RanksTest, AnyRankStopsAllAndTheFirstAloneSaves) {
   });
 }
 
+TEST(RanksTest, AllWaitForTheLastOne) {
+  comm::run_as_threads(3, kTimeout, [&](comm::World& world) {
+    const Ranks ranks(world, tiny_config(), Device::cpu());
+    int asked = 0, talks = 0;
+    ranks.wait_until([&](double) { return ++asked > 2 * world.rank(); }, [&] { ++talks; });
+    EXPECT_EQ(asked, 5);  // as often as the last rank
+    EXPECT_EQ(talks, 4);
+  });
+}
+
 /// A rank whose samples have other numbers of labels than it announced is refused by all.
 TEST(RanksTest, LabelsThatDoNotAddUpAreRefused) {
   const std::vector<std::vector<int64_t>> labels{{0, 2}, {0, 0}, {-1, 2}};

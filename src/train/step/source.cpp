@@ -177,6 +177,11 @@ class StoreSource final : public Source {
     if (evaluates_the_same()) after = -1;
     if (!facts_ || facts_->after != after) facts_ = std::make_unique<Facts>(config_, *open_, after);
   }
+  bool facts_ready(double seconds) override {
+    prefetch_facts(evaluated_);
+    return !facts_ || facts_->found.wait_for(std::chrono::duration<double>(seconds)) ==
+                          std::future_status::ready;
+  }
   const HeldOutFacts* facts() override {
     prefetch_facts(evaluated_);
     return facts_ ? &facts_->found.get() : nullptr;

@@ -56,8 +56,9 @@ class Source {
   virtual std::optional<double> oracle_auc() { return std::nullopt; }
   /// What is known of the labels of that evaluation; null where nothing is, or nobody wants to
   /// know. prefetch_facts() says early that it will be asked for after `after`; they are found out
-  /// in the background.
+  /// in the background. facts() waits for that, facts_ready() so many seconds at most.
   virtual void prefetch_facts(int64_t /*after*/) {}
+  virtual bool facts_ready(double /*seconds*/) { return true; }
   virtual const HeldOutFacts* facts() { return nullptr; }
   /// Whether all evaluations are on the same samples.
   virtual bool evaluates_the_same() const { return true; }
