@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -16,7 +17,9 @@ DuplicateFilter::DuplicateFilter(Duplicates what, TieOrder ties)
 size_t DuplicateFilter::Hash::operator()(const Event& e) const {
   const int64_t words[] = {e.item, int64_t{std::bit_cast<int32_t>(e.value)} << 32 | e.length,
                            int64_t{e.kind} << 8 | e.organic};
-  return base::xxh64_words(words, static_cast<int>(std::size(words)), 0);
+  const uint64_t hash = base::xxh64_words(words, static_cast<int>(std::size(words)), 0);
+  const std::span<const float> numbers = e.numbers();
+  return numbers.empty() ? hash : base::xxh64(numbers.data(), numbers.size_bytes(), hash);
 }
 
 bool DuplicateFilter::is_duplicate(const Event& e) {
@@ -27,10 +30,7 @@ bool DuplicateFilter::is_duplicate(const Event& e) {
   last_numbers_.assign(e.numbers().begin(), e.numbers().end());
   last_.set_numbers(last_numbers_);
   if (sorted_) return same;
-  if (!same_time) {
-    at_one_time_.clear();
-    numbers_.clear();
-  }
+  if (!same_time) forget_ties();
   if (at_one_time_.contains(e)) return true;
   if (at_one_time_.size() < kMostTies) {
     Event kept = e;
@@ -45,6 +45,17 @@ bool DuplicateFilter::is_duplicate(const Event& e) {
                      e.user, kMostTies, e.time));
   }
   return false;
+}
+
+/// A set keeps its table, and to clear that takes as long as it is large.
+void DuplicateFilter::forget_ties() {
+  constexpr size_t kSmallTable = 1 << 10;
+  if (at_one_time_.bucket_count() > kSmallTable) {
+    decltype(at_one_time_)().swap(at_one_time_);
+  } else {
+    at_one_time_.clear();
+  }
+  numbers_.clear();
 }
 
 void DuplicateFilter::filter(std::vector<Event>& events) {

@@ -33,6 +33,7 @@ class DuplicateFilter {
     bool operator()(const Event& a, const Event& b) const { return a.is_same(b); }
   };
   bool is_duplicate(const Event& e);
+  void forget_ties();
 
   bool drop_;
   bool sorted_;  // equal events are neighbours
