@@ -11,8 +11,10 @@
 
 namespace segue::data {
 
-DuplicateFilter::DuplicateFilter(Duplicates what, TieOrder ties)
-    : drop_(what == Duplicates::kDrop), sorted_(ties == TieOrder::kFields) {}
+DuplicateFilter::DuplicateFilter(Duplicates what, TieOrder ties, int64_t most_ties)
+    : drop_(what == Duplicates::kDrop),
+      sorted_(ties == TieOrder::kFields),
+      most_ties_(static_cast<size_t>(std::min(most_ties, kMostTies))) {}
 
 size_t DuplicateFilter::Hash::operator()(const Event& e) const {
   const int64_t words[] = {e.item, int64_t{std::bit_cast<int32_t>(e.value)} << 32 | e.length,
@@ -32,7 +34,7 @@ bool DuplicateFilter::is_duplicate(const Event& e) {
   if (sorted_) return same;
   if (!same_time) forget_ties();
   if (at_one_time_.contains(e)) return true;
-  if (at_one_time_.size() < kMostTies) {
+  if (at_one_time_.size() < most_ties_) {
     Event kept = e;
     numbers_.take(kept);
     at_one_time_.insert(kept);
@@ -41,8 +43,9 @@ bool DuplicateFilter::is_duplicate(const Event& e) {
   if (drop_) {
     fail(ErrorCode::kOutOfMemory,
          fmt::format("user {} has more than {} different events at time {}: too many to find "
-                     "duplicates among them in the order of the log; use --ties fields",
-                     e.user, kMostTies, e.time));
+                     "duplicates among them in the order of the log; use --ties fields, or allow "
+                     "more memory",
+                     e.user, most_ties_, e.time));
   }
   return false;
 }

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/test_util.h"
+#include "data/prep/duplicates.h"
 #include "data/prep/prep.h"
 #include "data/prep/prep_test_util.h"
 #include "data/store/store_verify.h"
@@ -257,6 +258,26 @@ TEST_F(DuplicateRows, AreCountedAndDroppedWhereTheSchemaSaysSo) {
       EXPECT_EQ(store_bytes(config.store).at(name), clean_.at(name)) << name;
     }
   }
+}
+
+/// What is held of one second is bounded by the memory of prep.
+TEST_F(DuplicateRows, AmongMoreTiesThanFitAreAnError) {
+  PrepConfig config = log_.config("store");
+  config.overwrite = true;
+  config.ties = TieOrder::kFile;
+  config.schema.duplicates = Duplicates::kDrop;
+  const int64_t most = plan_memory(config.memory_bytes, 1, config.ties).most_waiting;
+  ASSERT_LT(most, DuplicateFilter::kMostTies);
+  std::vector<Event> events(static_cast<size_t>(most));
+  for (size_t i = 0; i < events.size(); ++i) events[i].item = static_cast<int64_t>(i);
+  log_.put_events("events.csv", events);
+  EXPECT_EQ(prep(config).counts.train_events, most);
+  events.push_back({.item = most});
+  log_.put_events("events.csv", events);
+  const auto error = error_of([&] { prep(config); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory);
+  EXPECT_TRUE(contains(error->what(), "use --ties fields, or allow more memory"));
 }
 
 // ---- categories ----
