@@ -413,7 +413,7 @@ PrepResult Prep::run() {
              config_.raw, scan.rows, split.train_start, split.train_end, split.last_time));
   }
 
-  write_maps(scan, known, store);
+  or_advise([&] { write_maps(scan, known, store); });
   if (sessions) {
     for (const base::FileRecord& file : sessions->finish()) store.add_file(file);
   }

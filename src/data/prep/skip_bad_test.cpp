@@ -197,6 +197,11 @@ TEST_F(SkipBad, AttributesInTheSameFileLoseTheSameRows) {
   });
   ASSERT_TRUE(error);
   EXPECT_TRUE(contains(error->what(), "1 of 2 rows cannot be used for attribute \"artist_id\""));
+  put(rows_);
+  const auto strict = error_of([&] { prep(log_.config("strict")); });
+  ASSERT_TRUE(strict);
+  EXPECT_TRUE(contains(strict->what(), "few.csv: row 2: column \"item_id\" is empty"));
+  EXPECT_TRUE(contains(strict->what(), "--skip-bad"));
 }
 
 TEST(SkipLimit, SharesAndNumbers) {
