@@ -204,6 +204,20 @@ TEST_F(SkipBad, AttributesInTheSameFileLoseTheSameRows) {
   EXPECT_TRUE(contains(strict->what(), "--skip-bad"));
 }
 
+/// Texts are numbered in the order of their bytes: one that is left out would move all others.
+TEST_F(SkipBad, TextsOfAttributesThatAreLeftOutGetNoNumbers) {
+  put(rows_);
+  log_.schema.attributes = {{.name = "artist_id", .file = "names.csv", .value = "name"}};
+  std::string names = "item_id,name\n";
+  for (int64_t item = 0; item < 200; ++item) names += fmt::format("{},by {}\n", item, item % 9);
+  log_.put("names.csv", names);
+  prep(log_.config("texts"));
+  const StoreBytes wanted = without_row_files(store_bytes(log_.folder + "/texts"));
+  log_.put("names.csv", names + ",a nobody\nx,a text\n-1,a negative\n1,a,third\n");
+  prep(config("4"));
+  EXPECT_TRUE(same_store(wanted, without_row_files(store_bytes(log_.folder + "/store"))));
+}
+
 TEST(SkipLimit, SharesAndNumbers) {
   EXPECT_TRUE(SkipLimit::parse("0.1%").allows(1, 1000));
   EXPECT_FALSE(SkipLimit::parse("0.1%").allows(2, 1000));
