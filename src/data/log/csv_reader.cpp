@@ -65,8 +65,8 @@ class LineReader {
     }
   }
 
-  /// The line that was handed out makes no sense: of a quoted field over several lines only the
-  /// first one is gone, as an open quote would otherwise take good rows with it.
+  /// The line that was handed out has no such fields: of a quoted one over several lines only the
+  /// first line is gone, as an open quote would otherwise take good rows with it.
   void resume_behind_first_line() {
     const size_t end = std::string_view(buffer_).substr(0, begin_).find('\n', last_);
     if (end != std::string_view::npos) begin_ = end + 1;
@@ -167,7 +167,8 @@ class CsvReader final : public TableReader {
         take_row(block, line);
       } catch (const RowError& error) {
         if (!mark_bad_rows_) throw;
-        lines_.resume_behind_first_line();
+        // A row with all its fields, one of which is no number, ends where it ends.
+        if (error.fault().column.empty()) lines_.resume_behind_first_line();
         for (RawColumn& column : block.columns) blank(column, block.rows);
         block.bad.push_back({block.rows, error.fault()});
       }

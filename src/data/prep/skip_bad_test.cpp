@@ -119,6 +119,20 @@ TEST_F(SkipBad, AlsoWithTextIdsWhichABadRowMustNotNumber) {
   EXPECT_TRUE(same_store(wanted, without_row_files(store_bytes(log_.folder + "/store"))));
 }
 
+/// What stands in quotes is no row, whatever is wrong with the row that it is in.
+TEST_F(SkipBad, ARowOverSeveralLinesIsLeftOutAsAWhole) {
+  log_.put("events.csv", "note," + std::string(kCsvHeader) +
+                             "first,1,600,1,0,50,100,listen\n"
+                             "\"two lines\nfake,2,600,1,0,50,100,listen\n\",1,never,1,0,5,1,like\n"
+                             "last,1,700,1,0,50,100,listen\n");
+  PrepConfig c = config("1");
+  c.schema.test_seconds = c.schema.gap_seconds = c.schema.train_days = 0;
+  const PrepResult r = prep(c);
+  EXPECT_EQ(r.rows.rows, 3);
+  EXPECT_EQ(r.rows.skipped, 1);
+  EXPECT_EQ(integers(c.store + "/hstu_cache_L20/flat_uid.npy"), (std::vector<int64_t>{1, 1}));
+}
+
 TEST_F(SkipBad, RowsAreCountedByReasonAndListed) {
   std::vector<std::string> rows = rows_;
   rows.insert(rows.begin() + 3, kBadRows[3]);
