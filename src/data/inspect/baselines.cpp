@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/parallel.h"
+#include "data/numbers/known_at.h"
 #include "data/numbers/tally.h"
 #include "data/store/event_log.h"
 #include "data/synth/synth_output.h"
@@ -96,8 +97,7 @@ class HistoryRules {
   int64_t time_of(int64_t position) const { return log_.at(position, &EventStore::timestamps); }
   /// Whether what became of an event at `time` is known at a later one, at `now`.
   bool is_known(int64_t time, int64_t now) const {
-    int64_t known = 0;  // times of a store may be any number
-    return wait_ == 0 || (!__builtin_add_overflow(time, wait_, &known) && known < now);
+    return wait_ == 0 || known_at(time, wait_) < now;
   }
   int64_t user_of(size_t place) const { return log_.at(out_.positions[place], &EventStore::users); }
   /// Calls `each` with every event of a user that may be predicted, in order.

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "data/numbers/known_at.h"
 
 namespace segue::data {
 namespace {
@@ -153,17 +154,12 @@ class DayCounts::Builder {
                                 std::numeric_limits<int32_t>::min());
   }
 
-  int64_t day_known(int64_t time) const {
-    int64_t known = 0;  // times of a store may be any number
-    return day_of(__builtin_add_overflow(time, wait_, &known) ? time : known);
-  }
-
   std::vector<uint64_t> sort_range(size_t of, const Plan& plan, size_t range) {
     const int64_t first = plan.first[range], end = plan.first[range + 1];
     std::vector<uint64_t> words;
     for_events(of, [&](int64_t id, size_t i) {
       if (id < first || id >= end) return;
-      words.push_back(word(id, day_known(store_.timestamps()[i]), success_[i] != 0));
+      words.push_back(word(id, day_of(known_at(store_.timestamps()[i], wait_)), success_[i] != 0));
     });
     std::ranges::sort(words);
     return words;

@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "data/numbers/known_at.h"
 
 namespace segue::data {
 namespace {
@@ -79,7 +80,7 @@ void UserCounts::add(const CountedEvent& event) {
 /// Events before `now` are seen from now on, and their outcomes if they are known.
 void UserCounts::settle(int64_t now) {
   for (; seen_ < pending_.size() && pending_[seen_].time < now; ++seen_) see(pending_[seen_]);
-  while (seen_ > 0 && pending_.front().time + wait_ < now) {
+  while (seen_ > 0 && known_at(pending_.front().time, wait_) < now) {
     count(pending_.front());
     pending_.pop_front();
     --seen_;
