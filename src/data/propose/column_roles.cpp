@@ -147,8 +147,8 @@ void guess_rest(const TableSample& table, ColumnRoles& roles) {
       if (!organic && roles.label_flag.empty() && any_word(c, kLabelWords)) {
         roles.label_flag = c.name;
       }
-    } else if (roles.value == nullptr && any_word(c, kValueWords) && c.min >= 0 &&
-               (c.type == Type::kInteger || c.type == Type::kNumber)) {
+    } else if (roles.value == nullptr && any_word(c, kValueWords) && c.has_numbers() &&
+               c.min >= 0 && (c.type == Type::kInteger || c.type == Type::kNumber)) {
       roles.value = &c;
     }
   }
@@ -158,8 +158,8 @@ void guess_rest(const TableSample& table, ColumnRoles& roles) {
     for (const ColumnSample& c : table.columns) {
       const bool numbers = c.type == Type::kInteger || c.type == Type::kNumber;
       const bool of_item = roles.item != nullptr && is_function_of(*roles.item, c);
-      if (roles.value == nullptr && free(c) && numbers && !of_item && c.min >= 0 &&
-          c.values.size() > 2 && c.values.size() <= kMostRatings) {
+      if (roles.value == nullptr && free(c) && numbers && !of_item && c.has_numbers() &&
+          c.min >= 0 && c.values.size() > 2 && c.values.size() <= kMostRatings) {
         roles.value = &c;
       }
     }

@@ -81,6 +81,7 @@ double followed_share(const ColumnRoles& roles, size_t from, size_t to, double s
     const double at = parse_iso_time(roles.time->values[time], date)
                           ? static_cast<double>(date)
                           : roles.time->number(time) * roles.time_unit_seconds;
+    if (std::isnan(at)) continue;  // a few values may be wrong
     events.emplace_back(roles.user->codes[row], roles.item->codes[row], at, kind == to);
   }
   std::ranges::sort(events);

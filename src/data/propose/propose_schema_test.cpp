@@ -198,6 +198,31 @@ TEST_F(ProposeSchema, SaysWhatItCannotTell) {
   EXPECT_TRUE(contains(text_, "time = \"\"  # FILL IN: which of these? user, item, colour"));
 }
 
+/// Rows that cannot be used are among those of any log.
+TEST_F(ProposeSchema, AFewTimesMayBeWrong) {
+  std::string rows = "time,kind,user,item\n";
+  for (int64_t i = 0; i < 1000; ++i) {
+    const int64_t at = 1'600'000'000 + i * 1000;
+    const std::string who = fmt::format("{},{}", i % 50, i % 40);
+    rows += fmt::format("{},view,{}\n{},cart,{}\n", at, who, at + 60, who);
+    if (i % 150 == 0) rows += fmt::format("never,view,{}\n", who);
+  }
+  put("log.csv", rows);
+  EXPECT_EQ(propose().later.size(), 1U);
+  EXPECT_TRUE(contains(text_, "within 1800 s, 100 % of"));
+}
+
+TEST_F(ProposeSchema, AColumnCalledAValueMayHaveNoNumber) {
+  std::string rows = "user,item,time,rating\n";
+  for (int64_t i = 0; i < 1000; ++i) {
+    rows += fmt::format("{},{},{},{}\n", below(50), below(40), 1'600'000'000 + i,
+                        i == 7 ? "maybe" : (i % 3 == 0 ? "true" : "false"));
+  }
+  put("log.csv", rows);
+  EXPECT_EQ(propose().value, "");
+  EXPECT_TRUE(contains(text_, "FILL IN: nothing says what a success is"));
+}
+
 TEST_F(ProposeSchema, Mistakes) {
   const auto message = [&](const std::string& raw) {
     const auto error = error_of([&] { propose_schema(raw, nullptr); });

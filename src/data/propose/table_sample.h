@@ -21,12 +21,13 @@ struct ColumnSample {
   std::vector<std::string> values;  // different ones
   std::vector<uint32_t> codes;      // of every row: its value, kMissing where there is none
   std::vector<int64_t> counts;      // of every value
-  double min = 0, max = 0;          // of numbers
+  double min = 0, max = 0;          // of numbers; min > max: there is none
 
   static constexpr uint32_t kMissing = std::numeric_limits<uint32_t>::max();
   int64_t present() const;  // rows with a value
   double number(size_t value) const;
   bool has(std::string_view value) const;
+  bool has_numbers() const { return min <= max; }
   /// No values but 0 and 1, or false and true.
   bool is_flag() const;
 };
