@@ -38,15 +38,28 @@ double share(int64_t part, int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
+/// `text` as a comment can have it: on one line, in UTF-8, of `longest` bytes at most.
+std::string as_comment(std::string_view text, size_t longest = std::string::npos) {
+  std::string comment;
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    const std::string_view letter = text.substr(i, length);
+    if (comment.size() + letter.size() > longest) break;
+    const bool control = first < 0x20 || first == 0x7f;
+    const bool fine = !control && base::detail::is_utf8(letter);
+    comment += fine ? letter : control ? " " : "?";
+    i += fine ? length : 1;
+  }
+  return comment;
+}
+
 /// A few values, for comments.
 std::string some_values(const ColumnSample& c) {
   constexpr size_t kShown = 4, kLongest = 24;
   std::vector<std::string> shown;
   for (size_t i = 0; i < std::min(kShown, c.values.size()); ++i) {
-    std::string value = c.values[i].substr(0, kLongest);
-    std::ranges::replace_if(
-        value, [](char ch) { return static_cast<unsigned char>(ch) < ' '; }, ' ');
-    shown.push_back(value);
+    shown.push_back(as_comment(c.values[i], kLongest));
   }
   return fmt::format("{}{}", fmt::join(shown, ", "), c.values.size() > kShown ? ", ..." : "");
 }
@@ -145,7 +158,7 @@ class Proposal {
     line(
         "# Proposed by `segue init --raw {}` from {} rows of {}: read it, and correct what is "
         "wrong.",
-        raw_, table_.rows, table_.pattern);
+        as_comment(raw_), table_.rows, as_comment(table_.pattern));
     line("# Lines with {} are what the files do not tell. docs/prep.md has every key.\n", kFillIn);
     line("events = {}  # {} file{}, about {} rows", as_toml(table_.pattern), table_.files.size(),
          table_.files.size() == 1 ? "" : "s", base::format_count(table_.all_rows));
@@ -160,7 +173,7 @@ class Proposal {
   void column(const char* key, const ColumnSample* c, const std::string& why) {
     if (c == nullptr) {
       std::vector<std::string> names;
-      for (const ColumnSample& other : table_.columns) names.push_back(other.name);
+      for (const ColumnSample& other : table_.columns) names.push_back(as_comment(other.name));
       line("{} = \"\"  # {}: which of these? {}", key, kFillIn, fmt::join(names, ", "));
       return;
     }
@@ -271,7 +284,8 @@ class Proposal {
     std::vector<std::string> evidence;
     for (const size_t k : order) {
       kinds_.push_back(c.values[k]);
-      evidence.push_back(fmt::format("{} {}", c.values[k], per_cent(share(c.counts[k], rows))));
+      evidence.push_back(
+          fmt::format("{} {}", as_comment(c.values[k]), per_cent(share(c.counts[k], rows))));
     }
     line("\n# What happens: {}.", fmt::join(evidence, ", "));
     line("kind = {}", as_toml(c.name));
@@ -328,7 +342,7 @@ class Proposal {
     label_ = later_.name;
     line(
         "# Predicted: whether a \"{}\" is followed by a \"{}\" of the same item within {} s, {} of",
-        from, to, within, per_cent(best_share));
+        as_comment(from), as_comment(to), within, per_cent(best_share));
     line(
         "# them in the sample. See [[later]] below; other kinds and times are as good a question.");
   }
@@ -349,7 +363,7 @@ class Proposal {
       pools_.push_back({.name = plain_name(flag->name, taken_), .flag = flag->name});
       if (flag->name != roles_.label_flag) continue;
       label_ = pools_.back().name;
-      line("# Predicted: \"{}\", which {} of the sampled rows have.", flag->name,
+      line("# Predicted: \"{}\", which {} of the sampled rows have.", as_comment(flag->name),
            per_cent(share(set, flag->present())));
       missing_ += static_cast<int64_t>(flag->codes.size()) - flag->present();
     }
@@ -380,7 +394,7 @@ class Proposal {
     organic();
     line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
     line("# Predicted: {} of {} or more, {} of the sampled rows. {}: choose the threshold that",
-         c.name, threshold, per_cent(best), kFillIn);
+         as_comment(c.name), threshold, per_cent(best), kFillIn);
     line("# you mean, in both pools.");
     pools_.push_back({.name = "liked", .min_value = threshold});
     pools_.push_back({.name = "other", .below_value = threshold});
@@ -490,16 +504,13 @@ class Proposal {
   }
 
   void foot() {
-    for (std::string text : left_out_) {
-      std::ranges::replace(text, '\n', ' ');
-      line("# Left out: {}", text);
-    }
-    for (const std::string& name : folder_.left_out) line("# Left out: {}", name);
+    for (const std::string& text : left_out_) line("# Left out: {}", as_comment(text));
+    for (const std::string& name : folder_.left_out) line("# Left out: {}", as_comment(name));
     const std::string skip = missing_ == 0 ? "" : " --skip-bad 5%";
     line(
         "\n# Next: segue prep --raw {} --schema THIS_FILE --out STORE --history 256 --min-history "
         "5{}",
-        raw_, skip);
+        as_comment(raw_), skip);
   }
 
   const std::string& raw_;

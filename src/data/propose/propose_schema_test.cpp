@@ -212,6 +212,25 @@ TEST_F(ProposeSchema, AFewTimesMayBeWrong) {
   EXPECT_TRUE(contains(text_, "within 1800 s, 100 % of"));
 }
 
+/// Comments show what files have; a schema is TOML, which has rules for its text.
+TEST_F(ProposeSchema, CommentsAreLinesOfUtf8WhateverIsInTheFiles) {
+  std::string rows = "user,item,time,clicked,shelf\n";
+  for (int64_t i = 0; i < 900; ++i) {
+    const int64_t item = i % 90;
+    // A line end, letters of 2 bytes that a cut would go through, and Latin-1.
+    const char* const shelf = item % 9 == 0   ? "two\nlines"
+                              : item % 2 == 0 ? "aэлектроникасалон"
+                                              : "caf\xe9";
+    rows += fmt::format("{},{},{},{},\"{}\"\n", i % 50, item, 1'600'000'000 + i, below(2), shelf);
+  }
+  put("log.csv", rows);
+  put("odd\nname.xyz", "");
+  const LogSchema s = propose();
+  ASSERT_EQ(s.attributes.size(), 1U);
+  EXPECT_TRUE(contains(text_, "3 values: two lines, caf?, aэлектроника\n"));
+  EXPECT_TRUE(contains(text_, "odd name.xyz"));
+}
+
 TEST_F(ProposeSchema, AColumnCalledAValueMayHaveNoNumber) {
   std::string rows = "user,item,time,rating\n";
   for (int64_t i = 0; i < 1000; ++i) {
