@@ -169,6 +169,11 @@ class Proposal {
     }
   }
 
+  /// Rows without a value in a column that prep needs.
+  void count_missing(const ColumnSample& c) {
+    missing_ += static_cast<int64_t>(c.codes.size()) - c.present();
+  }
+
   /// `key = "column"`, and what speaks for it.
   void column(const char* key, const ColumnSample* c, const std::string& why) {
     if (c == nullptr) {
@@ -181,7 +186,7 @@ class Proposal {
     if (!roles_.ids_by_name && (c == roles_.user || c == roles_.item)) {
       line("#   A guess by the number of different values, not by name: check it.");
     }
-    missing_ += static_cast<int64_t>(c->codes.size()) - c->present();
+    count_missing(*c);
     if (c->present() < static_cast<int64_t>(c->codes.size())) {
       line("#   {} of the sampled rows have none.",
            per_cent(1 - share(c->present(), static_cast<int64_t>(c->codes.size()))));
@@ -275,6 +280,7 @@ class Proposal {
   void organic() {
     if (roles_.organic == nullptr) return;
     line("organic = {}  # 1: the user chose the item unprompted", as_toml(roles_.organic->name));
+    count_missing(*roles_.organic);
   }
 
   void kinds() {
@@ -289,7 +295,7 @@ class Proposal {
     }
     line("\n# What happens: {}.", fmt::join(evidence, ", "));
     line("kind = {}", as_toml(c.name));
-    missing_ += static_cast<int64_t>(c.codes.size()) - rows;
+    count_missing(c);
     line("kinds = {}  # at one second events keep this order", list_of(kinds_));
     organic();
     for (size_t i = 0; i < std::min(kinds_.size(), kMaxPools - 1); ++i) {
@@ -360,12 +366,12 @@ class Proposal {
         const char first = flag->values[v].front();
         set += first == '1' || first == 't' || first == 'T' ? flag->counts[v] : 0;
       }
+      count_missing(*flag);
       pools_.push_back({.name = plain_name(flag->name, taken_), .flag = flag->name});
       if (flag->name != roles_.label_flag) continue;
       label_ = pools_.back().name;
       line("# Predicted: \"{}\", which {} of the sampled rows have.", as_comment(flag->name),
            per_cent(share(set, flag->present())));
-      missing_ += static_cast<int64_t>(flag->codes.size()) - flag->present();
     }
     if (names.size() > 1) line("# {}: is that the one? See label_pool.", kFillIn);
     pools_.push_back({.name = plain_name("seen", taken_)});

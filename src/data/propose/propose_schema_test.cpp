@@ -171,6 +171,25 @@ TEST_F(ProposeSchema, AColumnOfClicks) {
   EXPECT_EQ(prepare(s, "5%").rows.skipped, 40);
 }
 
+/// prep needs every flag, and whether the user chose the item, not only what is predicted.
+TEST_F(ProposeSchema, RowsWithoutAFlagAreLeftOut) {
+  for (const int column : {0, 1, 2}) {
+    std::string rows = "user,item,time,clicked,shared,is_organic\n";
+    for (int64_t i = 0; i < 500; ++i) {
+      std::string flags[] = {std::to_string(below(2)), std::to_string(below(2)),
+                             std::to_string(below(2))};
+      if (i % 50 == 9) flags[column] = "";
+      rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i,
+                          fmt::join(flags, ","));
+    }
+    put("log.csv", rows);
+    const LogSchema s = propose();
+    EXPECT_EQ(s.flags, (std::vector<std::string>{"clicked", "shared"}));
+    EXPECT_TRUE(contains(text_, "--skip-bad 5%")) << column;
+    EXPECT_EQ(prepare(s, "5%").rows.skipped, 10);
+  }
+}
+
 TEST_F(ProposeSchema, LargeIdsGetNumbersOfTheirOwn) {
   std::string rows = "user_id\titem_id\ttime\tlabel\n";
   for (int64_t i = 0; i < 500; ++i) {
