@@ -2,6 +2,7 @@
 
 #include "data/propose/propose_schema.h"
 
+#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
@@ -259,6 +260,22 @@ TEST_F(ProposeSchema, AColumnCalledAValueMayHaveNoNumber) {
   put("log.csv", rows);
   EXPECT_EQ(propose().value, "");
   EXPECT_TRUE(contains(text_, "FILL IN: nothing says what a success is"));
+}
+
+TEST_F(ProposeSchema, LinksWithoutAnEndAndStoresArePassedBy) {
+  std::string rows = "user,item,time,label\n";
+  for (int64_t i = 0; i < 300; ++i) {
+    rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i, below(2));
+  }
+  put("log.csv", rows);
+  for (int i = 0; i < 20; ++i) {  // before and behind the file, in whatever order they are listed
+    std::filesystem::create_symlink("nowhere", fmt::format("{}/.#{}", folder_, i));
+  }
+  prepare(propose());
+  put("log.csv", rows + "x,1,1600000000,1\n");
+  prepare(propose(), "1");
+  EXPECT_EQ(propose().events, "log.csv");  // besides it only a store, which lists a bad row
+  EXPECT_FALSE(contains(text_, "skipped.csv"));
 }
 
 TEST_F(ProposeSchema, Mistakes) {

@@ -11,8 +11,10 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "data/log/byte_source.h"
 #include "data/log/iso_time.h"
+#include "data/store/store_manifest.h"
 
 namespace segue::data {
 namespace {
@@ -275,15 +277,19 @@ TableSample read_sample(const std::string& folder, const Group& group,
 std::vector<LogFile> list_files(const std::string& folder, std::vector<std::string>& left_out) {
   std::vector<LogFile> files;
   std::error_code error;
-  fs::recursive_directory_iterator it(folder, error), end;
+  fs::recursive_directory_iterator it(folder, fs::directory_options::skip_permission_denied, error),
+      end;
   for (; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name.starts_with('.') || name.starts_with('_') || it.depth() > kDeepest) {
-      if (it->is_directory(error)) it.disable_recursion_pending();
+    // What is no file any more, such as a link without an end, does not end the walk.
+    std::error_code ignored;
+    const bool hidden = name.starts_with('.') || name.starts_with('_') || it.depth() > kDeepest;
+    if (it->is_directory(ignored)) {
+      const bool store = base::exists((it->path() / kManifestFile).string());
+      if (hidden || store) it.disable_recursion_pending();
       continue;
     }
-    std::error_code ignored;
-    if (!it->is_regular_file(ignored)) continue;
+    if (hidden || !it->is_regular_file(ignored)) continue;
     const std::string relative = it->path().lexically_relative(folder).string();
     const std::string extension = it->path().extension().string();
     if (!extension.empty() && std::ranges::find(kExtensions, extension) == std::end(kExtensions)) {
