@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <zstd.h>
 
 #include "base/file.h"
 #include "base/test_util.h"
@@ -296,6 +297,21 @@ TEST_F(ProposeSchema, Mistakes) {
   EXPECT_TRUE(contains(text, "b.csv: is empty"));
   EXPECT_TRUE(contains(text, "c.csv: has no columns that can be told apart"));
   EXPECT_TRUE(contains(text, "compressed (bzip2)"));
+}
+
+TEST_F(ProposeSchema, AFileThatIsDamagedFurtherOnIsLeftOut) {
+  std::string rows = "user,item,time,label\n";
+  for (int64_t i = 0; i < 300; ++i) {
+    rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i, below(2));
+  }
+  put("log.csv", rows);
+  std::string items = "item,name\n";
+  for (int64_t i = 0; i < 40'000; ++i) items += fmt::format("{},{}\n", i, random_());
+  std::string packed(ZSTD_compressBound(items.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), items.data(), items.size(), 1) / 2);
+  put("items.csv.zst", packed);
+  EXPECT_EQ(propose().events, "log.csv");
+  EXPECT_TRUE(contains(text_, "items.csv.zst"));
 }
 
 TEST(ColumnRoles, Words) {

@@ -347,6 +347,10 @@ FolderSample sample_files(const std::string& raw, const ParquetSupport* parquet)
   } else {
     fail(ErrorCode::kNotFound, fmt::format("{}: no such file or folder", raw));
   }
+  const auto leave_out = [&](const LogFile& file, const Error& problem) {
+    const std::string text = problem.what();
+    sample.left_out.push_back(text.starts_with(file.path) ? text : file.name + ": " + text);
+  };
   std::map<std::vector<std::string>, Group> groups;  // by separator and columns
   for (const LogFile& file : files) {
     try {
@@ -360,12 +364,15 @@ FolderSample sample_files(const std::string& raw, const ParquetSupport* parquet)
       if (group.files.empty()) group.columns = std::move(columns);
       group.files.push_back(file);
     } catch (const Error& problem) {
-      const std::string text = problem.what();
-      sample.left_out.push_back(text.starts_with(file.path) ? text : file.name + ": " + text);
+      leave_out(file, problem);
     }
   }
   for (const auto& [key, group] : groups) {
-    sample.tables.push_back(read_sample(sample.folder, group, parquet));
+    try {
+      sample.tables.push_back(read_sample(sample.folder, group, parquet));
+    } catch (const Error& problem) {  // damage behind the first lines
+      leave_out(group.files.front(), problem);
+    }
   }
   std::erase_if(sample.tables, [](const TableSample& table) { return table.rows == 0; });
   std::ranges::stable_sort(sample.tables, std::greater<>(), &TableSample::all_rows);
