@@ -122,7 +122,7 @@ class ColumnTaker {
                        : raw.type == RawColumn::Type::kInteger ? fmt::to_string(raw.integers[row])
                                                                : fmt::to_string(raw.numbers[row]);
     const auto [found, added] =
-        codes_.emplace(std::move(text), static_cast<uint32_t>(column_.values.size()));
+        column_.places.emplace(std::move(text), static_cast<uint32_t>(column_.values.size()));
     if (added) {
       column_.values.push_back(found->first);
       column_.counts.push_back(0);
@@ -170,7 +170,6 @@ class ColumnTaker {
 
  private:
   ColumnSample& column_;
-  std::unordered_map<std::string, uint32_t> codes_;
 };
 
 struct Columns {
@@ -317,9 +316,7 @@ double ColumnSample::number(size_t value) const {
   return parse_number(values[value], number) ? number : std::nan("");
 }
 
-bool ColumnSample::has(std::string_view value) const {
-  return std::ranges::find(values, value) != values.end();
-}
+bool ColumnSample::has(const std::string& value) const { return places.contains(value); }
 
 bool ColumnSample::is_flag() const {
   if (type != Type::kInteger || values.size() > 4) return false;
