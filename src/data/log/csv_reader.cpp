@@ -295,8 +295,7 @@ class CsvReader final : public TableReader {
     const char* const end = field.data() + field.size();
     const auto [stop, error] = std::from_chars(field.data(), end, value);
     if (error == std::errc() && stop == end) return value;
-    if (field == "true" || field == "True" || field == "TRUE") return 1;
-    if (field == "false" || field == "False" || field == "FALSE") return 0;
+    if (bool flag = false; parse_bool(field, flag)) return flag ? 1 : 0;
     const bool whole = requests_[request].role != ColumnRole::kInteger;
     double real = 0;
     const auto [real_stop, real_error] = std::from_chars(field.data(), end, real);

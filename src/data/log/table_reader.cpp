@@ -104,6 +104,11 @@ bool parse_canonical_integer(std::string_view text, int64_t& value) {
   return !(digits.starts_with('0') && (digits.size() > 1 || digits.size() != text.size()));
 }
 
+bool parse_bool(std::string_view text, bool& value) {
+  value = text == "true" || text == "True" || text == "TRUE";
+  return value || text == "false" || text == "False" || text == "FALSE";
+}
+
 void fail_empty(const std::string& path) {
   fail(
       ErrorCode::kCorrupt,

@@ -204,6 +204,9 @@ size_t find_column(const std::string& path, const std::vector<std::string>& name
 /// The number that `text` is, in decimal without blanks and leading zeros; false if it is none.
 bool parse_canonical_integer(std::string_view text, int64_t& value);
 
+/// true or false, as files spell them; false if `text` is neither.
+bool parse_bool(std::string_view text, bool& value);
+
 [[noreturn]] void fail_empty(const std::string& path);
 /// RowError.
 [[noreturn]] void fail_row(const std::string& path, int64_t row, RowFault fault,

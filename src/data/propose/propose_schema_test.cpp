@@ -173,6 +173,22 @@ TEST_F(ProposeSchema, AColumnOfClicks) {
   EXPECT_EQ(prepare(s, "5%").rows.skipped, 40);
 }
 
+TEST_F(ProposeSchema, FlagsMayBeTrueAndFalse) {
+  for (const auto& [no, yes] : {std::pair("0", "1"), std::pair("false", "true"),
+                                std::pair("False", "True"), std::pair("FALSE", "TRUE")}) {
+    std::string rows = "user,item,time,clicked\n";
+    for (int64_t i = 0; i < 500; ++i) {
+      rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i,
+                          i % 4 == 0 ? yes : no);
+    }
+    put("log.csv", rows);
+    const LogSchema s = propose();
+    EXPECT_EQ(s.flags, std::vector<std::string>{"clicked"}) << yes;
+    EXPECT_TRUE(contains(text_, "which 25 % of the sampled rows have")) << yes;
+    EXPECT_EQ(prepare(s).counts.train_events, 500);
+  }
+}
+
 /// prep needs every flag, and whether the user chose the item, not only what is predicted.
 TEST_F(ProposeSchema, RowsWithoutAFlagAreLeftOut) {
   for (const int column : {0, 1, 2}) {

@@ -145,8 +145,8 @@ class ColumnTaker {
       int64_t integer = 0;
       double number = 0;
       const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), integer);
-      const bool is_bool = text == "true" || text == "false" || text == "True" || text == "False";
-      if ((error == std::errc() && stop == text.data() + text.size()) || is_bool) {
+      bool flag = false;
+      if ((error == std::errc() && stop == text.data() + text.size()) || parse_bool(text, flag)) {
         integers += column_.counts[v];
       }
       if (parse_number(text, number)) {
@@ -321,7 +321,8 @@ bool ColumnSample::has(const std::string& value) const { return places.contains(
 bool ColumnSample::is_flag() const {
   if (type != Type::kInteger || values.size() > 4) return false;
   return std::ranges::all_of(values, [](const std::string& v) {
-    return v == "0" || v == "1" || v == "true" || v == "false" || v == "True" || v == "False";
+    bool flag = false;
+    return v == "0" || v == "1" || parse_bool(v, flag);
   });
 }
 
