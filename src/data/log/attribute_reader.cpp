@@ -23,7 +23,9 @@ class AttributeReader {
         options_(options),
         owners_(owners),
         text_(column_is_text(files[0].path, attribute.value, options)),
-        text_ids_(owners.dictionary && column_is_text(files[0].path, attribute.item, options)) {}
+        text_ids_(owners.dictionary &&
+                  (owners.text ? column_has_text(files[0].path, attribute.item, options)
+                               : column_is_text(files[0].path, attribute.item, options))) {}
 
   /// Numbers for values that are texts; those of `known` (may be null) stay.
   void collect(int64_t memory_bytes, const IdMaps* known) {

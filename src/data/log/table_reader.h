@@ -184,6 +184,10 @@ std::unique_ptr<TableReader> open_table(const std::string& path,
 bool column_is_text(const std::string& path, const std::string& column,
                     const TableOptions& options);
 
+/// True if text is among the values: by its type (Parquet) or its first thousand values (CSV).
+bool column_has_text(const std::string& path, const std::string& column,
+                     const TableOptions& options);
+
 /// A CSV reader is a plain TableReader; open_table() chooses it.
 std::unique_ptr<TableReader> open_csv(const std::string& path,
                                       const std::vector<ColumnRequest>& columns,
