@@ -28,11 +28,9 @@ constexpr size_t kNowhere = std::numeric_limits<size_t>::max();
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<size_t> label_pool(const SampleSchema& schema) {
-  const auto found = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
-  if (found == schema.pools.end()) {
-    fail(ErrorCode::kUnsupported, "baselines need a schema with one label pool");
-  }
-  return {static_cast<size_t>(found - schema.pools.begin())};
+  const std::optional<size_t> label = schema.label_place();
+  if (!label) fail(ErrorCode::kUnsupported, "baselines need a schema with one label pool");
+  return {*label};
 }
 
 void require_events(const EventLog& log, std::span<const int64_t> positions) {

@@ -28,10 +28,7 @@ size_t kinds_counted(const SampleSchema& schema) {
 
 }  // namespace
 
-size_t success_pool(const SampleSchema& schema) {
-  const auto found = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
-  return found == schema.pools.end() ? 0 : static_cast<size_t>(found - schema.pools.begin());
-}
+size_t success_pool(const SampleSchema& schema) { return schema.label_place().value_or(0); }
 
 int64_t outcome_wait(const SampleSchema& schema) {
   return schema.pools[success_pool(schema)].known_after_seconds;

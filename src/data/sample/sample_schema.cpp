@@ -101,6 +101,12 @@ size_t SampleSchema::num_history_pools() const {
   return static_cast<size_t>(std::ranges::count(pools, 0, &PoolConfig::known_after_seconds));
 }
 
+std::optional<size_t> SampleSchema::label_place() const {
+  const auto found = std::ranges::find(pools, label_pool, &PoolConfig::name);
+  if (found == pools.end()) return std::nullopt;
+  return static_cast<size_t>(found - pools.begin());
+}
+
 void SampleSchema::validate() const {
   if (pools.empty() || pools.size() > kMaxPools) {
     fail_config(fmt::format("{} pools; samples need 1 to {}", pools.size(), kMaxPools));

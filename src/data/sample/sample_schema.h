@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,8 @@ struct SampleSchema {
 
   /// Pools that histories are made of: the first ones.
   size_t num_history_pools() const;
+  /// Of label_pool among the pools; none where the bits of all are labels.
+  std::optional<size_t> label_place() const;
 
   static SampleSchema yambda();  // the benchmark's
   void validate() const;         // Error(kConfig)
