@@ -76,7 +76,7 @@ class HistoryRules {
     add_rule("item");
     add_rule("user");
     for (const AttributeConfig& attribute : store_.schema().attributes) {
-      add_rule("user-" + attribute.name.substr(0, attribute.name.find("_id")));
+      add_rule("user-" + attribute.stem());
     }
     if (out_.positions.empty()) return std::move(out_);
     predict_items();

@@ -34,13 +34,6 @@ float log_count(int64_t n) {
   return static_cast<float>(kScale * std::log1p(static_cast<double>(n)));
 }
 
-/// artist of artist_id.
-std::string stem(const std::string& attribute) {
-  constexpr std::string_view kSuffix = "_id";
-  const bool has = attribute.size() > kSuffix.size() && attribute.ends_with(kSuffix);
-  return attribute.substr(0, attribute.size() - (has ? kSuffix.size() : 0));
-}
-
 }  // namespace
 
 std::vector<std::string> count_names(const SampleSchema& schema) {
@@ -53,7 +46,7 @@ std::vector<std::string> count_names(const SampleSchema& schema) {
     names.push_back("last_" + std::to_string(i));
   }
   for (const AttributeConfig& attribute : schema.attributes) {
-    const std::string name = stem(attribute.name);
+    const std::string name = attribute.stem();
     for (const std::string& number : {"user_" + name + "_rate", "user_" + name + "_count",
                                       name + "_rate", name + "_count", "same_" + name}) {
       names.push_back(number);

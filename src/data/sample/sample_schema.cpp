@@ -60,6 +60,12 @@ void describe(base::ConfigVisitor& v, AttributeConfig& c) {
   v.field("file", c.file, "map from items, item_to_<short>.npy of the store");
 }
 
+std::string AttributeConfig::stem() const {
+  constexpr std::string_view kSuffix = "_id";
+  const bool has = name.size() > kSuffix.size() && name.ends_with(kSuffix);
+  return name.substr(0, name.size() - (has ? kSuffix.size() : 0));
+}
+
 void describe(base::ConfigVisitor& v, NumberConfig& c) {
   v.field("name", c.name, "the store's column is flat_number_<name>.npy");
   v.field("outcome", c.outcome, "it shows only after the event");

@@ -23,6 +23,8 @@ void describe(base::ConfigVisitor& v, PoolConfig& c);
 struct AttributeConfig {
   std::string name;  // column of the batch, e.g. "artist_id"
   std::string file;  // item_to_<short>.npy of the store, e.g. item_to_artist.npy
+
+  std::string stem() const;  // artist of artist_id
 };
 void describe(base::ConfigVisitor& v, AttributeConfig& c);
 
