@@ -4,8 +4,11 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <limits>
 #include <set>
+#include <tuple>
 
+#include "data/log/iso_time.h"
 #include "data/log/log_schema.h"
 
 namespace segue::data {
@@ -220,6 +223,36 @@ bool is_function_of(const ColumnSample& item, const ColumnSample& column) {
     same += first[i] == value ? 1 : 0;
   }
   return again >= kFewest && static_cast<double>(same) >= kMost * static_cast<double>(again);
+}
+
+double followed_share(const ColumnRoles& roles, size_t from, size_t to, double seconds) {
+  std::vector<std::tuple<uint32_t, uint32_t, double, bool>> events;  // user, item, time, is `to`
+  for (size_t row = 0; row < roles.kind->codes.size(); ++row) {
+    const uint32_t kind = roles.kind->codes[row], time = roles.time->codes[row];
+    if ((kind != from && kind != to) || time == ColumnSample::kMissing) continue;
+    int64_t date = 0;
+    const double at = parse_iso_time(roles.time->values[time], date)
+                          ? static_cast<double>(date)
+                          : roles.time->number(time) * roles.time_unit_seconds;
+    if (std::isnan(at)) continue;  // a few values may be wrong
+    events.emplace_back(roles.user->codes[row], roles.item->codes[row], at, kind == to);
+  }
+  std::ranges::sort(events);
+  int64_t all = 0, followed = 0;
+  double next = std::numeric_limits<double>::infinity();
+  for (size_t i = events.size(); i-- > 0;) {
+    const auto& [user, item, time, is_to] = events[i];
+    const bool same = i + 1 < events.size() && std::get<0>(events[i + 1]) == user &&
+                      std::get<1>(events[i + 1]) == item;
+    if (!same) next = std::numeric_limits<double>::infinity();
+    if (is_to) {
+      next = time;
+    } else {
+      ++all;
+      followed += next - time <= seconds ? 1 : 0;
+    }
+  }
+  return all == 0 ? 0 : static_cast<double>(followed) / static_cast<double>(all);
 }
 
 ColumnRoles guess_roles(const TableSample& table) {

@@ -2,19 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "base/config_tree.h"
 #include "base/progress.h"
 #include "base/time.h"
-#include "data/log/iso_time.h"
 #include "data/log/log_schema.h"
 #include "data/propose/column_roles.h"
+#include "data/propose/proposal_words.h"
 #include "data/propose/table_sample.h"
 #include "data/store/store_writer.h"
 
@@ -24,95 +21,12 @@ namespace {
 using Type = ColumnSample::Type;
 constexpr const char* kFillIn = "FILL IN";
 
-std::string as_toml(const std::string& text) { return base::detail::quote_toml(text); }
-
-std::string list_of(const std::vector<std::string>& names) {
-  std::vector<std::string> words(names.size());
-  std::ranges::transform(names, words.begin(), as_toml);
-  return fmt::format("[{}]", fmt::join(words, ", "));
-}
-
-std::string per_cent(double share) { return fmt::format("{:.3g} %", 100 * share); }
-
-double share(int64_t part, int64_t whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
-/// `text` as a comment can have it: on one line, in UTF-8, of `longest` bytes at most.
-std::string as_comment(std::string_view text, size_t longest = std::string::npos) {
-  std::string comment;
-  for (size_t i = 0; i < text.size();) {
-    const auto first = static_cast<unsigned char>(text[i]);
-    const size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
-    const std::string_view letter = text.substr(i, length);
-    if (comment.size() + letter.size() > longest) break;
-    const bool control = first < 0x20 || first == 0x7f;
-    const bool fine = !control && base::detail::is_utf8(letter);
-    comment += fine ? letter : control ? " " : "?";
-    i += fine ? length : 1;
-  }
-  return comment;
-}
-
-/// A few values, for comments.
-std::string some_values(const ColumnSample& c) {
-  constexpr size_t kShown = 4, kLongest = 24;
-  std::vector<std::string> shown;
-  for (size_t i = 0; i < std::min(kShown, c.values.size()); ++i) {
-    shown.push_back(as_comment(c.values[i], kLongest));
-  }
-  return fmt::format("{}{}", fmt::join(shown, ", "), c.values.size() > kShown ? ", ..." : "");
-}
-
-/// What a schema may call a pool or an attribute that comes from a column or value of this name.
-std::string plain_name(const std::string& name, std::set<std::string>& taken) {
-  std::string plain;
-  for (const char c : name) {
-    const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    plain += fine ? c : '_';
-  }
-  if (plain.empty()) plain = "x";
-  while (!taken.insert(plain).second) plain += "_";
-  return plain;
-}
-
 /// Kinds by number of rows, the commonest first.
 std::vector<size_t> by_count(const ColumnSample& c) {
   std::vector<size_t> order(c.values.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) { return c.counts[i]; });
   return order;
-}
-
-/// Share of the events of kind `from` that one of kind `to` of the same user and item follows.
-double followed_share(const ColumnRoles& roles, size_t from, size_t to, double seconds) {
-  std::vector<std::tuple<uint32_t, uint32_t, double, bool>> events;  // user, item, time, is `to`
-  for (size_t row = 0; row < roles.kind->codes.size(); ++row) {
-    const uint32_t kind = roles.kind->codes[row], time = roles.time->codes[row];
-    if ((kind != from && kind != to) || time == ColumnSample::kMissing) continue;
-    int64_t date = 0;
-    const double at = parse_iso_time(roles.time->values[time], date)
-                          ? static_cast<double>(date)
-                          : roles.time->number(time) * roles.time_unit_seconds;
-    if (std::isnan(at)) continue;  // a few values may be wrong
-    events.emplace_back(roles.user->codes[row], roles.item->codes[row], at, kind == to);
-  }
-  std::ranges::sort(events);
-  int64_t all = 0, followed = 0;
-  double next = std::numeric_limits<double>::infinity();
-  for (size_t i = events.size(); i-- > 0;) {
-    const auto& [user, item, time, is_to] = events[i];
-    const bool same = i + 1 < events.size() && std::get<0>(events[i + 1]) == user &&
-                      std::get<1>(events[i + 1]) == item;
-    if (!same) next = std::numeric_limits<double>::infinity();
-    if (is_to) {
-      next = time;
-    } else {
-      ++all;
-      followed += next - time <= seconds ? 1 : 0;
-    }
-  }
-  return share(followed, all);
 }
 
 /// Writes the schema from top to bottom.
