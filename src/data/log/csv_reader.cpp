@@ -15,6 +15,7 @@ namespace segue::data {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 26;
+constexpr size_t kMostPasses = 16;  // over the lines of a file, for quotes that do not close
 constexpr double kLargestInteger = 9.2e18;  // as a double, safely inside int64
 
 bool is_missing(std::string_view field) {
@@ -48,7 +49,10 @@ class LineReader {
       }
       if (rest.empty()) return false;
       // No field is that long: the quote is a mistake, and its line a row without an end.
-      if (end == std::string_view::npos && !at_end_) end = rest.find('\n');
+      if (end == std::string_view::npos && !at_end_) {
+        end = rest.find('\n');
+        read_again(rest.size() - end);
+      }
       const size_t stop = std::min(end, rest.size());
       if (quotes_ && stop >= searched) {
         inside = ends_inside(rest.substr(searched, stop - searched), inside);
@@ -60,6 +64,7 @@ class LineReader {
       line = rest.substr(0, stop);
       last_ = begin_;
       begin_ += end == std::string_view::npos ? rest.size() : end + 1;
+      progress_ += begin_ - last_;
       if (line.ends_with('\r')) line.remove_suffix(1);
       return true;
     }
@@ -69,7 +74,10 @@ class LineReader {
   /// first line is gone, as an open quote would otherwise take good rows with it.
   void resume_behind_first_line() {
     const size_t end = std::string_view(buffer_).substr(0, begin_).find('\n', last_);
-    if (end != std::string_view::npos) begin_ = end + 1;
+    if (end == std::string_view::npos) return;
+    progress_ -= begin_ - (end + 1);
+    read_again(begin_ - (end + 1));
+    begin_ = end + 1;
   }
 
   const std::string& path() const { return source_.path; }
@@ -94,6 +102,18 @@ class LineReader {
       field_begins = !inside && line[i] == separator_;
     }
     return inside;
+  }
+
+  /// So many bytes were looked at for a quote that does not close. Where one opens in every line,
+  /// that would go on for the square of the file's length.
+  void read_again(size_t bytes) {
+    again_ += bytes;
+    if (again_ <= 2 * kLongestLine + kMostPasses * progress_) return;
+    fail(
+        ErrorCode::kCorrupt,
+        fmt::format("{}: quotes open and do not close in line after line; are quotes within fields "
+                    "doubled, and is csv_separator right?",
+                    path()));
   }
 
   bool is_full() const { return end_ - begin_ >= kLongestLine; }
@@ -121,8 +141,9 @@ class LineReader {
   bool quotes_;
   char separator_;
   std::string buffer_;
-  size_t begin_ = 0, end_ = 0;  // of what was read and not handed out
-  size_t last_ = 0;             // beginning of the line that was handed out last
+  size_t begin_ = 0, end_ = 0;       // of what was read and not handed out
+  size_t last_ = 0;                  // beginning of the line that was handed out last
+  size_t progress_ = 0, again_ = 0;  // bytes that are done with; that were looked at in vain
   bool at_end_ = false;
 };
 
