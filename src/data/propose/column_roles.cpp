@@ -145,10 +145,16 @@ void guess_rest(const TableSample& table, ColumnRoles& roles) {
     const std::vector<std::string> words = words_of(c.name);
     if (c.is_flag()) {
       const bool organic = std::ranges::find(words, "organic") != words.end();
-      if (organic) roles.organic = &c;
-      if (!organic && roles.flags.size() < kMaxPools - 1) roles.flags.push_back(&c);
-      if (!organic && roles.label_flag.empty() && any_word(c, kLabelWords)) {
-        roles.label_flag = c.name;
+      if (organic) {
+        roles.organic = &c;
+        continue;
+      }
+      const bool label = roles.label_flag.empty() && any_word(c, kLabelWords);
+      if (label) roles.label_flag = c.name;
+      if (roles.flags.size() < kMaxPools - 1) {
+        roles.flags.push_back(&c);
+      } else if (label) {
+        roles.flags.back() = &c;
       }
     } else if (roles.value == nullptr && any_word(c, kValueWords) && c.has_numbers() &&
                c.min >= 0 && (c.type == Type::kInteger || c.type == Type::kNumber)) {

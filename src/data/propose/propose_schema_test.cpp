@@ -189,6 +189,22 @@ TEST_F(ProposeSchema, FlagsMayBeTrueAndFalse) {
   }
 }
 
+TEST_F(ProposeSchema, TheLabelIsAmongTheFlagsHoweverManyThereAre) {
+  std::string rows = "user,item,time";
+  for (int f = 0; f < 20; ++f) rows += fmt::format(",f{}", f);
+  rows += ",clicked\n";
+  for (int64_t i = 0; i < 200; ++i) {
+    rows += fmt::format("{},{},{}", below(20), below(30), 1'600'000'000 + i);
+    for (int f = 0; f < 21; ++f) rows += fmt::format(",{}", below(2));
+    rows += "\n";
+  }
+  put("log.csv", rows);
+  const LogSchema s = propose();
+  EXPECT_EQ(s.label_pool, "clicked");
+  EXPECT_EQ(s.pools.size(), kMaxPools);
+  EXPECT_EQ(prepare(s).counts.train_events, 200);
+}
+
 /// prep needs every flag, and whether the user chose the item, not only what is predicted.
 TEST_F(ProposeSchema, RowsWithoutAFlagAreLeftOut) {
   for (const int column : {0, 1, 2}) {
