@@ -9,6 +9,7 @@
 
 #include "base/progress.h"
 #include "base/time.h"
+#include "data/log/log_reader.h"
 #include "data/log/log_schema.h"
 #include "data/propose/column_roles.h"
 #include "data/propose/proposal_words.h"
@@ -76,6 +77,10 @@ class Proposal {
     line("# Lines with {} are what the files do not tell. docs/prep.md has every key.\n", kFillIn);
     line("events = {}  # {} file{}, about {} rows", as_toml(table_.pattern), table_.files.size(),
          table_.files.size() == 1 ? "" : "s", base::format_count(table_.all_rows));
+    if (list_log_files(folder_.folder, table_.pattern).size() != table_.files.size()) {
+      line("#   {}: there are files of this name that have other columns; name those of the log.",
+           kFillIn);
+    }
     if (table_.csv.separator != ",") line("csv_separator = {}", as_toml(table_.csv.separator));
     if (!table_.csv.columns.empty()) {
       line("csv_columns = {}  # the file has no header line: call them as you like",

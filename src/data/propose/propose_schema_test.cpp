@@ -295,6 +295,22 @@ TEST_F(ProposeSchema, AColumnCalledAValueMayHaveNoNumber) {
   EXPECT_TRUE(contains(text_, "FILL IN: nothing says what a success is"));
 }
 
+TEST_F(ProposeSchema, FilesThatArePassedByAreNamed) {
+  std::string rows = "user,item,time,label\n";
+  for (int64_t i = 0; i < 300; ++i) {
+    rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i, below(2));
+  }
+  put("part1.csv", rows);
+  put("part2.csv", rows);
+  propose();
+  EXPECT_FALSE(contains(text_, "FILL IN: there are files"));
+  put("part3.csv", "colour,shape\nred,round\nblue,flat\n");
+  for (int i = 0; i < 150; ++i) put(fmt::format("{}.jpg", i), "");
+  propose();
+  EXPECT_TRUE(contains(text_, "FILL IN: there are files of this name that have other columns"));
+  EXPECT_TRUE(contains(text_, "# Left out: 50 more files of other kinds: not looked at"));
+}
+
 TEST_F(ProposeSchema, LinksWithoutAnEndAndStoresArePassedBy) {
   std::string rows = "user,item,time,label\n";
   for (int64_t i = 0; i < 300; ++i) {

@@ -297,6 +297,12 @@ std::vector<LogFile> list_files(const std::string& folder, std::vector<std::stri
     }
     files.push_back({it->path().string(), relative, static_cast<int64_t>(it->file_size(ignored))});
   }
+  constexpr size_t kMostNamed = 100;
+  if (left_out.size() > kMostNamed) {
+    const size_t more = left_out.size() - kMostNamed;
+    left_out.resize(kMostNamed);
+    left_out.push_back(fmt::format("{} more files of other kinds: not looked at", more));
+  }
   std::ranges::sort(files, {}, &LogFile::path);
   if (files.size() > kMostFiles) {
     left_out.push_back(fmt::format("{} more files: not looked at", files.size() - kMostFiles));
