@@ -394,6 +394,7 @@ PrepResult Prep::run() {
                      .buffer_bytes = plan_.writer_bytes,
                      .item_bytes = plan_.item_bytes,
                      .segment = target_ ? target_->segment : SegmentLink{},
+                     .schema_text = target_ ? target_->schema_text : "",
                      .stage = stage_},
                     schema);
   std::unique_ptr<SessionWriter> sessions;

@@ -449,7 +449,8 @@ void StoreWriter::finish() {
   w.write_text(
       w.cache + "store_meta.json",
       fmt::format("{{\"num_users\": {}, \"total_events\": {}}}", w.users.count(), w.num_events));
-  w.write_text(kSchemaFile, base::to_toml(w.schema));
+  w.write_text(kSchemaFile,
+               w.config.schema_text.empty() ? base::to_toml(w.schema) : w.config.schema_text);
 
   StoreManifest& m = w.manifest;
   m.segue_version = SEGUE_VERSION;
