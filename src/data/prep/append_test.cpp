@@ -252,6 +252,14 @@ TEST_F(AppendMistakes, AnotherSchema) {
   PrepConfig config = log_.config(1);
   config.schema.anchor_kinds = {"like"};
   EXPECT_TRUE(contains(error(ErrorCode::kConfig, config), "anchor_kinds = [\"like\"]`, there `"));
+  // What looks like a comment may be part of a value.
+  PrepConfig first = log_.config(0);
+  first.schema.label = "a  # b";
+  first.overwrite = true;
+  prep(first);
+  config.schema = first.schema;
+  config.schema.label = "a  # c";
+  EXPECT_TRUE(contains(error(ErrorCode::kConfig, config), "`label = \"a  # c\"`"));
 }
 
 /// What a schema says in its comments, and which keys it has, differs from version to version.
