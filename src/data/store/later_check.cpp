@@ -5,7 +5,7 @@
 namespace segue::data {
 namespace {
 
-constexpr int64_t kMostWaiting = int64_t{1} << 26;  // events of a user: 2.5 GiB
+constexpr int64_t kMostWaiting = int64_t{1} << 26;  // events of a user: 3 GiB
 constexpr int64_t kLastTime = int64_t{1} << 60;     // far from what overflows; no log has one
 
 }  // namespace
