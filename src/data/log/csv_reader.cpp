@@ -149,14 +149,16 @@ class LineReader {
 
 class CsvReader final : public TableReader {
  public:
+  /// `dates`: whether times are dates; none: the first one tells.
   CsvReader(ByteSource source, const std::vector<ColumnRequest>& requests, const CsvFormat& format,
-            size_t block_rows, bool mark_bad_rows)
+            size_t block_rows, bool mark_bad_rows, std::optional<bool> dates = std::nullopt)
       : separator_(format.separator),
         quotes_(format.separator.size() == 1),
         lines_(std::move(source), separator_),
         requests_(requests),
         block_rows_(block_rows),
-        mark_bad_rows_(mark_bad_rows) {
+        mark_bad_rows_(mark_bad_rows),
+        dates_(dates) {
     std::vector<std::string> names = format.columns;
     if (names.empty()) {
       std::string_view line;
@@ -375,10 +377,30 @@ class CsvReader final : public TableReader {
   std::vector<size_t> places_;  // of the requests among the fields
   size_t num_columns_ = 0;
   int64_t row_ = 0;
-  std::optional<bool> dates_;  // whether times are dates, once one was read
+  std::optional<bool> dates_;  // whether times are dates, once it is known
   std::vector<std::string_view> fields_;
   std::vector<std::unique_ptr<std::string>> unquoted_;
 };
+
+/// Whether most of a file's first times are dates. Where some rows may be wrong the first is no
+/// better than another.
+std::optional<bool> most_are_dates(const std::string& path,
+                                   const std::vector<ColumnRequest>& columns,
+                                   const CsvFormat& format) {
+  constexpr size_t kFirstTimes = 1001;
+  const auto time = std::ranges::find(columns, ColumnRole::kTime, &ColumnRequest::role);
+  if (time == columns.end()) return std::nullopt;
+  CsvReader reader(open_bytes(path), {{time->name, ColumnRole::kText}}, format, kFirstTimes, true);
+  RawBlock block;
+  if (!reader.read(block)) return std::nullopt;
+  int64_t dates = 0, others = 0;
+  for (size_t row = 0, bad = 0; row < block.rows; ++row) {
+    if (is_listed(block.bad, row, bad) || !block.columns[0].is_valid(row)) continue;
+    int64_t ignored = 0;
+    ++(parse_iso_time(block.columns[0].text(row), ignored) ? dates : others);
+  }
+  return dates > others;
+}
 
 }  // namespace
 
@@ -386,7 +408,9 @@ std::unique_ptr<TableReader> open_csv(const std::string& path,
                                       const std::vector<ColumnRequest>& columns,
                                       const CsvFormat& format, size_t block_rows,
                                       bool mark_bad_rows) {
-  return std::make_unique<CsvReader>(open_bytes(path), columns, format, block_rows, mark_bad_rows);
+  return std::make_unique<CsvReader>(
+      open_bytes(path), columns, format, block_rows, mark_bad_rows,
+      mark_bad_rows ? most_are_dates(path, columns, format) : std::nullopt);
 }
 
 std::unique_ptr<TableReader> open_csv_text(std::string_view text, const std::string& path,

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/test_util.h"
+#include "base/time.h"
 #include "data/prep/duplicates.h"
 #include "data/prep/prep.h"
 #include "data/prep/prep_test_util.h"
@@ -131,6 +132,24 @@ TEST_F(SkipBad, ARowOverSeveralLinesIsLeftOutAsAWhole) {
   EXPECT_EQ(r.rows.rows, 3);
   EXPECT_EQ(r.rows.skipped, 1);
   EXPECT_EQ(integers(c.store + "/hstu_cache_L20/flat_uid.npy"), (std::vector<int64_t>{1, 1}));
+}
+
+/// The first row may be the one that is wrong.
+TEST_F(SkipBad, MostTimesSayWhetherTheyAreDates) {
+  for (const bool dates : {false, true}) {
+    std::string good, wrong = dates ? "1,0" : "1,1970-01-02";
+    for (int i = 0; i < 20; ++i) {
+      good += "1," + (dates ? base::iso_time(600 + i) : std::to_string(600 + i)) +
+              ",1,0,50,100,listen\n";
+    }
+    log_.put("events.csv", kCsvHeader + wrong + ",1,0,50,100,listen\n" + good);
+    PrepConfig c = config("1");
+    c.schema.test_seconds = c.schema.gap_seconds = c.schema.train_days = 0;
+    const PrepResult r = prep(c);
+    EXPECT_EQ(r.rows.skipped, 1) << dates;
+    ASSERT_EQ(r.rows.reasons.size(), 1U);
+    EXPECT_EQ(r.rows.reasons[0].words(), "column \"timestamp\" is not a time");
+  }
 }
 
 TEST_F(SkipBad, RowsAreCountedByReasonAndListed) {
