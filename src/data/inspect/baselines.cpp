@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/parallel.h"
+#include "data/numbers/known_at.h"
 #include "data/numbers/tally.h"
 #include "data/store/event_log.h"
 #include "data/synth/synth_output.h"
@@ -27,11 +28,9 @@ constexpr size_t kNowhere = std::numeric_limits<size_t>::max();
 constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
 
 std::vector<size_t> label_pool(const SampleSchema& schema) {
-  const auto found = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
-  if (found == schema.pools.end()) {
-    fail(ErrorCode::kUnsupported, "baselines need a schema with one label pool");
-  }
-  return {static_cast<size_t>(found - schema.pools.begin())};
+  const std::optional<size_t> label = schema.label_place();
+  if (!label) fail(ErrorCode::kUnsupported, "baselines need a schema with one label pool");
+  return {*label};
 }
 
 void require_events(const EventLog& log, std::span<const int64_t> positions) {
@@ -77,7 +76,7 @@ class HistoryRules {
     add_rule("item");
     add_rule("user");
     for (const AttributeConfig& attribute : store_.schema().attributes) {
-      add_rule("user-" + attribute.name.substr(0, attribute.name.find("_id")));
+      add_rule("user-" + attribute.stem());
     }
     if (out_.positions.empty()) return std::move(out_);
     predict_items();
@@ -96,8 +95,7 @@ class HistoryRules {
   int64_t time_of(int64_t position) const { return log_.at(position, &EventStore::timestamps); }
   /// Whether what became of an event at `time` is known at a later one, at `now`.
   bool is_known(int64_t time, int64_t now) const {
-    int64_t known = 0;  // times of a store may be any number
-    return wait_ == 0 || (!__builtin_add_overflow(time, wait_, &known) && known < now);
+    return wait_ == 0 || known_at(time, wait_) < now;
   }
   int64_t user_of(size_t place) const { return log_.at(out_.positions[place], &EventStore::users); }
   /// Calls `each` with every event of a user that may be predicted, in order.

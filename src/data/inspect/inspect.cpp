@@ -88,7 +88,7 @@ struct EventCounts {
 /// Events in no pool of histories, and what the label says of those that are predicted.
 void count_labels(const EventStore& piece, size_t begin, size_t end, EventCounts& counts) {
   const SampleSchema& schema = piece.schema();
-  const auto label = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
+  const std::optional<size_t> label = schema.label_place();
   const size_t history_pools = schema.num_history_pools();
   for (size_t i = begin; i < end; ++i) {
     bool pooled = false;
@@ -96,9 +96,7 @@ void count_labels(const EventStore& piece, size_t begin, size_t end, EventCounts
     counts.in_no_pool += pooled ? 0 : 1;
     if (!std::ranges::binary_search(schema.anchor_kinds, piece.kinds()[i])) continue;
     ++counts.predicted;
-    if (label == schema.pools.end()) continue;
-    const auto pool = static_cast<size_t>(label - schema.pools.begin());
-    counts.positive += piece.in_pool(pool)[i] != 0 ? 1 : 0;
+    counts.positive += label && piece.in_pool(*label)[i] != 0 ? 1 : 0;
   }
 }
 

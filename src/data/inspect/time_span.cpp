@@ -1,5 +1,7 @@
 #include "data/inspect/time_span.h"
 
+#include <limits>
+
 #include <fmt/format.h>
 
 #include "base/time.h"
@@ -17,16 +19,18 @@ std::string doubt_times(int64_t first, int64_t last) {
     return fmt::format("times reach up to {} s{}; {}", last,
                        last > kFourDigits ? "" : ", " + base::iso_time(last), advice);
   }
-  if (last - first > kDecades) {
-    return fmt::format("times span {} years; {}", (last - first) / (365 * kDay), advice);
+  int64_t span = 0;  // times of a store may be any number
+  if (__builtin_sub_overflow(last, first, &span)) span = std::numeric_limits<int64_t>::max();
+  if (span > kDecades) {
+    return fmt::format("times span {} years; {}", span / (365 * kDay), advice);
   }
   if (first >= kFirstThousandth && last < kLastThousandth) {
     return fmt::format("times are from {} to {}, as if seconds were taken for milliseconds; {}",
                        base::iso_time(first), base::iso_time(last), advice);
   }
-  if (last - first < kDay) {
-    return fmt::format("all times lie within {:.2f} days; {}",
-                       static_cast<double>(last - first) / kDay, advice);
+  if (span < kDay) {
+    return fmt::format("all times lie within {:.2f} days; {}", static_cast<double>(span) / kDay,
+                       advice);
   }
   return "";
 }

@@ -1,5 +1,7 @@
 #include "data/inspect/time_span.h"
 
+#include <limits>
+
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
@@ -19,6 +21,7 @@ TEST(TimeSpan, OnlyOddLogsAreDoubted) {
   EXPECT_TRUE(base::contains(doubt_times(kNow / 1000 - 7 * kDay, kNow / 1000), "as if seconds"));
   EXPECT_TRUE(base::contains(doubt_times(kNow * 1000, (kNow + kDay) * 1000), "reach up to"));
   EXPECT_TRUE(base::contains(doubt_times(5, kNow), "53 years"));
+  EXPECT_TRUE(base::contains(doubt_times(std::numeric_limits<int64_t>::min(), kNow), "times span"));
 }
 
 }  // namespace

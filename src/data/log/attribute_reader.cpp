@@ -23,28 +23,28 @@ class AttributeReader {
         options_(options),
         owners_(owners),
         text_(column_is_text(files[0].path, attribute.value, options)),
-        text_ids_(owners.dictionary && column_is_text(files[0].path, attribute.item, options)) {}
+        text_ids_(owners.dictionary &&
+                  (owners.text ? column_has_text(files[0].path, attribute.item, options)
+                               : column_is_text(files[0].path, attribute.item, options))) {}
 
   /// Numbers for values that are texts; those of `known` (may be null) stay.
   void collect(int64_t memory_bytes, const IdMaps* known) {
     dictionary_ = make_dictionary(text_, attribute_.name, attribute_.value, memory_bytes, known);
     if (!dictionary_) return;
-    LogReader reader(files_, {{attribute_.value, ColumnRole::kText}}, options_);
+    LogReader reader(files_, requests(), options_);
     RawBlock block;
     while (reader.next(block)) {
       for (size_t row = 0, bad = 0; row < block.rows; ++row) {
-        if (is_listed(block.bad, row, bad) || !block.columns[0].is_valid(row)) continue;
-        dictionary_->add(block.columns[0].text(row));
+        // A row that read() leaves out gives no text a number.
+        if (is_listed(block.bad, row, bad) || !has_owner(block.columns[0], row)) continue;
+        if (block.columns[1].is_valid(row)) dictionary_->add(block.columns[1].text(row));
       }
     }
     dictionary_->finish();
   }
 
   void read(StoreWriter& store) {
-    LogReader reader(files_,
-                     {{attribute_.item, text_ids_ ? ColumnRole::kText : ColumnRole::kInteger},
-                      {attribute_.value, text_ ? ColumnRole::kText : ColumnRole::kInteger}},
-                     options_);
+    LogReader reader(files_, requests(), options_);
     RawBlock block;
     while (reader.next(block)) {
       ids_.clear();
@@ -90,6 +90,16 @@ class AttributeReader {
   }
 
  private:
+  std::vector<ColumnRequest> requests() const {
+    return {{attribute_.item, text_ids_ ? ColumnRole::kText : ColumnRole::kInteger},
+            {attribute_.value, text_ ? ColumnRole::kText : ColumnRole::kInteger}};
+  }
+  /// An item, or user, that an event may have.
+  bool has_owner(const RawColumn& item, size_t row) const {
+    return item.is_valid(row) && (owners_.dictionary || is_id(item.integers[row]));
+  }
+  static bool is_id(int64_t id) { return id >= 0 && id <= StoreWriter::kLargestId; }
+
   void take(const RawBlock& block, size_t row) {
     const RawColumn& item = block.columns[0];
     const RawColumn& value = block.columns[1];
@@ -110,8 +120,7 @@ class AttributeReader {
     }
     const int64_t number = text_ ? dictionary_->find(value.text(row)) + 1 : value.integers[row];
     const int64_t shift = !text_ && attribute_.zero == ZeroMeaning::kValue ? 1 : 0;
-    if (id < 0 || id > StoreWriter::kLargestId || number < 0 ||
-        number > kLargestAttribute - shift) {
+    if (!is_id(id) || number < 0 || number > kLargestAttribute - shift) {
       fail_row(path, place, {attribute_.value, "is out of range"},
                fmt::format("{0} {1} has attribute {2}; {0}s are from 0 to {3}, attributes from 0 "
                            "to {4}",

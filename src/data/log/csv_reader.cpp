@@ -15,6 +15,7 @@ namespace segue::data {
 namespace {
 
 constexpr size_t kLongestLine = 1 << 26;
+constexpr size_t kMostPasses = 16;  // over the lines of a file, for quotes that do not close
 constexpr double kLargestInteger = 9.2e18;  // as a double, safely inside int64
 
 bool is_missing(std::string_view field) {
@@ -48,7 +49,10 @@ class LineReader {
       }
       if (rest.empty()) return false;
       // No field is that long: the quote is a mistake, and its line a row without an end.
-      if (end == std::string_view::npos && !at_end_) end = rest.find('\n');
+      if (end == std::string_view::npos && !at_end_) {
+        end = rest.find('\n');
+        read_again(rest.size() - end);
+      }
       const size_t stop = std::min(end, rest.size());
       if (quotes_ && stop >= searched) {
         inside = ends_inside(rest.substr(searched, stop - searched), inside);
@@ -60,16 +64,20 @@ class LineReader {
       line = rest.substr(0, stop);
       last_ = begin_;
       begin_ += end == std::string_view::npos ? rest.size() : end + 1;
+      progress_ += begin_ - last_;
       if (line.ends_with('\r')) line.remove_suffix(1);
       return true;
     }
   }
 
-  /// The line that was handed out makes no sense: of a quoted field over several lines only the
-  /// first one is gone, as an open quote would otherwise take good rows with it.
+  /// The line that was handed out has no such fields: of a quoted one over several lines only the
+  /// first line is gone, as an open quote would otherwise take good rows with it.
   void resume_behind_first_line() {
     const size_t end = std::string_view(buffer_).substr(0, begin_).find('\n', last_);
-    if (end != std::string_view::npos) begin_ = end + 1;
+    if (end == std::string_view::npos) return;
+    progress_ -= begin_ - (end + 1);
+    read_again(begin_ - (end + 1));
+    begin_ = end + 1;
   }
 
   const std::string& path() const { return source_.path; }
@@ -94,6 +102,18 @@ class LineReader {
       field_begins = !inside && line[i] == separator_;
     }
     return inside;
+  }
+
+  /// So many bytes were looked at for a quote that does not close. Where one opens in every line,
+  /// that would go on for the square of the file's length.
+  void read_again(size_t bytes) {
+    again_ += bytes;
+    if (again_ <= 2 * kLongestLine + kMostPasses * progress_) return;
+    fail(
+        ErrorCode::kCorrupt,
+        fmt::format("{}: quotes open and do not close in line after line; are quotes within fields "
+                    "doubled, and is csv_separator right?",
+                    path()));
   }
 
   bool is_full() const { return end_ - begin_ >= kLongestLine; }
@@ -121,21 +141,24 @@ class LineReader {
   bool quotes_;
   char separator_;
   std::string buffer_;
-  size_t begin_ = 0, end_ = 0;  // of what was read and not handed out
-  size_t last_ = 0;             // beginning of the line that was handed out last
+  size_t begin_ = 0, end_ = 0;       // of what was read and not handed out
+  size_t last_ = 0;                  // beginning of the line that was handed out last
+  size_t progress_ = 0, again_ = 0;  // bytes that are done with; that were looked at in vain
   bool at_end_ = false;
 };
 
 class CsvReader final : public TableReader {
  public:
+  /// `dates`: whether times are dates; none: the first one tells.
   CsvReader(ByteSource source, const std::vector<ColumnRequest>& requests, const CsvFormat& format,
-            size_t block_rows, bool mark_bad_rows)
+            size_t block_rows, bool mark_bad_rows, std::optional<bool> dates = std::nullopt)
       : separator_(format.separator),
         quotes_(format.separator.size() == 1),
         lines_(std::move(source), separator_),
         requests_(requests),
         block_rows_(block_rows),
-        mark_bad_rows_(mark_bad_rows) {
+        mark_bad_rows_(mark_bad_rows),
+        dates_(dates) {
     std::vector<std::string> names = format.columns;
     if (names.empty()) {
       std::string_view line;
@@ -167,7 +190,8 @@ class CsvReader final : public TableReader {
         take_row(block, line);
       } catch (const RowError& error) {
         if (!mark_bad_rows_) throw;
-        lines_.resume_behind_first_line();
+        // A row with all its fields, one of which is no number, ends where it ends.
+        if (error.fault().column.empty()) lines_.resume_behind_first_line();
         for (RawColumn& column : block.columns) blank(column, block.rows);
         block.bad.push_back({block.rows, error.fault()});
       }
@@ -294,8 +318,7 @@ class CsvReader final : public TableReader {
     const char* const end = field.data() + field.size();
     const auto [stop, error] = std::from_chars(field.data(), end, value);
     if (error == std::errc() && stop == end) return value;
-    if (field == "true" || field == "True" || field == "TRUE") return 1;
-    if (field == "false" || field == "False" || field == "FALSE") return 0;
+    if (bool flag = false; parse_bool(field, flag)) return flag ? 1 : 0;
     const bool whole = requests_[request].role != ColumnRole::kInteger;
     double real = 0;
     const auto [real_stop, real_error] = std::from_chars(field.data(), end, real);
@@ -354,10 +377,30 @@ class CsvReader final : public TableReader {
   std::vector<size_t> places_;  // of the requests among the fields
   size_t num_columns_ = 0;
   int64_t row_ = 0;
-  std::optional<bool> dates_;  // whether times are dates, once one was read
+  std::optional<bool> dates_;  // whether times are dates, once it is known
   std::vector<std::string_view> fields_;
   std::vector<std::unique_ptr<std::string>> unquoted_;
 };
+
+/// Whether most of a file's first times are dates. Where some rows may be wrong the first is no
+/// better than another.
+std::optional<bool> most_are_dates(const std::string& path,
+                                   const std::vector<ColumnRequest>& columns,
+                                   const CsvFormat& format) {
+  constexpr size_t kFirstTimes = 1001;
+  const auto time = std::ranges::find(columns, ColumnRole::kTime, &ColumnRequest::role);
+  if (time == columns.end()) return std::nullopt;
+  CsvReader reader(open_bytes(path), {{time->name, ColumnRole::kText}}, format, kFirstTimes, true);
+  RawBlock block;
+  if (!reader.read(block)) return std::nullopt;
+  int64_t dates = 0, others = 0;
+  for (size_t row = 0, bad = 0; row < block.rows; ++row) {
+    if (is_listed(block.bad, row, bad) || !block.columns[0].is_valid(row)) continue;
+    int64_t ignored = 0;
+    ++(parse_iso_time(block.columns[0].text(row), ignored) ? dates : others);
+  }
+  return dates > others;
+}
 
 }  // namespace
 
@@ -365,7 +408,9 @@ std::unique_ptr<TableReader> open_csv(const std::string& path,
                                       const std::vector<ColumnRequest>& columns,
                                       const CsvFormat& format, size_t block_rows,
                                       bool mark_bad_rows) {
-  return std::make_unique<CsvReader>(open_bytes(path), columns, format, block_rows, mark_bad_rows);
+  return std::make_unique<CsvReader>(
+      open_bytes(path), columns, format, block_rows, mark_bad_rows,
+      mark_bad_rows ? most_are_dates(path, columns, format) : std::nullopt);
 }
 
 std::unique_ptr<TableReader> open_csv_text(std::string_view text, const std::string& path,

@@ -34,6 +34,21 @@ int find_kind(const std::vector<std::string>& kinds, int64_t number) {
              : -1;
 }
 
+/// What to do about an id that is a text where integers are read.
+std::string text_hint(const char* option, IdMapping mapping) {
+  switch (mapping) {
+    case IdMapping::kAuto:
+      return fmt::format("; the ids before it are integers: if it is an id too, say {} = \"dense\"",
+                         option);
+    case IdMapping::kDense:
+      return "; the first ids are integers: if it is an id too, bring its row to the front of the "
+             "file";
+    case IdMapping::kAsIs:
+      break;
+  }
+  return fmt::format("; ids that are texts need {} = \"auto\" or \"dense\"", option);
+}
+
 }  // namespace
 
 UnitScale::UnitScale(double unit_seconds) {
@@ -131,10 +146,10 @@ EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogF
       items_(items),
       length_unit_(schema.length_unit_seconds) {
   user_ = request(schema.user, users.role());
-  requests_.back().hint = "; ids that are texts need user_ids = \"auto\" or \"dense\"";
+  requests_.back().hint = text_hint("user_ids", schema.user_ids);
   time_ = request(schema.time, ColumnRole::kTime);
   item_ = request(schema.item, items.role());
-  requests_.back().hint = "; ids that are texts need item_ids = \"auto\" or \"dense\"";
+  requests_.back().hint = text_hint("item_ids", schema.item_ids);
   if (!schema.kind.empty()) kind_ = request(schema.kind, ColumnRole::kKind);
   if (!schema.value.empty()) value_ = request(schema.value, ColumnRole::kNumber);
   for (const std::string& flag : schema.flags) {

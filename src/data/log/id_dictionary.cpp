@@ -17,6 +17,7 @@ namespace segue::data {
 namespace {
 
 constexpr size_t kFirstSlots = 1 << 10;
+constexpr size_t kLongText = 1 << 12;  // a thousand shorter ones fit into any memory
 constexpr size_t kMostValues = std::numeric_limits<int32_t>::max();
 
 /// Decimal text of an integer, without allocating.
@@ -81,7 +82,7 @@ void IdDictionary::add(std::string_view text) {
   chars_.append(text);
   ends_.push_back(chars_.size());
   slots_[slot] = static_cast<uint32_t>(ends_.size());
-  if ((ends_.size() & 1023) == 0) check_memory();
+  if ((ends_.size() & 1023) == 0 || text.size() > kLongText) check_memory();
   if (ends_.size() * 2 > slots_.size()) grow_table();
 }
 

@@ -79,6 +79,12 @@ TEST(IdDictionary, Limits) {
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory);
   EXPECT_TRUE(contains(error->what(), "\"uid\""));
+  error = error_of([] {  // few, but long
+    IdDictionary d("uid", 1 << 20);
+    for (int i = 0; i < 100; ++i) d.add(std::string(100'000, 'x') + std::to_string(i));
+  });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory);
   error = error_of([] { IdDictionary("uid", kPlenty).add("a\nb"); });
   ASSERT_TRUE(error);
   EXPECT_EQ(error->code(), ErrorCode::kCorrupt);

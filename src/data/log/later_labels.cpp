@@ -11,6 +11,7 @@ namespace segue::data {
 namespace {
 
 constexpr size_t kFirstRoom = 1 << 14;
+constexpr size_t kLargeTable = 64;  // buckets for an event
 
 }  // namespace
 
@@ -49,7 +50,12 @@ void LaterLabels::finish(std::vector<Event>& decided) { settle(waiting_.size(), 
 
 /// From the newest event back, so that the nearest follower of each is the last one seen.
 void LaterLabels::mark(const Rule& rule, uint8_t bit) {
-  next_time_.clear();
+  // A map keeps its table, and to clear that takes as long as it is large.
+  if (next_time_.bucket_count() > kLargeTable * (waiting_.size() + 1)) {
+    decltype(next_time_)().swap(next_time_);
+  } else {
+    next_time_.clear();
+  }
   for (size_t i = waiting_.size(); i-- > 0;) {
     Event& e = waiting_[i];
     const int64_t key = rule.same_item ? e.item : 0;

@@ -16,11 +16,13 @@ namespace {
 constexpr int64_t kMostTies = 1 << 20;
 
 /// Decides by the first file how the ids of a column are read, and whether they get new numbers.
+/// Dense ids may be integers and texts mixed.
 IdColumn look_at(const char* name, const std::string& column, IdMapping mapping,
                  const std::string& path, const TableOptions& options, int64_t memory_bytes,
                  const IdMaps* known) {
   IdColumn ids;
-  if (mapping != IdMapping::kAsIs) ids.text = column_is_text(path, column, options);
+  if (mapping == IdMapping::kAuto) ids.text = column_is_text(path, column, options);
+  if (mapping == IdMapping::kDense) ids.text = column_has_text(path, column, options);
   ids.pure_text = ids.text && mapping == IdMapping::kAuto;
   ids.dictionary =
       make_dictionary(ids.text || mapping == IdMapping::kDense, name, column, memory_bytes, known);

@@ -13,6 +13,34 @@ namespace segue::data {
 namespace {
 
 constexpr std::string_view kParquetMagic = "PAR1";
+constexpr size_t kFirstValues = 1001;
+
+struct ValueCounts {
+  size_t texts = 0, values = 0;
+};
+
+/// Of the first values of a column of a CSV file.
+ValueCounts count_texts(const std::string& path, const std::string& column,
+                        const TableOptions& options, size_t wanted) {
+  const auto reader =
+      open_csv(path, {{column, ColumnRole::kText}}, options.csv, wanted, options.mark_bad_rows);
+  RawBlock block;
+  size_t texts = 0, values = 0;
+  while (values < wanted && reader->read(block)) {
+    for (size_t row = 0, bad = 0; row < block.rows && values < wanted; ++row) {
+      if (is_listed(block.bad, row, bad)) continue;
+      if (!block.columns[0].is_valid(row)) continue;  // reported by whoever reads the rows
+      int64_t value = 0;
+      const std::string_view text = block.columns[0].text(row);
+      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+      const bool is_text =
+          error != std::errc() || (stop != text.data() + text.size() && *stop != '.');
+      texts += is_text ? 1 : 0;
+      ++values;
+    }
+  }
+  return {texts, values};
+}
 
 }  // namespace
 
@@ -73,25 +101,15 @@ bool column_is_text(const std::string& path, const std::string& column,
                     const TableOptions& options) {
   if (is_parquet(path)) return require_parquet(path, options.parquet).is_text(path, column);
   // Where some rows may be wrong the first is no better than another: most of the first ones say.
-  const size_t wanted = options.mark_bad_rows ? 1001 : 1;
-  const auto reader =
-      open_csv(path, {{column, ColumnRole::kText}}, options.csv, wanted, options.mark_bad_rows);
-  RawBlock block;
-  size_t texts = 0, values = 0;
-  while (values < wanted && reader->read(block)) {
-    for (size_t row = 0, bad = 0; row < block.rows && values < wanted; ++row) {
-      if (is_listed(block.bad, row, bad)) continue;
-      if (!block.columns[0].is_valid(row)) continue;  // reported by whoever reads the rows
-      int64_t value = 0;
-      const std::string_view text = block.columns[0].text(row);
-      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-      const bool is_text =
-          error != std::errc() || (stop != text.data() + text.size() && *stop != '.');
-      texts += is_text ? 1 : 0;
-      ++values;
-    }
-  }
-  return texts * 2 > values;
+  const ValueCounts first =
+      count_texts(path, column, options, options.mark_bad_rows ? kFirstValues : 1);
+  return first.texts * 2 > first.values;
+}
+
+bool column_has_text(const std::string& path, const std::string& column,
+                     const TableOptions& options) {
+  if (is_parquet(path)) return require_parquet(path, options.parquet).is_text(path, column);
+  return count_texts(path, column, options, kFirstValues).texts > 0;
 }
 
 bool is_listed(const std::vector<BadRow>& bad, size_t row, size_t& next) {
@@ -116,6 +134,11 @@ bool parse_canonical_integer(std::string_view text, int64_t& value) {
   if (error != std::errc() || stop != end) return false;
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
   return !(digits.starts_with('0') && (digits.size() > 1 || digits.size() != text.size()));
+}
+
+bool parse_bool(std::string_view text, bool& value) {
+  value = text == "true" || text == "True" || text == "TRUE";
+  return value || text == "false" || text == "False" || text == "FALSE";
 }
 
 void fail_empty(const std::string& path) {

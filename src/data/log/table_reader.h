@@ -187,6 +187,10 @@ bool has_column(const std::string& path, const std::string& name, const TableOpt
 bool column_is_text(const std::string& path, const std::string& column,
                     const TableOptions& options);
 
+/// True if text is among the values: by its type (Parquet) or its first thousand values (CSV).
+bool column_has_text(const std::string& path, const std::string& column,
+                     const TableOptions& options);
+
 /// A CSV reader is a plain TableReader; open_table() chooses it.
 std::unique_ptr<TableReader> open_csv(const std::string& path,
                                       const std::vector<ColumnRequest>& columns,
@@ -206,6 +210,9 @@ size_t find_column(const std::string& path, const std::vector<std::string>& name
 
 /// The number that `text` is, in decimal without blanks and leading zeros; false if it is none.
 bool parse_canonical_integer(std::string_view text, int64_t& value);
+
+/// true or false, as files spell them; false if `text` is neither.
+bool parse_bool(std::string_view text, bool& value);
 
 [[noreturn]] void fail_empty(const std::string& path);
 /// RowError.

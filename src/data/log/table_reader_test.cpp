@@ -110,6 +110,22 @@ TEST(CsvReader, Mistakes) {
   EXPECT_TRUE(contains(message("a\n\"x\"y\n", {"a", ColumnRole::kText}), "behind a quoted field"));
 }
 
+/// Every line ends inside quotes, wherever reading begins: to look behind each of them to the end
+/// of the file would take minutes for this megabyte, and years for a log.
+TEST(CsvReader, QuotesThatNeverCloseDoNotTakeForever) {
+  std::string text;
+  for (int i = 0; i < 200'000; ++i) text += "a\",\"b\n";
+  const auto reader = open_csv_text(text, "log.csv", {{"x", ColumnRole::kText}}, {",", {"x", "y"}},
+                                    1 << 12, text.size() + 1, true);
+  const auto error = error_of([&] {
+    RawBlock block;
+    while (reader->read(block)) {
+    }
+  });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(), "quotes open and do not close in line after line"));
+}
+
 TEST(OpenTable, LooksAtTheFirstBytes) {
   const std::string path = base::temp_path("table.csv");
   const auto error_for = [&path](const std::string& text) {

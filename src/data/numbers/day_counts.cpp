@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "data/numbers/known_at.h"
 
 namespace segue::data {
 namespace {
@@ -27,10 +28,7 @@ size_t kinds_counted(const SampleSchema& schema) {
 
 }  // namespace
 
-size_t success_pool(const SampleSchema& schema) {
-  const auto found = std::ranges::find(schema.pools, schema.label_pool, &PoolConfig::name);
-  return found == schema.pools.end() ? 0 : static_cast<size_t>(found - schema.pools.begin());
-}
+size_t success_pool(const SampleSchema& schema) { return schema.label_place().value_or(0); }
 
 int64_t outcome_wait(const SampleSchema& schema) {
   return schema.pools[success_pool(schema)].known_after_seconds;
@@ -153,17 +151,12 @@ class DayCounts::Builder {
                                 std::numeric_limits<int32_t>::min());
   }
 
-  int64_t day_known(int64_t time) const {
-    int64_t known = 0;  // times of a store may be any number
-    return day_of(__builtin_add_overflow(time, wait_, &known) ? time : known);
-  }
-
   std::vector<uint64_t> sort_range(size_t of, const Plan& plan, size_t range) {
     const int64_t first = plan.first[range], end = plan.first[range + 1];
     std::vector<uint64_t> words;
     for_events(of, [&](int64_t id, size_t i) {
       if (id < first || id >= end) return;
-      words.push_back(word(id, day_known(store_.timestamps()[i]), success_[i] != 0));
+      words.push_back(word(id, day_of(known_at(store_.timestamps()[i], wait_)), success_[i] != 0));
     });
     std::ranges::sort(words);
     return words;

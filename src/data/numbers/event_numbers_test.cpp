@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <numbers>
 
@@ -252,6 +253,21 @@ TEST(EventNumbers, LabelledEventsCarryTheirOwn) {
       EXPECT_EQ(batch->float_column("user_item_rate").values[offsets[i + 1] - 1], row[2]) << i;
       EXPECT_EQ(batch->float_column("gap").values[offsets[i + 1] - 1], row[13]) << i;
     }
+  }
+}
+
+/// Times of a store may be any number, also ones whose outcomes no later number could know.
+TEST(UserCounts, AnOutcomeBeyondAllTimesIsNotKnown) {
+  constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
+  const std::vector<std::string> names = count_names({});
+  const auto user_count =
+      static_cast<size_t>(std::ranges::find(names, "user_count") - names.begin());
+  for (const int64_t wait : {int64_t{0}, int64_t{1800}}) {
+    UserCounts counts(0, wait);
+    counts.add({.time = kLast - 60, .tried = true, .success = true});
+    std::vector<float> row(names.size());
+    counts.write({.time = kLast}, {}, row);
+    EXPECT_EQ(row[user_count] > 0, wait == 0) << wait;
   }
 }
 

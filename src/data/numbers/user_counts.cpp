@@ -5,6 +5,7 @@
 #include <numbers>
 
 #include "base/error.h"
+#include "data/numbers/known_at.h"
 
 namespace segue::data {
 namespace {
@@ -33,13 +34,6 @@ float log_count(int64_t n) {
   return static_cast<float>(kScale * std::log1p(static_cast<double>(n)));
 }
 
-/// artist of artist_id.
-std::string stem(const std::string& attribute) {
-  constexpr std::string_view kSuffix = "_id";
-  const bool has = attribute.size() > kSuffix.size() && attribute.ends_with(kSuffix);
-  return attribute.substr(0, attribute.size() - (has ? kSuffix.size() : 0));
-}
-
 }  // namespace
 
 std::vector<std::string> count_names(const SampleSchema& schema) {
@@ -52,7 +46,7 @@ std::vector<std::string> count_names(const SampleSchema& schema) {
     names.push_back("last_" + std::to_string(i));
   }
   for (const AttributeConfig& attribute : schema.attributes) {
-    const std::string name = stem(attribute.name);
+    const std::string name = attribute.stem();
     for (const std::string& number : {"user_" + name + "_rate", "user_" + name + "_count",
                                       name + "_rate", name + "_count", "same_" + name}) {
       names.push_back(number);
@@ -79,7 +73,7 @@ void UserCounts::add(const CountedEvent& event) {
 /// Events before `now` are seen from now on, and their outcomes if they are known.
 void UserCounts::settle(int64_t now) {
   for (; seen_ < pending_.size() && pending_[seen_].time < now; ++seen_) see(pending_[seen_]);
-  while (seen_ > 0 && pending_.front().time + wait_ < now) {
+  while (seen_ > 0 && known_at(pending_.front().time, wait_) < now) {
     count(pending_.front());
     pending_.pop_front();
     --seen_;

@@ -24,11 +24,14 @@ namespace {
       fmt::format("{}: {}; nothing can be appended to it. Prepare the whole log anew", store, why));
 }
 
-/// A line of a schema without its comment.
 bool next_line(std::istream& text, std::string& line) {
   if (!std::getline(text, line)) line = "nothing";
-  line.erase(std::min(line.size(), line.find("  # ")));
   return !text.fail();
+}
+
+/// Comments of both schemas are the same: this program's.
+std::string without_comment(const std::string& line) {
+  return line.substr(0, std::min(line.size(), line.rfind("  # ")));
 }
 
 /// The error names the first line in which two schemas differ.
@@ -45,7 +48,7 @@ void require_same_schema(const std::string& store, const LogSchema& own, const L
       ErrorCode::kConfig,
       fmt::format("the log has another schema than {}: `{}`, there `{}`; append with the schema of "
                   "the store ({}/{})",
-                  store, b, a, store, kSchemaFile));
+                  store, without_comment(b), without_comment(a), store, kSchemaFile));
 }
 
 /// A store that was split would have to be split elsewhere when its log grows.
@@ -61,6 +64,7 @@ void require_growing(const std::string& store, const LogSchema& schema) {
 AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) : ids(store) {
   if (!base::exists(store + "/" + kManifestFile)) refuse(store, "it has no manifest");
   const LogSchema own = read_store_schema(store);
+  schema_text = base::read_regular_file(store + "/" + kSchemaFile);
   require_growing(store, own);
   if (!own.later.empty()) {
     refuse(store,

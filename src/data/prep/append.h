@@ -17,6 +17,7 @@ struct AppendTarget {
   int64_t history_length = 0;
   int64_t num_events = 0, last_time = 0;  // of all pieces
   TieOrder ties = TieOrder::kFields;
+  std::string schema_text;                    // as it is written: segments have it byte for byte
   std::string maps_folder, user_maps_folder;  // of the newest piece with attributes of items, users
   IdMaps ids;                                 // the numbers that ids have
 

@@ -252,6 +252,32 @@ TEST_F(AppendMistakes, AnotherSchema) {
   PrepConfig config = log_.config(1);
   config.schema.anchor_kinds = {"like"};
   EXPECT_TRUE(contains(error(ErrorCode::kConfig, config), "anchor_kinds = [\"like\"]`, there `"));
+  // What looks like a comment may be part of a value.
+  PrepConfig first = log_.config(0);
+  first.schema.label = "a  # b";
+  first.overwrite = true;
+  prep(first);
+  config.schema = first.schema;
+  config.schema.label = "a  # c";
+  EXPECT_TRUE(contains(error(ErrorCode::kConfig, config), "`label = \"a  # c\"`"));
+}
+
+/// What a schema says in its comments, and which keys it has, differs from version to version.
+TEST(Append, TheSchemaStaysAsAnotherVersionWroteIt) {
+  const GrowingLog log(cut(growing_log(600, 3), 2, 3));
+  prep(log.config(0));
+  const std::string text =
+      "# of another version\n" + base::read_file(log.store() + "/" + kSchemaFile);
+  base::put_file(log.store() + "/" + kSchemaFile, text);
+  StoreManifest manifest = StoreManifest::read(log.store());
+  const auto record = std::ranges::find(manifest.files, kSchemaFile, &base::FileRecord::name);
+  ASSERT_NE(record, manifest.files.end());
+  record->bytes = std::ssize(text);
+  record->xxh64 = base::xxh64(text);
+  base::put_file(log.store() + "/" + kManifestFile, manifest.to_json());
+  prep(log.config(1));
+  EXPECT_TRUE(verify_store(log.store()).ok());
+  EXPECT_EQ(EventStore(log.store(), log.whole.schema.samples()).segments().size(), 1U);
 }
 
 TEST_F(AppendMistakes, TextsWhereIdsAreIntegers) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -10,13 +11,17 @@
 
 namespace segue::data {
 
-DuplicateFilter::DuplicateFilter(Duplicates what, TieOrder ties)
-    : drop_(what == Duplicates::kDrop), sorted_(ties == TieOrder::kFields) {}
+DuplicateFilter::DuplicateFilter(Duplicates what, TieOrder ties, int64_t most_ties)
+    : drop_(what == Duplicates::kDrop),
+      sorted_(ties == TieOrder::kFields),
+      most_ties_(static_cast<size_t>(std::min(most_ties, kMostTies))) {}
 
 size_t DuplicateFilter::Hash::operator()(const Event& e) const {
   const int64_t words[] = {e.item, int64_t{std::bit_cast<int32_t>(e.value)} << 32 | e.length,
                            int64_t{e.kind} << 8 | e.organic};
-  return base::xxh64_words(words, static_cast<int>(std::size(words)), 0);
+  const uint64_t hash = base::xxh64_words(words, static_cast<int>(std::size(words)), 0);
+  const std::span<const float> numbers = e.numbers();
+  return numbers.empty() ? hash : base::xxh64(numbers.data(), numbers.size_bytes(), hash);
 }
 
 bool DuplicateFilter::is_duplicate(const Event& e) {
@@ -27,12 +32,9 @@ bool DuplicateFilter::is_duplicate(const Event& e) {
   last_numbers_.assign(e.numbers().begin(), e.numbers().end());
   last_.set_numbers(last_numbers_);
   if (sorted_) return same;
-  if (!same_time) {
-    at_one_time_.clear();
-    numbers_.clear();
-  }
+  if (!same_time) forget_ties();
   if (at_one_time_.contains(e)) return true;
-  if (at_one_time_.size() < kMostTies) {
+  if (at_one_time_.size() < most_ties_) {
     Event kept = e;
     numbers_.take(kept);
     at_one_time_.insert(kept);
@@ -41,10 +43,22 @@ bool DuplicateFilter::is_duplicate(const Event& e) {
   if (drop_) {
     fail(ErrorCode::kOutOfMemory,
          fmt::format("user {} has more than {} different events at time {}: too many to find "
-                     "duplicates among them in the order of the log; use --ties fields",
-                     e.user, kMostTies, e.time));
+                     "duplicates among them in the order of the log; use --ties fields, or allow "
+                     "more memory",
+                     e.user, most_ties_, e.time));
   }
   return false;
+}
+
+/// A set keeps its table, and to clear that takes as long as it is large.
+void DuplicateFilter::forget_ties() {
+  constexpr size_t kSmallTable = 1 << 10;
+  if (at_one_time_.bucket_count() > kSmallTable) {
+    decltype(at_one_time_)().swap(at_one_time_);
+  } else {
+    at_one_time_.clear();
+  }
+  numbers_.clear();
 }
 
 void DuplicateFilter::filter(std::vector<Event>& events) {

@@ -15,15 +15,16 @@ namespace segue::data {
 /// says so. Events come in the order of a store.
 class DuplicateFilter {
  public:
-  DuplicateFilter(Duplicates what, TieOrder ties);
+  /// Different events of one user at one time that are told apart when ties keep the order of the
+  /// log: at most `most_ties`, and kMostTies. Beyond that: Error(kOutOfMemory) where duplicates are
+  /// dropped, else not counted.
+  DuplicateFilter(Duplicates what, TieOrder ties, int64_t most_ties);
 
   /// Removes the duplicates among `events`, if they are dropped; the first of equal ones stays.
   void filter(std::vector<Event>& events);
   int64_t found() const { return found_; }
 
-  /// Different events of one user at one time that are told apart when ties keep the order of the
-  /// log. Beyond that: Error(kOutOfMemory) where duplicates are dropped, else not counted.
-  static constexpr size_t kMostTies = size_t{1} << 20;
+  static constexpr int64_t kMostTies = int64_t{1} << 20;
 
  private:
   struct Hash {
@@ -33,9 +34,11 @@ class DuplicateFilter {
     bool operator()(const Event& a, const Event& b) const { return a.is_same(b); }
   };
   bool is_duplicate(const Event& e);
+  void forget_ties();
 
   bool drop_;
   bool sorted_;  // equal events are neighbours
+  size_t most_ties_;
   bool any_ = false;
   Event last_;
   std::vector<float> last_numbers_;

@@ -13,11 +13,11 @@ namespace segue::data {
 /// What happens to all events of a log, in the order of a store, before they are split.
 class EventPipe {
  public:
-  /// Labels that wait for later events hold at most `most_waiting`.
+  /// Labels that wait for later events hold at most `most_waiting`, and so do ties.
   EventPipe(const LogSchema& schema, const LogSplit& split, TieOrder ties, int64_t most_waiting,
             SplitSink& sink)
       : split_(split),
-        duplicates_(schema.duplicates, ties),
+        duplicates_(schema.duplicates, ties, most_waiting),
         labels_(schema, most_waiting),
         sink_(sink) {}
 

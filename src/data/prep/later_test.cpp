@@ -429,6 +429,18 @@ TEST(LaterCheck, FindsALabelThatNoEventExplains) {
   }
 }
 
+/// A damaged store has any times; what they come to is a number.
+TEST(LaterCheck, TakesAnyTimes) {
+  LaterCheck check(shop_schema());
+  for (const int64_t time :
+       {std::numeric_limits<int64_t>::min(), int64_t{5}, std::numeric_limits<int64_t>::max()}) {
+    Event view{.user = 1, .time = time};
+    view.outcomes = 1;
+    EXPECT_EQ(check.add(view), -1);
+  }
+  EXPECT_EQ(check.finish(std::numeric_limits<int64_t>::max()), 0);
+}
+
 TEST_F(LaterStore, Mistakes) {
   const auto message = [&](const auto& change) {
     LogSchema s = shop_schema();

@@ -394,6 +394,7 @@ PrepResult Prep::run() {
                      .buffer_bytes = plan_.writer_bytes,
                      .item_bytes = plan_.item_bytes,
                      .segment = target_ ? target_->segment : SegmentLink{},
+                     .schema_text = target_ ? target_->schema_text : "",
                      .stage = stage_},
                     schema);
   std::unique_ptr<SessionWriter> sessions;
@@ -413,7 +414,7 @@ PrepResult Prep::run() {
              config_.raw, scan.rows, split.train_start, split.train_end, split.last_time));
   }
 
-  write_maps(scan, known, store);
+  or_advise([&] { write_maps(scan, known, store); });
   if (sessions) {
     for (const base::FileRecord& file : sessions->finish()) store.add_file(file);
   }

@@ -280,6 +280,30 @@ TEST(PrepIds, AFewLargeUserIdsDoNotFillTheDisk) {
   EXPECT_EQ(integers(config.store + "/segue/user_ids.npy"), (Ints{3, 2147483646}));
 }
 
+TEST(PrepIds, DenseIdsMayBeMixedInAnyOrder) {
+  RawLog log("raw");
+  log.schema.user_ids = log.schema.item_ids = IdMapping::kDense;
+  const std::string number = "7,6,1234,0,1,1,listen\n", text = "ab12,999999,x7,0,1,1,listen\n";
+  const std::string rows[] = {"9,1234\n", "8,x7\n"};
+  log.put("events.csv", kCsvHeader + text + number);
+  log.put("artists.csv", "artist_id,item_id\n" + rows[1] + rows[0]);
+  prep(log.config("text_first"));
+  log.put("events.csv", kCsvHeader + number + text);
+  log.put("artists.csv", "artist_id,item_id\n" + rows[0] + rows[1]);
+  prep(log.config("number_first"));
+  EXPECT_TRUE(same_store(store_bytes(log.folder + "/text_first"),
+                         store_bytes(log.folder + "/number_first")));
+  EXPECT_EQ(base::read_file(log.folder + "/number_first/segue/user_ids.txt"), "7\nab12\n");
+  EXPECT_EQ(integers(log.folder + "/number_first/item_to_artist.npy"), (Ints{9, 8}));
+  // Behind a thousand integers a text is taken for a mistake.
+  std::string many;
+  for (int i = 0; i < 2000; ++i) many += number;
+  log.put("events.csv", kCsvHeader + many + text);
+  const auto error = error_of([&] { prep(log.config("late")); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(), "bring its row to the front of the file"));
+}
+
 TEST(PrepIds, TextsAndIntegersDoNotMixByAccident) {
   RawLog log("raw");
   log.put("events.csv", std::string(kCsvHeader) + "ab12,5,7,0,1,1,listen\n" +
@@ -297,6 +321,7 @@ TEST(PrepIds, TextsAndIntegersDoNotMixByAccident) {
           std::string(kCsvHeader) + "1234,6,7,0,1,1,listen\n" + "ab12,999999,7,0,1,1,listen\n");
   error = error_of([&] { prep(log.config("store2")); });
   ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(), "if it is an id too, say user_ids = \"dense\""));
   EXPECT_TRUE(contains(error->what(), "row 2: column \"uid\" has \"ab12\" where an integer"));
 }
 

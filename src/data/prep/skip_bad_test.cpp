@@ -12,6 +12,8 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/test_util.h"
+#include "base/time.h"
+#include "data/prep/duplicates.h"
 #include "data/prep/prep.h"
 #include "data/prep/prep_test_util.h"
 #include "data/store/store_verify.h"
@@ -118,6 +120,38 @@ TEST_F(SkipBad, AlsoWithTextIdsWhichABadRowMustNotNumber) {
   EXPECT_TRUE(same_store(wanted, without_row_files(store_bytes(log_.folder + "/store"))));
 }
 
+/// What stands in quotes is no row, whatever is wrong with the row that it is in.
+TEST_F(SkipBad, ARowOverSeveralLinesIsLeftOutAsAWhole) {
+  log_.put("events.csv", "note," + std::string(kCsvHeader) +
+                             "first,1,600,1,0,50,100,listen\n"
+                             "\"two lines\nfake,2,600,1,0,50,100,listen\n\",1,never,1,0,5,1,like\n"
+                             "last,1,700,1,0,50,100,listen\n");
+  PrepConfig c = config("1");
+  c.schema.test_seconds = c.schema.gap_seconds = c.schema.train_days = 0;
+  const PrepResult r = prep(c);
+  EXPECT_EQ(r.rows.rows, 3);
+  EXPECT_EQ(r.rows.skipped, 1);
+  EXPECT_EQ(integers(c.store + "/hstu_cache_L20/flat_uid.npy"), (std::vector<int64_t>{1, 1}));
+}
+
+/// The first row may be the one that is wrong.
+TEST_F(SkipBad, MostTimesSayWhetherTheyAreDates) {
+  for (const bool dates : {false, true}) {
+    std::string good, wrong = dates ? "1,0" : "1,1970-01-02";
+    for (int i = 0; i < 20; ++i) {
+      good += "1," + (dates ? base::iso_time(600 + i) : std::to_string(600 + i)) +
+              ",1,0,50,100,listen\n";
+    }
+    log_.put("events.csv", kCsvHeader + wrong + ",1,0,50,100,listen\n" + good);
+    PrepConfig c = config("1");
+    c.schema.test_seconds = c.schema.gap_seconds = c.schema.train_days = 0;
+    const PrepResult r = prep(c);
+    EXPECT_EQ(r.rows.skipped, 1) << dates;
+    ASSERT_EQ(r.rows.reasons.size(), 1U);
+    EXPECT_EQ(r.rows.reasons[0].words(), "column \"timestamp\" is not a time");
+  }
+}
+
 TEST_F(SkipBad, RowsAreCountedByReasonAndListed) {
   std::vector<std::string> rows = rows_;
   rows.insert(rows.begin() + 3, kBadRows[3]);
@@ -196,6 +230,25 @@ TEST_F(SkipBad, AttributesInTheSameFileLoseTheSameRows) {
   });
   ASSERT_TRUE(error);
   EXPECT_TRUE(contains(error->what(), "1 of 2 rows cannot be used for attribute \"artist_id\""));
+  put(rows_);
+  const auto strict = error_of([&] { prep(log_.config("strict")); });
+  ASSERT_TRUE(strict);
+  EXPECT_TRUE(contains(strict->what(), "few.csv: row 2: column \"item_id\" is empty"));
+  EXPECT_TRUE(contains(strict->what(), "--skip-bad"));
+}
+
+/// Texts are numbered in the order of their bytes: one that is left out would move all others.
+TEST_F(SkipBad, TextsOfAttributesThatAreLeftOutGetNoNumbers) {
+  put(rows_);
+  log_.schema.attributes = {{.name = "artist_id", .file = "names.csv", .value = "name"}};
+  std::string names = "item_id,name\n";
+  for (int64_t item = 0; item < 200; ++item) names += fmt::format("{},by {}\n", item, item % 9);
+  log_.put("names.csv", names);
+  prep(log_.config("texts"));
+  const StoreBytes wanted = without_row_files(store_bytes(log_.folder + "/texts"));
+  log_.put("names.csv", names + ",a nobody\nx,a text\n-1,a negative\n1,a,third\n");
+  prep(config("4"));
+  EXPECT_TRUE(same_store(wanted, without_row_files(store_bytes(log_.folder + "/store"))));
 }
 
 TEST(SkipLimit, SharesAndNumbers) {
@@ -257,6 +310,26 @@ TEST_F(DuplicateRows, AreCountedAndDroppedWhereTheSchemaSaysSo) {
       EXPECT_EQ(store_bytes(config.store).at(name), clean_.at(name)) << name;
     }
   }
+}
+
+/// What is held of one second is bounded by the memory of prep.
+TEST_F(DuplicateRows, AmongMoreTiesThanFitAreAnError) {
+  PrepConfig config = log_.config("store");
+  config.overwrite = true;
+  config.ties = TieOrder::kFile;
+  config.schema.duplicates = Duplicates::kDrop;
+  const int64_t most = plan_memory(config.memory_bytes, 1, config.ties).most_waiting;
+  ASSERT_LT(most, DuplicateFilter::kMostTies);
+  std::vector<Event> events(static_cast<size_t>(most));
+  for (size_t i = 0; i < events.size(); ++i) events[i].item = static_cast<int64_t>(i);
+  log_.put_events("events.csv", events);
+  EXPECT_EQ(prep(config).counts.train_events, most);
+  events.push_back({.item = most});
+  log_.put_events("events.csv", events);
+  const auto error = error_of([&] { prep(config); });
+  ASSERT_TRUE(error);
+  EXPECT_EQ(error->code(), ErrorCode::kOutOfMemory);
+  EXPECT_TRUE(contains(error->what(), "use --ties fields, or allow more memory"));
 }
 
 // ---- categories ----

@@ -4,8 +4,11 @@
 #include <array>
 #include <cctype>
 #include <cmath>
+#include <limits>
 #include <set>
+#include <tuple>
 
+#include "data/log/iso_time.h"
 #include "data/log/log_schema.h"
 
 namespace segue::data {
@@ -142,13 +145,19 @@ void guess_rest(const TableSample& table, ColumnRoles& roles) {
     const std::vector<std::string> words = words_of(c.name);
     if (c.is_flag()) {
       const bool organic = std::ranges::find(words, "organic") != words.end();
-      if (organic) roles.organic = &c;
-      if (!organic && roles.flags.size() < kMaxPools - 1) roles.flags.push_back(&c);
-      if (!organic && roles.label_flag.empty() && any_word(c, kLabelWords)) {
-        roles.label_flag = c.name;
+      if (organic) {
+        roles.organic = &c;
+        continue;
       }
-    } else if (roles.value == nullptr && any_word(c, kValueWords) && c.min >= 0 &&
-               (c.type == Type::kInteger || c.type == Type::kNumber)) {
+      const bool label = roles.label_flag.empty() && any_word(c, kLabelWords);
+      if (label) roles.label_flag = c.name;
+      if (roles.flags.size() < kMaxPools - 1) {
+        roles.flags.push_back(&c);
+      } else if (label) {
+        roles.flags.back() = &c;
+      }
+    } else if (roles.value == nullptr && any_word(c, kValueWords) && c.has_numbers() &&
+               c.min >= 0 && (c.type == Type::kInteger || c.type == Type::kNumber)) {
       roles.value = &c;
     }
   }
@@ -158,8 +167,8 @@ void guess_rest(const TableSample& table, ColumnRoles& roles) {
     for (const ColumnSample& c : table.columns) {
       const bool numbers = c.type == Type::kInteger || c.type == Type::kNumber;
       const bool of_item = roles.item != nullptr && is_function_of(*roles.item, c);
-      if (roles.value == nullptr && free(c) && numbers && !of_item && c.min >= 0 &&
-          c.values.size() > 2 && c.values.size() <= kMostRatings) {
+      if (roles.value == nullptr && free(c) && numbers && !of_item && c.has_numbers() &&
+          c.min >= 0 && c.values.size() > 2 && c.values.size() <= kMostRatings) {
         roles.value = &c;
       }
     }
@@ -220,6 +229,36 @@ bool is_function_of(const ColumnSample& item, const ColumnSample& column) {
     same += first[i] == value ? 1 : 0;
   }
   return again >= kFewest && static_cast<double>(same) >= kMost * static_cast<double>(again);
+}
+
+double followed_share(const ColumnRoles& roles, size_t from, size_t to, double seconds) {
+  std::vector<std::tuple<uint32_t, uint32_t, double, bool>> events;  // user, item, time, is `to`
+  for (size_t row = 0; row < roles.kind->codes.size(); ++row) {
+    const uint32_t kind = roles.kind->codes[row], time = roles.time->codes[row];
+    if ((kind != from && kind != to) || time == ColumnSample::kMissing) continue;
+    int64_t date = 0;
+    const double at = parse_iso_time(roles.time->values[time], date)
+                          ? static_cast<double>(date)
+                          : roles.time->number(time) * roles.time_unit_seconds;
+    if (std::isnan(at)) continue;  // a few values may be wrong
+    events.emplace_back(roles.user->codes[row], roles.item->codes[row], at, kind == to);
+  }
+  std::ranges::sort(events);
+  int64_t all = 0, followed = 0;
+  double next = std::numeric_limits<double>::infinity();
+  for (size_t i = events.size(); i-- > 0;) {
+    const auto& [user, item, time, is_to] = events[i];
+    const bool same = i + 1 < events.size() && std::get<0>(events[i + 1]) == user &&
+                      std::get<1>(events[i + 1]) == item;
+    if (!same) next = std::numeric_limits<double>::infinity();
+    if (is_to) {
+      next = time;
+    } else {
+      ++all;
+      followed += next - time <= seconds ? 1 : 0;
+    }
+  }
+  return all == 0 ? 0 : static_cast<double>(followed) / static_cast<double>(all);
 }
 
 ColumnRoles guess_roles(const TableSample& table) {

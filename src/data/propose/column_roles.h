@@ -23,6 +23,11 @@ ColumnRoles guess_roles(const TableSample& table);
 /// before, almost all have the value that it had.
 bool is_function_of(const ColumnSample& item, const ColumnSample& column);
 
+/// Share of the events of kind `from` that one of kind `to` of the same user and item follows
+/// within `seconds`. Kinds are places among the values of theirs; user, item and time must be
+/// known.
+double followed_share(const ColumnRoles& roles, size_t from, size_t to, double seconds);
+
 /// Words of a name: "userId" and "user_id" are user, id.
 std::vector<std::string> words_of(const std::string& name);
 

@@ -2,19 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <set>
-#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "base/config_tree.h"
 #include "base/progress.h"
 #include "base/time.h"
-#include "data/log/iso_time.h"
+#include "data/log/log_reader.h"
 #include "data/log/log_schema.h"
 #include "data/propose/column_roles.h"
+#include "data/propose/proposal_words.h"
 #include "data/propose/table_sample.h"
 #include "data/store/store_writer.h"
 
@@ -24,81 +22,12 @@ namespace {
 using Type = ColumnSample::Type;
 constexpr const char* kFillIn = "FILL IN";
 
-std::string as_toml(const std::string& text) { return base::detail::quote_toml(text); }
-
-std::string list_of(const std::vector<std::string>& names) {
-  std::vector<std::string> words(names.size());
-  std::ranges::transform(names, words.begin(), as_toml);
-  return fmt::format("[{}]", fmt::join(words, ", "));
-}
-
-std::string per_cent(double share) { return fmt::format("{:.3g} %", 100 * share); }
-
-double share(int64_t part, int64_t whole) {
-  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
-}
-
-/// A few values, for comments.
-std::string some_values(const ColumnSample& c) {
-  constexpr size_t kShown = 4, kLongest = 24;
-  std::vector<std::string> shown;
-  for (size_t i = 0; i < std::min(kShown, c.values.size()); ++i) {
-    std::string value = c.values[i].substr(0, kLongest);
-    std::ranges::replace_if(
-        value, [](char ch) { return static_cast<unsigned char>(ch) < ' '; }, ' ');
-    shown.push_back(value);
-  }
-  return fmt::format("{}{}", fmt::join(shown, ", "), c.values.size() > kShown ? ", ..." : "");
-}
-
-/// What a schema may call a pool or an attribute that comes from a column or value of this name.
-std::string plain_name(const std::string& name, std::set<std::string>& taken) {
-  std::string plain;
-  for (const char c : name) {
-    const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
-    plain += fine ? c : '_';
-  }
-  if (plain.empty()) plain = "x";
-  while (!taken.insert(plain).second) plain += "_";
-  return plain;
-}
-
 /// Kinds by number of rows, the commonest first.
 std::vector<size_t> by_count(const ColumnSample& c) {
   std::vector<size_t> order(c.values.size());
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   std::ranges::stable_sort(order, std::greater<>(), [&](size_t i) { return c.counts[i]; });
   return order;
-}
-
-/// Share of the events of kind `from` that one of kind `to` of the same user and item follows.
-double followed_share(const ColumnRoles& roles, size_t from, size_t to, double seconds) {
-  std::vector<std::tuple<uint32_t, uint32_t, double, bool>> events;  // user, item, time, is `to`
-  for (size_t row = 0; row < roles.kind->codes.size(); ++row) {
-    const uint32_t kind = roles.kind->codes[row], time = roles.time->codes[row];
-    if ((kind != from && kind != to) || time == ColumnSample::kMissing) continue;
-    int64_t date = 0;
-    const double at = parse_iso_time(roles.time->values[time], date)
-                          ? static_cast<double>(date)
-                          : roles.time->number(time) * roles.time_unit_seconds;
-    events.emplace_back(roles.user->codes[row], roles.item->codes[row], at, kind == to);
-  }
-  std::ranges::sort(events);
-  int64_t all = 0, followed = 0;
-  double next = std::numeric_limits<double>::infinity();
-  for (size_t i = events.size(); i-- > 0;) {
-    const auto& [user, item, time, is_to] = events[i];
-    const bool same = i + 1 < events.size() && std::get<0>(events[i + 1]) == user &&
-                      std::get<1>(events[i + 1]) == item;
-    if (!same) next = std::numeric_limits<double>::infinity();
-    if (is_to) {
-      next = time;
-    } else {
-      ++all;
-      followed += next - time <= seconds ? 1 : 0;
-    }
-  }
-  return share(followed, all);
 }
 
 /// Writes the schema from top to bottom.
@@ -144,10 +73,14 @@ class Proposal {
     line(
         "# Proposed by `segue init --raw {}` from {} rows of {}: read it, and correct what is "
         "wrong.",
-        raw_, table_.rows, table_.pattern);
+        as_comment(raw_), table_.rows, as_comment(table_.pattern));
     line("# Lines with {} are what the files do not tell. docs/prep.md has every key.\n", kFillIn);
     line("events = {}  # {} file{}, about {} rows", as_toml(table_.pattern), table_.files.size(),
          table_.files.size() == 1 ? "" : "s", base::format_count(table_.all_rows));
+    if (list_log_files(folder_.folder, table_.pattern).size() != table_.files.size()) {
+      line("#   {}: there are files of this name that have other columns; name those of the log.",
+           kFillIn);
+    }
     if (table_.csv.separator != ",") line("csv_separator = {}", as_toml(table_.csv.separator));
     if (!table_.csv.columns.empty()) {
       line("csv_columns = {}  # the file has no header line: call them as you like",
@@ -155,11 +88,16 @@ class Proposal {
     }
   }
 
+  /// Rows without a value in a column that prep needs.
+  void count_missing(const ColumnSample& c) {
+    missing_ += static_cast<int64_t>(c.codes.size()) - c.present();
+  }
+
   /// `key = "column"`, and what speaks for it.
   void column(const char* key, const ColumnSample* c, const std::string& why) {
     if (c == nullptr) {
       std::vector<std::string> names;
-      for (const ColumnSample& other : table_.columns) names.push_back(other.name);
+      for (const ColumnSample& other : table_.columns) names.push_back(as_comment(other.name));
       line("{} = \"\"  # {}: which of these? {}", key, kFillIn, fmt::join(names, ", "));
       return;
     }
@@ -167,7 +105,7 @@ class Proposal {
     if (!roles_.ids_by_name && (c == roles_.user || c == roles_.item)) {
       line("#   A guess by the number of different values, not by name: check it.");
     }
-    missing_ += static_cast<int64_t>(c->codes.size()) - c->present();
+    count_missing(*c);
     if (c->present() < static_cast<int64_t>(c->codes.size())) {
       line("#   {} of the sampled rows have none.",
            per_cent(1 - share(c->present(), static_cast<int64_t>(c->codes.size()))));
@@ -261,6 +199,7 @@ class Proposal {
   void organic() {
     if (roles_.organic == nullptr) return;
     line("organic = {}  # 1: the user chose the item unprompted", as_toml(roles_.organic->name));
+    count_missing(*roles_.organic);
   }
 
   void kinds() {
@@ -270,11 +209,12 @@ class Proposal {
     std::vector<std::string> evidence;
     for (const size_t k : order) {
       kinds_.push_back(c.values[k]);
-      evidence.push_back(fmt::format("{} {}", c.values[k], per_cent(share(c.counts[k], rows))));
+      evidence.push_back(
+          fmt::format("{} {}", as_comment(c.values[k]), per_cent(share(c.counts[k], rows))));
     }
     line("\n# What happens: {}.", fmt::join(evidence, ", "));
     line("kind = {}", as_toml(c.name));
-    missing_ += static_cast<int64_t>(c.codes.size()) - rows;
+    count_missing(c);
     line("kinds = {}  # at one second events keep this order", list_of(kinds_));
     organic();
     for (size_t i = 0; i < std::min(kinds_.size(), kMaxPools - 1); ++i) {
@@ -327,7 +267,7 @@ class Proposal {
     label_ = later_.name;
     line(
         "# Predicted: whether a \"{}\" is followed by a \"{}\" of the same item within {} s, {} of",
-        from, to, within, per_cent(best_share));
+        as_comment(from), as_comment(to), within, per_cent(best_share));
     line(
         "# them in the sample. See [[later]] below; other kinds and times are as good a question.");
   }
@@ -345,12 +285,12 @@ class Proposal {
         const char first = flag->values[v].front();
         set += first == '1' || first == 't' || first == 'T' ? flag->counts[v] : 0;
       }
+      count_missing(*flag);
       pools_.push_back({.name = plain_name(flag->name, taken_), .flag = flag->name});
       if (flag->name != roles_.label_flag) continue;
       label_ = pools_.back().name;
-      line("# Predicted: \"{}\", which {} of the sampled rows have.", flag->name,
+      line("# Predicted: \"{}\", which {} of the sampled rows have.", as_comment(flag->name),
            per_cent(share(set, flag->present())));
-      missing_ += static_cast<int64_t>(flag->codes.size()) - flag->present();
     }
     if (names.size() > 1) line("# {}: is that the one? See label_pool.", kFillIn);
     pools_.push_back({.name = plain_name("seen", taken_)});
@@ -379,7 +319,7 @@ class Proposal {
     organic();
     line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
     line("# Predicted: {} of {} or more, {} of the sampled rows. {}: choose the threshold that",
-         c.name, threshold, per_cent(best), kFillIn);
+         as_comment(c.name), threshold, per_cent(best), kFillIn);
     line("# you mean, in both pools.");
     pools_.push_back({.name = "liked", .min_value = threshold});
     pools_.push_back({.name = "other", .below_value = threshold});
@@ -489,16 +429,13 @@ class Proposal {
   }
 
   void foot() {
-    for (std::string text : left_out_) {
-      std::ranges::replace(text, '\n', ' ');
-      line("# Left out: {}", text);
-    }
-    for (const std::string& name : folder_.left_out) line("# Left out: {}", name);
+    for (const std::string& text : left_out_) line("# Left out: {}", as_comment(text));
+    for (const std::string& name : folder_.left_out) line("# Left out: {}", as_comment(name));
     const std::string skip = missing_ == 0 ? "" : " --skip-bad 5%";
     line(
         "\n# Next: segue prep --raw {} --schema THIS_FILE --out STORE --history 256 --min-history "
         "5{}",
-        raw_, skip);
+        as_comment(raw_), skip);
   }
 
   const std::string& raw_;

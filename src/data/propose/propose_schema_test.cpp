@@ -2,12 +2,14 @@
 
 #include "data/propose/propose_schema.h"
 
+#include <filesystem>
 #include <random>
 #include <string>
 #include <vector>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <zstd.h>
 
 #include "base/file.h"
 #include "base/test_util.h"
@@ -171,6 +173,57 @@ TEST_F(ProposeSchema, AColumnOfClicks) {
   EXPECT_EQ(prepare(s, "5%").rows.skipped, 40);
 }
 
+TEST_F(ProposeSchema, FlagsMayBeTrueAndFalse) {
+  for (const auto& [no, yes] : {std::pair("0", "1"), std::pair("false", "true"),
+                                std::pair("False", "True"), std::pair("FALSE", "TRUE")}) {
+    std::string rows = "user,item,time,clicked\n";
+    for (int64_t i = 0; i < 500; ++i) {
+      rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i,
+                          i % 4 == 0 ? yes : no);
+    }
+    put("log.csv", rows);
+    const LogSchema s = propose();
+    EXPECT_EQ(s.flags, std::vector<std::string>{"clicked"}) << yes;
+    EXPECT_TRUE(contains(text_, "which 25 % of the sampled rows have")) << yes;
+    EXPECT_EQ(prepare(s).counts.train_events, 500);
+  }
+}
+
+TEST_F(ProposeSchema, TheLabelIsAmongTheFlagsHoweverManyThereAre) {
+  std::string rows = "user,item,time";
+  for (int f = 0; f < 20; ++f) rows += fmt::format(",f{}", f);
+  rows += ",clicked\n";
+  for (int64_t i = 0; i < 200; ++i) {
+    rows += fmt::format("{},{},{}", below(20), below(30), 1'600'000'000 + i);
+    for (int f = 0; f < 21; ++f) rows += fmt::format(",{}", below(2));
+    rows += "\n";
+  }
+  put("log.csv", rows);
+  const LogSchema s = propose();
+  EXPECT_EQ(s.label_pool, "clicked");
+  EXPECT_EQ(s.pools.size(), kMaxPools);
+  EXPECT_EQ(prepare(s).counts.train_events, 200);
+}
+
+/// prep needs every flag, and whether the user chose the item, not only what is predicted.
+TEST_F(ProposeSchema, RowsWithoutAFlagAreLeftOut) {
+  for (const int column : {0, 1, 2}) {
+    std::string rows = "user,item,time,clicked,shared,is_organic\n";
+    for (int64_t i = 0; i < 500; ++i) {
+      std::string flags[] = {std::to_string(below(2)), std::to_string(below(2)),
+                             std::to_string(below(2))};
+      if (i % 50 == 9) flags[column] = "";
+      rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i,
+                          fmt::join(flags, ","));
+    }
+    put("log.csv", rows);
+    const LogSchema s = propose();
+    EXPECT_EQ(s.flags, (std::vector<std::string>{"clicked", "shared"}));
+    EXPECT_TRUE(contains(text_, "--skip-bad 5%")) << column;
+    EXPECT_EQ(prepare(s, "5%").rows.skipped, 10);
+  }
+}
+
 TEST_F(ProposeSchema, LargeIdsGetNumbersOfTheirOwn) {
   std::string rows = "user_id\titem_id\ttime\tlabel\n";
   for (int64_t i = 0; i < 500; ++i) {
@@ -198,6 +251,82 @@ TEST_F(ProposeSchema, SaysWhatItCannotTell) {
   EXPECT_TRUE(contains(text_, "time = \"\"  # FILL IN: which of these? user, item, colour"));
 }
 
+/// Rows that cannot be used are among those of any log.
+TEST_F(ProposeSchema, AFewTimesMayBeWrong) {
+  std::string rows = "time,kind,user,item\n";
+  for (int64_t i = 0; i < 1000; ++i) {
+    const int64_t at = 1'600'000'000 + i * 1000;
+    const std::string who = fmt::format("{},{}", i % 50, i % 40);
+    rows += fmt::format("{},view,{}\n{},cart,{}\n", at, who, at + 60, who);
+    if (i % 150 == 0) rows += fmt::format("never,view,{}\n", who);
+  }
+  put("log.csv", rows);
+  EXPECT_EQ(propose().later.size(), 1U);
+  EXPECT_TRUE(contains(text_, "within 1800 s, 100 % of"));
+}
+
+/// Comments show what files have; a schema is TOML, which has rules for its text.
+TEST_F(ProposeSchema, CommentsAreLinesOfUtf8WhateverIsInTheFiles) {
+  std::string rows = "user,item,time,clicked,shelf\n";
+  for (int64_t i = 0; i < 900; ++i) {
+    const int64_t item = i % 90;
+    // A line end, letters of 2 bytes that a cut would go through, and Latin-1.
+    const char* const shelf = item % 9 == 0   ? "two\nlines"
+                              : item % 2 == 0 ? "aэлектроникасалон"
+                                              : "caf\xe9";
+    rows += fmt::format("{},{},{},{},\"{}\"\n", i % 50, item, 1'600'000'000 + i, below(2), shelf);
+  }
+  put("log.csv", rows);
+  put("odd\nname.xyz", "");
+  const LogSchema s = propose();
+  ASSERT_EQ(s.attributes.size(), 1U);
+  EXPECT_TRUE(contains(text_, "3 values: two lines, caf?, aэлектроника\n"));
+  EXPECT_TRUE(contains(text_, "odd name.xyz"));
+}
+
+TEST_F(ProposeSchema, AColumnCalledAValueMayHaveNoNumber) {
+  std::string rows = "user,item,time,rating\n";
+  for (int64_t i = 0; i < 1000; ++i) {
+    rows += fmt::format("{},{},{},{}\n", below(50), below(40), 1'600'000'000 + i,
+                        i == 7 ? "maybe" : (i % 3 == 0 ? "true" : "false"));
+  }
+  put("log.csv", rows);
+  EXPECT_EQ(propose().value, "");
+  EXPECT_TRUE(contains(text_, "FILL IN: nothing says what a success is"));
+}
+
+TEST_F(ProposeSchema, FilesThatArePassedByAreNamed) {
+  std::string rows = "user,item,time,label\n";
+  for (int64_t i = 0; i < 300; ++i) {
+    rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i, below(2));
+  }
+  put("part1.csv", rows);
+  put("part2.csv", rows);
+  propose();
+  EXPECT_FALSE(contains(text_, "FILL IN: there are files"));
+  put("part3.csv", "colour,shape\nred,round\nblue,flat\n");
+  for (int i = 0; i < 150; ++i) put(fmt::format("{}.jpg", i), "");
+  propose();
+  EXPECT_TRUE(contains(text_, "FILL IN: there are files of this name that have other columns"));
+  EXPECT_TRUE(contains(text_, "# Left out: 50 more files of other kinds: not looked at"));
+}
+
+TEST_F(ProposeSchema, LinksWithoutAnEndAndStoresArePassedBy) {
+  std::string rows = "user,item,time,label\n";
+  for (int64_t i = 0; i < 300; ++i) {
+    rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i, below(2));
+  }
+  put("log.csv", rows);
+  for (int i = 0; i < 20; ++i) {  // before and behind the file, in whatever order they are listed
+    std::filesystem::create_symlink("nowhere", fmt::format("{}/.#{}", folder_, i));
+  }
+  prepare(propose());
+  put("log.csv", rows + "x,1,1600000000,1\n");
+  prepare(propose(), "1");
+  EXPECT_EQ(propose().events, "log.csv");  // besides it only a store, which lists a bad row
+  EXPECT_FALSE(contains(text_, "skipped.csv"));
+}
+
 TEST_F(ProposeSchema, Mistakes) {
   const auto message = [&](const std::string& raw) {
     const auto error = error_of([&] { propose_schema(raw, nullptr); });
@@ -216,6 +345,21 @@ TEST_F(ProposeSchema, Mistakes) {
   EXPECT_TRUE(contains(text, "b.csv: is empty"));
   EXPECT_TRUE(contains(text, "c.csv: has no columns that can be told apart"));
   EXPECT_TRUE(contains(text, "compressed (bzip2)"));
+}
+
+TEST_F(ProposeSchema, AFileThatIsDamagedFurtherOnIsLeftOut) {
+  std::string rows = "user,item,time,label\n";
+  for (int64_t i = 0; i < 300; ++i) {
+    rows += fmt::format("{},{},{},{}\n", below(20), below(30), 1'600'000'000 + i, below(2));
+  }
+  put("log.csv", rows);
+  std::string items = "item,name\n";
+  for (int64_t i = 0; i < 40'000; ++i) items += fmt::format("{},{}\n", i, random_());
+  std::string packed(ZSTD_compressBound(items.size()), '\0');
+  packed.resize(ZSTD_compress(packed.data(), packed.size(), items.data(), items.size(), 1) / 2);
+  put("items.csv.zst", packed);
+  EXPECT_EQ(propose().events, "log.csv");
+  EXPECT_TRUE(contains(text_, "items.csv.zst"));
 }
 
 TEST(ColumnRoles, Words) {

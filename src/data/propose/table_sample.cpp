@@ -11,8 +11,10 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "data/log/byte_source.h"
 #include "data/log/iso_time.h"
+#include "data/store/store_manifest.h"
 
 namespace segue::data {
 namespace {
@@ -120,7 +122,7 @@ class ColumnTaker {
                        : raw.type == RawColumn::Type::kInteger ? fmt::to_string(raw.integers[row])
                                                                : fmt::to_string(raw.numbers[row]);
     const auto [found, added] =
-        codes_.emplace(std::move(text), static_cast<uint32_t>(column_.values.size()));
+        column_.places.emplace(std::move(text), static_cast<uint32_t>(column_.values.size()));
     if (added) {
       column_.values.push_back(found->first);
       column_.counts.push_back(0);
@@ -143,8 +145,8 @@ class ColumnTaker {
       int64_t integer = 0;
       double number = 0;
       const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), integer);
-      const bool is_bool = text == "true" || text == "false" || text == "True" || text == "False";
-      if ((error == std::errc() && stop == text.data() + text.size()) || is_bool) {
+      bool flag = false;
+      if ((error == std::errc() && stop == text.data() + text.size()) || parse_bool(text, flag)) {
         integers += column_.counts[v];
       }
       if (parse_number(text, number)) {
@@ -168,7 +170,6 @@ class ColumnTaker {
 
  private:
   ColumnSample& column_;
-  std::unordered_map<std::string, uint32_t> codes_;
 };
 
 struct Columns {
@@ -275,15 +276,19 @@ TableSample read_sample(const std::string& folder, const Group& group,
 std::vector<LogFile> list_files(const std::string& folder, std::vector<std::string>& left_out) {
   std::vector<LogFile> files;
   std::error_code error;
-  fs::recursive_directory_iterator it(folder, error), end;
+  fs::recursive_directory_iterator it(folder, fs::directory_options::skip_permission_denied, error),
+      end;
   for (; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename().string();
-    if (name.starts_with('.') || name.starts_with('_') || it.depth() > kDeepest) {
-      if (it->is_directory(error)) it.disable_recursion_pending();
+    // What is no file any more, such as a link without an end, does not end the walk.
+    std::error_code ignored;
+    const bool hidden = name.starts_with('.') || name.starts_with('_') || it.depth() > kDeepest;
+    if (it->is_directory(ignored)) {
+      const bool store = base::exists((it->path() / kManifestFile).string());
+      if (hidden || store) it.disable_recursion_pending();
       continue;
     }
-    std::error_code ignored;
-    if (!it->is_regular_file(ignored)) continue;
+    if (hidden || !it->is_regular_file(ignored)) continue;
     const std::string relative = it->path().lexically_relative(folder).string();
     const std::string extension = it->path().extension().string();
     if (!extension.empty() && std::ranges::find(kExtensions, extension) == std::end(kExtensions)) {
@@ -291,6 +296,12 @@ std::vector<LogFile> list_files(const std::string& folder, std::vector<std::stri
       continue;
     }
     files.push_back({it->path().string(), relative, static_cast<int64_t>(it->file_size(ignored))});
+  }
+  constexpr size_t kMostNamed = 100;
+  if (left_out.size() > kMostNamed) {
+    const size_t more = left_out.size() - kMostNamed;
+    left_out.resize(kMostNamed);
+    left_out.push_back(fmt::format("{} more files of other kinds: not looked at", more));
   }
   std::ranges::sort(files, {}, &LogFile::path);
   if (files.size() > kMostFiles) {
@@ -311,14 +322,13 @@ double ColumnSample::number(size_t value) const {
   return parse_number(values[value], number) ? number : std::nan("");
 }
 
-bool ColumnSample::has(std::string_view value) const {
-  return std::ranges::find(values, value) != values.end();
-}
+bool ColumnSample::has(const std::string& value) const { return places.contains(value); }
 
 bool ColumnSample::is_flag() const {
   if (type != Type::kInteger || values.size() > 4) return false;
   return std::ranges::all_of(values, [](const std::string& v) {
-    return v == "0" || v == "1" || v == "true" || v == "false" || v == "True" || v == "False";
+    bool flag = false;
+    return v == "0" || v == "1" || parse_bool(v, flag);
   });
 }
 
@@ -341,6 +351,10 @@ FolderSample sample_files(const std::string& raw, const ParquetSupport* parquet)
   } else {
     fail(ErrorCode::kNotFound, fmt::format("{}: no such file or folder", raw));
   }
+  const auto leave_out = [&](const LogFile& file, const Error& problem) {
+    const std::string text = problem.what();
+    sample.left_out.push_back(text.starts_with(file.path) ? text : file.name + ": " + text);
+  };
   std::map<std::vector<std::string>, Group> groups;  // by separator and columns
   for (const LogFile& file : files) {
     try {
@@ -354,12 +368,15 @@ FolderSample sample_files(const std::string& raw, const ParquetSupport* parquet)
       if (group.files.empty()) group.columns = std::move(columns);
       group.files.push_back(file);
     } catch (const Error& problem) {
-      const std::string text = problem.what();
-      sample.left_out.push_back(text.starts_with(file.path) ? text : file.name + ": " + text);
+      leave_out(file, problem);
     }
   }
   for (const auto& [key, group] : groups) {
-    sample.tables.push_back(read_sample(sample.folder, group, parquet));
+    try {
+      sample.tables.push_back(read_sample(sample.folder, group, parquet));
+    } catch (const Error& problem) {  // damage behind the first lines
+      leave_out(group.files.front(), problem);
+    }
   }
   std::erase_if(sample.tables, [](const TableSample& table) { return table.rows == 0; });
   std::ranges::stable_sort(sample.tables, std::greater<>(), &TableSample::all_rows);

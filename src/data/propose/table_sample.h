@@ -17,16 +17,18 @@ struct ColumnSample {
 
   std::string name;
   Type type = Type::kText;
-  double unit_seconds = 0;          // of times that say it themselves: dates are 1
-  std::vector<std::string> values;  // different ones
-  std::vector<uint32_t> codes;      // of every row: its value, kMissing where there is none
-  std::vector<int64_t> counts;      // of every value
-  double min = 0, max = 0;          // of numbers
+  double unit_seconds = 0;                           // of times that say it themselves: dates are 1
+  std::vector<std::string> values;                   // different ones
+  std::unordered_map<std::string, uint32_t> places;  // of every value among them
+  std::vector<uint32_t> codes;  // of every row: its value, kMissing where there is none
+  std::vector<int64_t> counts;  // of every value
+  double min = 0, max = 0;      // of numbers; min > max: there is none
 
   static constexpr uint32_t kMissing = std::numeric_limits<uint32_t>::max();
   int64_t present() const;  // rows with a value
   double number(size_t value) const;
-  bool has(std::string_view value) const;
+  bool has(const std::string& value) const;
+  bool has_numbers() const { return min <= max; }
   /// No values but 0 and 1, or false and true.
   bool is_flag() const;
 };

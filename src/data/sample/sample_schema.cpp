@@ -60,6 +60,12 @@ void describe(base::ConfigVisitor& v, AttributeConfig& c) {
   v.field("file", c.file, "map from items, item_to_<short>.npy of the store");
 }
 
+std::string AttributeConfig::stem() const {
+  constexpr std::string_view kSuffix = "_id";
+  const bool has = name.size() > kSuffix.size() && name.ends_with(kSuffix);
+  return name.substr(0, name.size() - (has ? kSuffix.size() : 0));
+}
+
 void describe(base::ConfigVisitor& v, NumberConfig& c) {
   v.field("name", c.name, "the store's column is flat_number_<name>.npy");
   v.field("outcome", c.outcome, "it shows only after the event");
@@ -99,6 +105,12 @@ SampleSchema SampleSchema::yambda() {
 
 size_t SampleSchema::num_history_pools() const {
   return static_cast<size_t>(std::ranges::count(pools, 0, &PoolConfig::known_after_seconds));
+}
+
+std::optional<size_t> SampleSchema::label_place() const {
+  const auto found = std::ranges::find(pools, label_pool, &PoolConfig::name);
+  if (found == pools.end()) return std::nullopt;
+  return static_cast<size_t>(found - pools.begin());
 }
 
 void SampleSchema::validate() const {

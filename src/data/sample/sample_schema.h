@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,8 @@ void describe(base::ConfigVisitor& v, PoolConfig& c);
 struct AttributeConfig {
   std::string name;  // column of the batch, e.g. "artist_id"
   std::string file;  // item_to_<short>.npy of the store, e.g. item_to_artist.npy
+
+  std::string stem() const;  // artist of artist_id
 };
 void describe(base::ConfigVisitor& v, AttributeConfig& c);
 
@@ -60,6 +63,8 @@ struct SampleSchema {
 
   /// Pools that histories are made of: the first ones.
   size_t num_history_pools() const;
+  /// Of label_pool among the pools; none where the bits of all are labels.
+  std::optional<size_t> label_place() const;
 
   static SampleSchema yambda();  // the benchmark's
   void validate() const;         // Error(kConfig)

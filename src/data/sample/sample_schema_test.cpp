@@ -76,5 +76,11 @@ TEST(SampleSchema, AConfigFileKeepsIt) {
   EXPECT_NO_THROW(after.validate());
 }
 
+TEST(SampleSchema, StemsOfAttributes) {
+  EXPECT_EQ(AttributeConfig{.name = "artist_id"}.stem(), "artist");
+  EXPECT_EQ(AttributeConfig{.name = "was_idle"}.stem(), "was_idle");
+  EXPECT_EQ(AttributeConfig{.name = "_id"}.stem(), "_id");
+}
+
 }  // namespace
 }  // namespace segue::data

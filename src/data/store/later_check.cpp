@@ -1,9 +1,12 @@
 #include "data/store/later_check.h"
 
+#include <algorithm>
+
 namespace segue::data {
 namespace {
 
-constexpr int64_t kMostWaiting = int64_t{1} << 26;  // events of a user: 2.5 GiB
+constexpr int64_t kMostWaiting = int64_t{1} << 26;  // events of a user: 3 GiB
+constexpr int64_t kLastTime = int64_t{1} << 60;     // far from what overflows; no log has one
 
 }  // namespace
 
@@ -17,6 +20,7 @@ int64_t LaterCheck::add(const Event& event) {
   stored_.push_back(event.outcomes);
   Event plain = event;
   plain.outcomes = 0;
+  plain.time = std::clamp(event.time, int64_t{0}, kLastTime);
   labels_.add({&plain, 1}, decided_);
   compare();
   return wrong_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -143,13 +144,6 @@ StoreWriterConfig checked(StoreWriterConfig config) {
   return config;
 }
 
-/// Of the pool that the label tells of, among those of samples.
-size_t place_of_label(const LogSchema& schema) {
-  const std::vector<PoolConfig> pools = schema.samples().pools;
-  const auto found = std::ranges::find(pools, schema.label_pool, &PoolConfig::name);
-  return static_cast<size_t>(found - pools.begin());
-}
-
 int64_t block_events(const StoreWriterConfig& config, size_t num_pools, size_t num_numbers) {
   constexpr int64_t kFixedBytes = 4 * sizeof(int64_t) + sizeof(float) + sizeof(int8_t);
   const auto pools = static_cast<int64_t>(num_pools + num_numbers * sizeof(float));
@@ -169,7 +163,7 @@ struct StoreWriter::Impl {
         event_files(open_event_files()),
         users(open_column("user_start.npy", "<i8"), open_column("user_end.npy", "<i8"),
               open_column("unique_uids.npy", "<i8")),
-        label(place_of_label(s)) {
+        label(s.samples().label_place()) {
     const size_t numbers = schema.numbers.size();
     const auto capacity = static_cast<size_t>(block_events(config, rules.num_pools(), numbers));
     for (std::unique_ptr<Block>& block : blocks) {
@@ -206,7 +200,7 @@ struct StoreWriter::Impl {
   std::map<std::string, std::vector<int64_t>> attributes;
 
   int64_t num_events = 0, num_anchors = 0;
-  size_t label;  // pool; beyond all: there is not one label
+  std::optional<size_t> label;  // pool
   StoreFacts facts;
   int64_t user = -1, time = 0;  // of the event before
   int64_t user_start = 0;
@@ -315,7 +309,7 @@ void StoreWriter::Impl::fill(Block& block, std::span<const Event> events) {
     facts.outside_pools += in_any ? 0 : 1;
     if (rules.may_be_anchor(e)) {
       ++facts.predictable;
-      facts.positive += label < c.pools.size() ? c.pools[label][i] : 0;
+      facts.positive += label ? c.pools[*label][i] : 0;
       for (size_t a = 0; a < block.anchors.size(); ++a) {
         if (num_events - user_start < config.min_history[a]) break;  // floors rise
         num_anchors += a == 0;
@@ -455,7 +449,8 @@ void StoreWriter::finish() {
   w.write_text(
       w.cache + "store_meta.json",
       fmt::format("{{\"num_users\": {}, \"total_events\": {}}}", w.users.count(), w.num_events));
-  w.write_text(kSchemaFile, base::to_toml(w.schema));
+  w.write_text(kSchemaFile,
+               w.config.schema_text.empty() ? base::to_toml(w.schema) : w.config.schema_text);
 
   StoreManifest& m = w.manifest;
   m.segue_version = SEGUE_VERSION;

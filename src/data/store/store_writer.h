@@ -22,6 +22,7 @@ struct StoreWriterConfig {
   int64_t item_bytes = 1 << 30;      // popularity and attributes, 8 bytes per item or user each
   bool overwrite = false;            // a finished store is replaced when the new one is complete
   SegmentLink segment = {};          // number 0: a store; else a segment, without anchors
+  std::string schema_text = {};      // schema.toml of a segment: as the store has it
   std::shared_ptr<StoreStage> stage = nullptr;  // already taken for `folder`; null: taken here
 };
 

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+
+namespace segue::data {
+
+/// When the outcome of an event is known that takes `wait` seconds. Times of a store may be any
+/// number: what would be known beyond all of them is known at the last one.
+inline int64_t known_at(int64_t time, int64_t wait) {
+  int64_t known = 0;
+  return __builtin_add_overflow(time, wait, &known) ? std::numeric_limits<int64_t>::max() : known;
+}
+
+}  // namespace segue::data

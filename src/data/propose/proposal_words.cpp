@@ -1,0 +1,60 @@
+#include "data/propose/proposal_words.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/config_tree.h"
+
+namespace segue::data {
+
+std::string as_toml(const std::string& text) { return base::detail::quote_toml(text); }
+
+std::string list_of(const std::vector<std::string>& names) {
+  std::vector<std::string> words(names.size());
+  std::ranges::transform(names, words.begin(), as_toml);
+  return fmt::format("[{}]", fmt::join(words, ", "));
+}
+
+std::string per_cent(double share) { return fmt::format("{:.3g} %", 100 * share); }
+
+double share(int64_t part, int64_t whole) {
+  return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+std::string as_comment(std::string_view text, size_t longest) {
+  std::string comment;
+  for (size_t i = 0; i < text.size();) {
+    const auto first = static_cast<unsigned char>(text[i]);
+    const size_t length = first < 0x80 ? 1 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+    const std::string_view letter = text.substr(i, length);
+    if (comment.size() + letter.size() > longest) break;
+    const bool control = first < 0x20 || first == 0x7f;
+    const bool fine = !control && base::detail::is_utf8(letter);
+    comment += fine ? letter : control ? " " : "?";
+    i += fine ? length : 1;
+  }
+  return comment;
+}
+
+std::string some_values(const ColumnSample& c) {
+  constexpr size_t kShown = 4, kLongest = 24;
+  std::vector<std::string> shown;
+  for (size_t i = 0; i < std::min(kShown, c.values.size()); ++i) {
+    shown.push_back(as_comment(c.values[i], kLongest));
+  }
+  return fmt::format("{}{}", fmt::join(shown, ", "), c.values.size() > kShown ? ", ..." : "");
+}
+
+std::string plain_name(const std::string& name, std::set<std::string>& taken) {
+  std::string plain;
+  for (const char c : name) {
+    const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
+    plain += fine ? c : '_';
+  }
+  if (plain.empty()) plain = "x";
+  while (!taken.insert(plain).second) plain += "_";
+  return plain;
+}
+
+}  // namespace segue::data
