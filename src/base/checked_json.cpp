@@ -11,7 +11,6 @@
 namespace segue::base {
 namespace {
 
-
 constexpr int kMostDeep = 16;         // writing it again recurses as deep
 constexpr size_t kMostMembers = 256;  // looking one up goes through all before it
 
@@ -20,7 +19,8 @@ constexpr size_t kMostMembers = 256;  // looking one up goes through all before 
 [[noreturn]] void refuse(const char* name, const CheckedJson& value, const std::string& wanted) {
   constexpr size_t kMostShown = 40;  // enough to recognise it
   std::string shown = value.is_array() ? "a list" : "an object";
-  if (!value.is_structured()) shown = value.dump(-1, ' ', false, CheckedJson::error_handler_t::replace);
+  if (!value.is_structured())
+    shown = value.dump(-1, ' ', false, CheckedJson::error_handler_t::replace);
   if (shown.size() > kMostShown) shown = shown.substr(0, kMostShown) + "...";
   refuse(fmt::format("`{}`: {} is not {}", name, shown, wanted));
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
+#include "base/memory.h"
 
 namespace segue::base {
 namespace {
@@ -72,7 +73,6 @@ std::string format_count(double count) {
 }
 
 std::string format_bytes(double bytes) {
-  constexpr double kMib = 1 << 20, kGib = 1 << 30;
   return bytes < kGib ? fmt::format("{:.1f} MiB", bytes / kMib)
                       : fmt::format("{:.1f} GiB", bytes / kGib);
 }

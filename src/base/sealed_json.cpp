@@ -15,7 +15,6 @@
 namespace segue::base {
 namespace {
 
-
 constexpr size_t kHexDigits = 16;
 
 /// The last member and what closes the object; `body` is everything before it.

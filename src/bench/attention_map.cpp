@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "bench/attention_case.h"
 #include "bench/row_file.h"
 #include "tensor/peak_flops.h"
@@ -17,15 +18,13 @@
 namespace segue::bench {
 namespace {
 
-constexpr double kGib = 1 << 30;
-
 std::vector<int64_t> doubled(int64_t from, int64_t to) {
   std::vector<int64_t> all;
   for (; from <= to; from *= 2) all.push_back(from);
   return all;
 }
 
-struct Cell {
+struct MapCell {
   int64_t sequences = 1, length = 1, head_dim = 1;
 };
 
@@ -42,7 +41,7 @@ class AttentionMap {
     if (device.is_cuda()) peak_ = stated_peak_flops(cuda_facts(device.index).name);
   }
 
-  void run(const Cell& cell) {
+  void run(const MapCell& cell) {
     AttentionCase::Shape shape{{0}, settings_.heads, cell.head_dim, {}, dtype()};
     for (int64_t b = 0; b < cell.sequences; ++b) {
       shape.offsets.push_back(shape.offsets.back() + cell.length);
@@ -60,7 +59,7 @@ class AttentionMap {
  private:
   DType dtype() const { return report_.device().is_cuda() ? DType::kBf16 : DType::kF32; }
 
-  void label(const Cell& cell, Result& r) const {
+  void label(const MapCell& cell, Result& r) const {
     const attention::HeadShape head{cell.head_dim, cell.head_dim, dtype()};
     r.labels = {
         {"lengths", fmt::format("{}x{}", cell.sequences, cell.length)},
@@ -69,7 +68,7 @@ class AttentionMap {
         {"kernel", attention::kernel_name(attention::Kernel::kAuto, head, report_.device())}};
   }
 
-  bool has(const Cell& cell, const char* name) const {
+  bool has(const MapCell& cell, const char* name) const {
     Result r;
     r.name = name;
     label(cell, r);
@@ -81,22 +80,23 @@ class AttentionMap {
     report_.add(r);
   }
 
-  void leave_out(const Cell& cell, int64_t bytes) {
+  void leave_out(const MapCell& cell, int64_t bytes) {
     for (const char* name : {"attention forward", "attention backward"}) {
       Result r;
       r.name = name;
       label(cell, r);
       r.shape = {
           {"sequences", cell.sequences}, {"length", cell.length}, {"head_dim", cell.head_dim}};
-      r.not_run = fmt::format("takes {:.1f} GiB of {:.1f}", static_cast<double>(bytes) / kGib,
-                              static_cast<double>(room_) / kGib);
+      r.not_run = fmt::format("takes {:.1f} GiB of {:.1f}", static_cast<double>(bytes) / base::kGib,
+                              static_cast<double>(room_) / base::kGib);
       keep(r);
     }
   }
 
   /// As many runs as fit the time of a cell, each with a cold second-level cache. One that is short
   /// heats nothing up, and needs no rest before.
-  void add(const Cell& cell, const AttentionCase& c, Result r, const std::function<void()>& work) {
+  void add(const MapCell& cell, const AttentionCase& c, Result r,
+           const std::function<void()>& work) {
     constexpr double kMostRuns = 9, kShort = 1e-3;
     const auto once = [&] { return measure(c.exec(), {0, 1, /*sustained=*/true}, work).median(); };
     double seconds = once();

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "bench/length_kinds.h"
 #include "bench/row_file.h"
@@ -190,9 +191,8 @@ class Suite {
         r.figures.emplace_back("hfu", (r.flop + steps.recomputed_flop) / seconds / peak);
       }
     }
-    constexpr double kGib = 1 << 30;
     if (steps.device_bytes > 0) {
-      r.figures.emplace_back("memory_gib", static_cast<double>(steps.device_bytes) / kGib);
+      r.figures.emplace_back("memory_gib", static_cast<double>(steps.device_bytes) / base::kGib);
     }
     if (steps.uneven_before > 0) {
       r.figures.emplace_back("uneven_before", steps.uneven_before);

@@ -19,7 +19,7 @@ constexpr int64_t kGpuLongest = 8192;  // 4,096 interleaved items, as the publis
 constexpr int64_t kGpuSequences = 32;
 
 /// Sequences of one rank, and the longest that there can be.
-struct Batch {
+struct RankLengths {
   int64_t sequences = 0, longest = 0;
 };
 
@@ -42,7 +42,7 @@ class LengthsBench {
       : settings_(settings), report_(report), w_(report.device()) {
     const LayerShape& s = settings.layer;
     const bool asked = s.lengths != Lengths::kJagged40;  // which is what nobody asked for, on a GPU
-    batch_ = asked ? Batch{s.sequences, s.length} : Batch{kGpuSequences, kGpuLongest};
+    batch_ = asked ? RankLengths{s.sequences, s.length} : RankLengths{kGpuSequences, kGpuLongest};
   }
 
   void run() {
@@ -136,7 +136,7 @@ class LengthsBench {
   const Settings& settings_;
   Report& report_;
   Workspace w_;
-  Batch batch_;
+  RankLengths batch_;
   balance::CostWeights weights_;
 };
 

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "attention/kernel_choice.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "cli/commands.h"
 #include "cli/facts.h"
@@ -15,8 +16,6 @@
 
 namespace segue::cli {
 namespace {
-
-constexpr double kGib = 1 << 30;
 
 /// What the card says of itself now, at rest.
 void add_card(const std::string& name, Device device, FactTable& gpu) {
@@ -43,7 +42,7 @@ void doctor(bool json) {
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
   host.rows = {{"program", {version_line()}},
                {"threads", {int64_t{base::num_threads()}}},
-               {"memory GiB", {Fact::real(bytes / kGib, 1)}},
+               {"memory GiB", {Fact::real(bytes / base::kGib, 1)}},
                {"matrix products", {std::string(ops::gemm_backend())}},
                {"parquet", {SEGUE_HAS_ARROW ? "yes" : "no: scripts/fetch_wheels.sh, then build"}}};
   FactTable& gpu = sheet.table("gpu");
@@ -58,9 +57,9 @@ void doctor(bool json) {
     const std::string name = fmt::format("cuda:{}", i);
     gpu.rows.push_back({name, {f.name}});
     gpu.rows.push_back(
-        {name + " memory GiB", {Fact::real(static_cast<double>(f.memory_bytes) / kGib, 1)}});
+        {name + " memory GiB", {Fact::real(static_cast<double>(f.memory_bytes) / base::kGib, 1)}});
     gpu.rows.push_back(
-        {name + " free GiB", {Fact::real(static_cast<double>(f.free_bytes) / kGib, 1)}});
+        {name + " free GiB", {Fact::real(static_cast<double>(f.free_bytes) / base::kGib, 1)}});
     gpu.rows.push_back({name + " compute", {fmt::format("{}.{}", f.major, f.minor)}});
     gpu.rows.push_back({name + " SM clock MHz", {int64_t{f.clock_khz / 1000}}});
     for (const DType dtype : {DType::kBf16, DType::kF32}) {

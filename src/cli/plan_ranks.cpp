@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/time.h"
 #include "base/version_generated.h"
 #include "cli/commands.h"
@@ -19,7 +20,7 @@
 namespace segue::cli {
 namespace {
 
-constexpr double kGib = 1 << 30, kMega = 1e6;
+constexpr double kMega = 1e6;
 constexpr int kMostRanks = 65536;
 
 int parse_rank_count(std::string_view text) {
@@ -60,7 +61,7 @@ train::Cluster cluster_of(const train::RunConfig& config, const PlanRanks& a, in
   return c;
 }
 
-Fact gib(double bytes) { return Fact::real(bytes / kGib, 2); }
+Fact gib(double bytes) { return Fact::real(bytes / base::kGib, 2); }
 
 /// Neighbours with the same numbers share a line.
 void add_ranks(FactSheet& sheet, const sparse::PlannerInput& in,
@@ -131,10 +132,11 @@ void print_plan(const train::RunConfig& config, const PlanRanks& a, bool json) {
   verdict.rows.push_back({"missing host GiB", {gib(std::max(0.0, planned.missing_host))}});
   print(json ? sheet.json() : sheet.text());
   if (planned.fits()) return;
-  std::string what = fmt::format("the plan does not fit: rank {} lacks {:.2f} GiB of device memory",
-                                 planned.fullest(), std::max(0.0, planned.missing_device) / kGib);
+  std::string what =
+      fmt::format("the plan does not fit: rank {} lacks {:.2f} GiB of device memory",
+                  planned.fullest(), std::max(0.0, planned.missing_device) / base::kGib);
   if (planned.missing_host > 0) {
-    what += fmt::format(" and {:.2f} GiB of host memory", planned.missing_host / kGib);
+    what += fmt::format(" and {:.2f} GiB of host memory", planned.missing_host / base::kGib);
   }
   for (const std::string& line : planned.advice) what += "\n  " + line;
   flush_output();

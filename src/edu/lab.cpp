@@ -11,7 +11,6 @@
 namespace segue::edu {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kUniformRange = 50'000'000;  // of the published random keys
 constexpr int64_t kWidestRow = 1024;
 constexpr int64_t kHistory = 20;

@@ -14,8 +14,6 @@
 namespace segue::edu {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
-
 void put(const std::string& path, const std::string& text) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
   base::write_file(path, text);

@@ -22,7 +22,6 @@
 namespace segue::edu {
 namespace {
 
-constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kUnknownLlc = 12 * kMiB;
 
 std::string first_line(const std::filesystem::path& path) {

@@ -11,6 +11,8 @@
 
 namespace segue::edu {
 
+inline constexpr int64_t kMiB = int64_t{1} << 20;
+
 /// What the system says of itself.
 struct Machine {
   std::string cpu, os;

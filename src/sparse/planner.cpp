@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/progress.h"
 #include "sparse/planner_loads.h"
 #include "sparse/planner_words.h"
@@ -17,7 +18,6 @@ namespace {
 using base::format_bytes;
 using ops::RowOptimizer;
 
-constexpr double kGib = 1 << 30;
 /// A copy everywhere is cheap below this, in memory and in gradients that go to everyone.
 constexpr double kTinyBytes = 1 << 20;
 /// A rank may have this much more than the mean.
@@ -428,7 +428,7 @@ class Planner {
                       format_bytes(fixed_)));
     }
     if (in_.host_bytes <= 0) {
-      const double host = std::ceil(all / in_.ranks / kGib) * kGib;
+      const double host = std::ceil(all / in_.ranks / base::kGib) * base::kGib;
       if (would_fit([&](PlannerInput& i) { i.host_bytes = host; })) {
         advice.push_back(
             fmt::format("with up to {} of host memory per rank (--host) some tables "

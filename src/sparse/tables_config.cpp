@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/config_checks.h"
+#include "base/memory.h"
 
 namespace segue::sparse {
 
@@ -32,13 +33,13 @@ int64_t TablesConfig::rows_of(const TableConfig& table) const {
   if (!table.dynamic()) return table.rows;
   if (table.max_rows > 0) return table.max_rows;
   if (table.max_gib == 0) return table.rows;
-  constexpr double kGib = 1 << 30;
   const int64_t dim_here = dim_of(table);
   const int64_t values = dim_here + ops::row_state_size(optimizer_of(table), dim_here);
   const double row_bytes =
       static_cast<double>(values) * sizeof(float) + static_cast<double>(kIndexBytesPerRow);
   constexpr int64_t kMostRows = int64_t{1} << 30;
-  return std::clamp<int64_t>(static_cast<int64_t>(table.max_gib * kGib / row_bytes), 1, kMostRows);
+  return std::clamp<int64_t>(static_cast<int64_t>(table.max_gib * base::kGib / row_bytes), 1,
+                             kMostRows);
 }
 
 ops::RowUpdateParams TablesConfig::update_params(ops::RowOptimizer kind, double lr,

@@ -10,7 +10,7 @@
 namespace segue::data {
 namespace {
 
-constexpr int64_t kEventsPerChunk = 1 << 18;
+constexpr int64_t kEventsPerPart = 1 << 18;
 
 struct Sums {
   int64_t known = 0;
@@ -40,9 +40,9 @@ struct Sums {
 
 Sums sums_of(std::span<const float> column) {
   std::vector<Sums> chunks(
-      static_cast<size_t>(base::num_chunks(std::ssize(column), kEventsPerChunk)));
-  base::parallel_for(std::ssize(column), kEventsPerChunk, [&](int64_t begin, int64_t end) {
-    Sums& chunk = chunks[static_cast<size_t>(begin / kEventsPerChunk)];
+      static_cast<size_t>(base::num_chunks(std::ssize(column), kEventsPerPart)));
+  base::parallel_for(std::ssize(column), kEventsPerPart, [&](int64_t begin, int64_t end) {
+    Sums& chunk = chunks[static_cast<size_t>(begin / kEventsPerPart)];
     for (int64_t i = begin; i < end; ++i) {
       const float x = column[static_cast<size_t>(i)];
       if (!std::isnan(x)) chunk.add(static_cast<double>(x));

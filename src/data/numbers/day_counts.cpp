@@ -13,7 +13,6 @@
 namespace segue::data {
 namespace {
 
-constexpr int64_t kSecondsPerDay = 86400;
 constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();
 constexpr int64_t kEventsTogether = int64_t{1} << 25;  // sorted at a time, 8 bytes each
 constexpr size_t kEventsPerPass = size_t{1} << 20;     // whose pages stay

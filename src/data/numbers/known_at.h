@@ -5,6 +5,8 @@
 
 namespace segue::data {
 
+inline constexpr int64_t kSecondsPerDay = 86400, kSecondsPerHour = 3600;
+
 /// When the outcome of an event is known that takes `wait` seconds. Times of a store may be any
 /// number: what would be known beyond all of them is known at the last one.
 inline int64_t known_at(int64_t time, int64_t wait) {

@@ -13,7 +13,6 @@ namespace {
 // Tries of the wider share that a rate begins with.
 constexpr double kUserWeight = 5, kPairWeight = 2, kEveryoneWeight = 10;
 constexpr double kNoPrior = 0.5;
-constexpr int64_t kSecondsPerDay = 86400, kSecondsPerHour = 3600;
 
 constexpr size_t kItem = 0;
 constexpr size_t attribute_key(size_t a) { return 1 + a; }

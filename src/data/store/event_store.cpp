@@ -15,13 +15,13 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "data/store/store_stage.h"
 
 namespace segue::data {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kCachePrefix = "hstu_cache_L";
 constexpr int64_t kSpotChecks = 64;  // places where columns are compared with each other
 
 [[noreturn]] void corrupt(const std::string& message) { fail(ErrorCode::kCorrupt, message); }

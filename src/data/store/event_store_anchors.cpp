@@ -14,7 +14,7 @@ namespace segue::data {
 namespace {
 
 constexpr int64_t kEventsPerRun = int64_t{1} << 20;
-constexpr int64_t kSpotChecks = 64;
+constexpr int64_t kAnchorChecks = 64;
 constexpr int64_t kWord = sizeof(int64_t);
 
 }  // namespace
@@ -147,7 +147,7 @@ void EventStore::check_anchors(const Anchors& anchors) const {
          fmt::format("{} has {} anchors, but {} has {}", anchors.positions_file, count,
                      anchors.timestamps_file, anchors.timestamps.size()));
   }
-  const int64_t spots = std::min(count, kSpotChecks);
+  const int64_t spots = std::min(count, kAnchorChecks);
   int64_t last = -1;
   for (int64_t i = 0; i < spots; ++i) {
     const auto anchor = static_cast<size_t>(spots == 1 ? 0 : i * (count - 1) / (spots - 1));

@@ -24,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kCachePrefix = "hstu_cache_L";
 constexpr std::string_view kReady = "_READY";
 constexpr std::string_view kLock = "lock";
 constexpr std::string_view kTemporary = ".tmp";

@@ -5,6 +5,9 @@
 
 namespace segue::data {
 
+/// Folders of columns: hstu_cache_L<history length>.
+inline constexpr std::string_view kCachePrefix = "hstu_cache_L";
+
 /// A store that must not be there yet, one that may take the place of another, or a segment of one.
 enum class StageMode { kNew, kReplace, kSegment };
 

@@ -35,7 +35,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kBuffer = 1 << 18;
-constexpr std::string_view kCachePrefix = "hstu_cache_L";
 
 std::string header(std::string_view dtype, int64_t count) {
   const int64_t shape[] = {count};

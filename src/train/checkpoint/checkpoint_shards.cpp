@@ -15,7 +15,7 @@ namespace {
 
 // Small enough that the write finds in cache what the hash has just read.
 constexpr int64_t kHostChunk = 1 << 20;
-constexpr int64_t kDeviceChunk = 32 << 20;
+constexpr int64_t kBounceBytes = 32 << 20;
 constexpr std::string_view kExtension = ".safetensors";
 constexpr std::string_view kRows = ".rows-";
 constexpr std::string_view kRank = "-rank";
@@ -172,12 +172,12 @@ ShardWriter::ShardWriter(const std::string& path, std::string_view header) : fil
 }
 
 void ShardWriter::write(const void* data, Device device, int64_t bytes, const Stream* stream) {
-  const int64_t chunk = device.is_cpu() ? kHostChunk : kDeviceChunk;
+  const int64_t chunk = device.is_cpu() ? kHostChunk : kBounceBytes;
   for (int64_t done = 0; done < bytes; done += chunk) {
     const auto count = static_cast<size_t>(std::min(chunk, bytes - done));
     const void* part = static_cast<const std::byte*>(data) + done;
     if (device.is_cuda()) {
-      if (bounce_.bytes() == 0) bounce_ = Buffer(Device::cpu(), kDeviceChunk, Purpose::kScratch);
+      if (bounce_.bytes() == 0) bounce_ = Buffer(Device::cpu(), kBounceBytes, Purpose::kScratch);
       copy_bytes(bounce_.data(), Device::cpu(), part, device, count, stream);
       if (stream != nullptr) stream->synchronize();
       part = bounce_.data();
@@ -205,7 +205,7 @@ void visit_rows(const Tensor& from, std::span<const int64_t> order, const Stream
   const bool on_host = from.device.is_cpu();
   const int64_t columns = from.size(1), row_bytes = columns * size_of(from.dtype);
   if (row_bytes == 0 || order.empty()) return;
-  const int64_t most = (on_host ? kHostChunk : kDeviceChunk) / row_bytes;
+  const int64_t most = (on_host ? kHostChunk : kBounceBytes) / row_bytes;
   const int64_t chunk = std::max<int64_t>(1, std::min(std::ssize(order), most));
   const Buffer host(Device::cpu(), chunk * row_bytes, Purpose::kScratch);
   const Buffer there(from.device, on_host ? 0 : chunk * row_bytes, Purpose::kScratch);

@@ -14,6 +14,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 #include "base/stage.h"
 #include "base/time.h"
@@ -29,10 +30,9 @@ namespace fs = std::filesystem;
 
 constexpr int64_t kCopyGrain = 16 << 20;
 constexpr int64_t kAlignment = 64;
-constexpr double kGib = 1 << 30;
 
 int64_t to_bytes(double gib) {
-  const double bytes = gib * kGib;
+  const double bytes = gib * base::kGib;
   constexpr auto kMost = std::numeric_limits<int64_t>::max();
   return bytes < static_cast<double>(kMost) ? static_cast<int64_t>(bytes) : kMost;
 }

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/memory.h"
 #include "base/progress.h"
 #include "ops/optimizer.h"
 #include "train/step/random_schema.h"
@@ -18,8 +19,6 @@ namespace segue::train {
 namespace {
 
 using base::format_bytes;
-
-constexpr double kMib = 1 << 20, kGib = 1 << 30;
 
 /// Values of the largest bucket of gradients that ranks add up together.
 double largest_bucket(const model::Model& model) {
@@ -38,7 +37,7 @@ void add_activations(const RunConfig& c, const model::Model& model, Device devic
     plan.parts.push_back({Purpose::kActivation, what, bytes});
   };
   if (c.train.arena_gib > 0) {
-    add("train.arena_gib", c.train.arena_gib * kGib);
+    add("train.arena_gib", c.train.arena_gib * base::kGib);
   } else {
     const model::StepMemory step = model.step_memory(bounds, c.train.precision, device);
     add("rows of a batch", static_cast<double>(step.rows));
@@ -48,7 +47,7 @@ void add_activations(const RunConfig& c, const model::Model& model, Device devic
   }
   plan.switches = model.memory_switches(bounds, c.train.precision, device);
   if (device.is_cpu()) return;
-  constexpr double kProducts = 64 * kMib;
+  constexpr double kProducts = 64 * base::kMib;
   plan.parts.push_back({Purpose::kBatch, "2 to train on, 2 to evaluate",
                         kBatchesInFlight * static_cast<double>(model.batch_memory(bounds))});
   plan.parts.push_back(

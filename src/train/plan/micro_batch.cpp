@@ -4,14 +4,13 @@
 
 #include <fmt/format.h>
 
+#include "base/memory.h"
 #include "base/progress.h"
 
 namespace segue::train {
 namespace {
 
 using base::format_bytes;
-
-constexpr double kGib = 1 << 30;
 
 bool all_on_device(const sparse::PlannedTables& tables) {
   return std::ranges::all_of(tables.plan.tables,
@@ -27,7 +26,7 @@ double memory_of(const Cluster& cluster) {
 /// the fullest rank's device; 0 where tables take what they get.
 double room_for_steps(const RunConfig& usual, Device device, const Cluster& cluster,
                       double usual_step) {
-  if (usual.train.arena_gib > 0) return usual.train.arena_gib * kGib;
+  if (usual.train.arena_gib > 0) return usual.train.arena_gib * base::kGib;
   const sparse::PlannedTables tables = plan_shards(usual, cluster);
   if (!all_on_device(tables)) return 0;
   const MemoryPlan plan = plan_run(usual, cluster, tables.fullest(), device).memory;

@@ -11,13 +11,14 @@
 #include "balance/partition.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/memory.h"
 #include "train/step/random_schema.h"
 #include "train/step/trainer.h"
 
 namespace segue::train {
 namespace {
 
-constexpr double kGiga = 1e9, kGib = 1 << 30;
+constexpr double kGiga = 1e9;
 constexpr double kWidth = 512;  // that other_ns was measured at
 
 data::Distribution lengths_of(const RunConfig& config, const SimulationConfig& rates) {
@@ -259,7 +260,7 @@ ScalingPoint simulate(const RunConfig& config, const Cluster& cluster,
     all.events += one.events * share;
   }
   sparse::PlannerInput in = planner_input(run, cluster);
-  point.missing_gib = std::max(0.0, sparse::plan_tables(in).missing_device) / kGib;
+  point.missing_gib = std::max(0.0, sparse::plan_tables(in).missing_device) / base::kGib;
   set_demands(run, all.events, in);
   const sparse::PlannedTables typical = sparse::plan_tables(in);
   double busiest = 0;

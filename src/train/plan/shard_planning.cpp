@@ -54,9 +54,8 @@ std::vector<sparse::PlannerInput::Fixed> fixed_parts(const RunConfig& config,
 }  // namespace
 
 Cluster cluster_of(const RunConfig& config, int ranks, int ranks_per_machine) {
-  constexpr double kGib = 1 << 30;
-  return {ranks, ranks_per_machine, config.parallel.device_gib * kGib,
-          config.parallel.host_gib * kGib};
+  return {ranks, ranks_per_machine, config.parallel.device_gib * base::kGib,
+          config.parallel.host_gib * base::kGib};
 }
 
 MachineMemory machine_memory(Device device, int ranks) {
