@@ -15,8 +15,11 @@ case $1 in
   movielens)
     awk "$common"' BEGIN {
       print "movieId,title,genres"
-      split("Comedy,Drama,Action|Thriller,Documentary,Comedy|Romance", genre, ",")
-      for (m = 1; m <= 200; ++m) print m, "\"Film " m ", The\"", genre[m % 5 + 1] }' >"$2/movies.csv"
+      split("Action,Comedy,Drama,Romance,Thriller", genre, ",")
+      for (m = 1; m <= 200; ++m) {
+        other = (m + int(m / 5)) % 5
+        print m, "\"Film " m ", The\"", genre[m % 5 + 1] (m % 4 == 0 || other == m % 5 ? "" : "|" genre[other + 1])
+      } }' >"$2/movies.csv"
     awk "$common"' BEGIN {
       print "userId,movieId,rating,timestamp"
       for (u = 1; u <= 150; ++u) {

@@ -74,6 +74,12 @@ void add_store(FactSheet& sheet, const data::StoreSummary& s) {
   }
 }
 
+FactTable::Row attribute_row(const data::AttributeSummary& a) {
+  Fact values(a.values);
+  if (a.of_one > 1) values = values.with_words(fmt::format("{}, {} of one", a.values, a.of_one));
+  return {a.name, {values, Fact::share(a.item_share), Fact::share(a.event_share)}};
+}
+
 void add_summary(FactSheet& sheet, const data::StoreSummary& s) {
   add_store(sheet, s);
   if (!s.segments.empty()) {
@@ -90,8 +96,7 @@ void add_summary(FactSheet& sheet, const data::StoreSummary& s) {
   }
   FactTable& attributes = sheet.table("attributes", {"values", "of items", "of events"});
   for (const data::AttributeSummary& a : s.attributes) {
-    attributes.rows.push_back(
-        {a.name, {a.values, Fact::share(a.item_share), Fact::share(a.event_share)}});
+    attributes.rows.push_back(attribute_row(a));
   }
   FactTable& spreads = sheet.table("spread", kSpreadColumns);
   spreads.rows.push_back({"events per user", facts_of(s.events_per_user)});
@@ -151,7 +156,7 @@ void add_numbers(FactSheet& sheet, const data::EventStore& store) {
   if (!store.schema().user_attributes.empty()) {
     FactTable& t = sheet.table("attributes of users", {"values", "of users", "of events"});
     for (const data::AttributeSummary& a : data::summarize_user_attributes(store)) {
-      t.rows.push_back({a.name, {a.values, Fact::share(a.item_share), Fact::share(a.event_share)}});
+      t.rows.push_back(attribute_row(a));
     }
   }
 }

@@ -31,10 +31,22 @@ constexpr int64_t kMostBuckets = std::numeric_limits<int32_t>::max();
 
 using base::ConfigVisitor;
 
+std::vector<SequenceFeature> SequenceFeature::columns() const {
+  const std::vector<std::string> of_events = value_columns(history, values);
+  const std::vector<std::string> of_candidates = value_columns(candidate, values);
+  std::vector<SequenceFeature> all;
+  for (size_t k = 0; k < of_events.size(); ++k) {
+    all.push_back({of_events[k], of_candidates[k], table, values});
+  }
+  return all;
+}
+
 void describe(ConfigVisitor& v, SequenceFeature& c) {
   v.field("history", c.history, "column of the history");
   v.field("candidate", c.candidate, "column of the candidates");
   v.field("table", c.table, "embedding table");
+  v.field("values", c.values,
+          "of an item, at most: columns history_1, candidate_1 and on, whose rows are summed");
 }
 
 void describe(ConfigVisitor& v, ContextualFeature& c) {
@@ -42,6 +54,7 @@ void describe(ConfigVisitor& v, ContextualFeature& c) {
   v.field("table", c.table, "embedding table");
   v.field("max_length", c.max_length, "tokens it takes; shorter ones are padded with zero rows");
   v.field("min_sequence", c.min_sequence, "samples with fewer events and candidates see zeros");
+  v.field("values", c.values, "columns name_1 and on, whose rows are summed to one token");
 }
 
 void describe(ConfigVisitor& v, NumericConfig& c) {
@@ -292,9 +305,16 @@ void ModelConfig::validate() const {
   require_number("model.time_pi", time_pi);
   require_share("model.input_dropout", input_dropout);
   require_share("model.dropout", dropout);
+  if (item.values != 1) {
+    fail_config("model.item.values: an item is one id; features of several values are additional");
+  }
+  for (const SequenceFeature& f : additional) {
+    require_size("model.additional.values", f.values, kMostValues);
+  }
   names.clear();
   for (const ContextualFeature& f : contextual) {
     require_size("model.contextual.max_length", f.max_length, kMostTokens);
+    require_size("model.contextual.values", f.values, kMostValues);
     if (!names.insert(f.name).second)
       fail_config(fmt::format("contextual feature `{}` is named twice", f.name));
   }

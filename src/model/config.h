@@ -33,6 +33,10 @@ struct SequenceFeature {
   std::string history;
   std::string candidate;
   std::string table;
+  int64_t values = 1;  // see value_columns
+
+  /// One for each of its columns; `values` stays that of all.
+  std::vector<SequenceFeature> columns() const;
 };
 void describe(base::ConfigVisitor& v, SequenceFeature& c);
 
@@ -42,6 +46,7 @@ struct ContextualFeature {
   std::string table;
   int64_t max_length = 1;
   int64_t min_sequence = 0;  // samples shorter than this see zeros instead
+  int64_t values = 1;        // see value_columns; a token is the sum of their rows
 };
 void describe(base::ConfigVisitor& v, ContextualFeature& c);
 

@@ -18,6 +18,18 @@
 #include "tensor/part_timer.h"
 
 namespace segue::model {
+namespace {
+
+/// Values of one thing stand side by side.
+void require_same_lengths(const Batch& batch, const std::string& first, const std::string& other) {
+  if (std::ranges::equal(batch.offsets(first), batch.offsets(other))) return;
+  fail(ErrorCode::kInvalidArgument,
+       fmt::format("column `{}` has other lengths than `{}`: both have values of one feature of "
+                   "model.dlrm.features; give it columns of the same events, candidates or samples",
+                   other, first));
+}
+
+}  // namespace
 
 struct Dlrm::Prepared final : PreparedBatch {
   /// One feature: a bag of ids for every row.
@@ -26,8 +38,10 @@ struct Dlrm::Prepared final : PreparedBatch {
     Part<int32_t> index, bag;                 // [ids]: table row (-1: none), bag
     Part<int32_t> sorted_keys, sorted_items;  // of the index, for a GPU: see ops::sort_index
   };
-  std::vector<HostArray<int64_t>> attributes;  // [features]: ids that the batch leaves to be made
-  std::vector<int64_t> row_offsets{0};         // [samples + 1]
+  /// [features][columns]: ids, and memory of those that the batch leaves to be made.
+  std::vector<std::vector<HostArray<int64_t>>> attributes;
+  std::vector<std::vector<std::span<const int64_t>>> ids;
+  std::vector<int64_t> row_offsets{0};  // [samples + 1]
   std::vector<Bag> bags;
   Part<float> dense;                      // [rows, dense features]
   Part<double> dense_double;              // instead, for models in double
@@ -47,7 +61,10 @@ Dlrm::Dlrm(const ModelConfig& config, const sparse::TablesConfig& tables)
     : Model(config.tasks), config_(config.dlrm), tables_config_(tables) {
   config.validate();
   dim_ = check_demands(tables);
-  for (const BagFeature& f : config_.features) feature_tables_.push_back(tables.id(f.table));
+  for (const BagFeature& f : config_.features) {
+    feature_tables_.push_back(tables.id(f.table));
+    columns_.push_back(f.columns());
+  }
   if (config_.interaction == Interaction::kDot && config_.has_dense() &&
       config_.bottom.back() != dim_) {
     base::fail_config(fmt::format(
@@ -164,9 +181,9 @@ StepMemory Dlrm::step_memory(const StepBounds& bounds, Precision precision, Devi
   int64_t distinct = 0, largest_bag = 0;
   for (size_t i = 0; i < config_.features.size(); ++i) {
     const BagFeature& f = config_.features[i];
-    const int64_t each = f.of == FeatureOf::kSample  ? f.max_length
-                         : f.of == FeatureOf::kEvent ? bounds.events
-                                                     : 1;
+    const int64_t each = f.values * (f.of == FeatureOf::kSample  ? f.max_length
+                                     : f.of == FeatureOf::kEvent ? bounds.events
+                                                                 : 1);
     const auto share =
         static_cast<int64_t>(std::ceil(bounds.distinct_share * static_cast<double>(rows * each)));
     distinct +=
@@ -244,11 +261,16 @@ void Dlrm::prepare(const Batch& batch, int64_t /*micro_batch_tokens*/, sparse::M
   out.in_double = parameters_.values().dtype == DType::kF64;
 
   std::vector<ColumnLookup> lookups;
-  out.attributes.resize(config_.features.size());
-  for (size_t i = 0; i < config_.features.size(); ++i) {
-    const std::string& column = config_.features[i].column;
-    lookups.push_back(
-        {{feature_tables_[i], column, batch.values(column, out.attributes[i])}, {column}});
+  out.attributes.resize(columns_.size());
+  out.ids.resize(columns_.size());
+  for (size_t i = 0; i < columns_.size(); ++i) {
+    out.attributes[i].resize(columns_[i].size());
+    out.ids[i].clear();
+    for (size_t k = 0; k < columns_[i].size(); ++k) {
+      const std::string& column = columns_[i][k];
+      out.ids[i].push_back(batch.values(column, out.attributes[i][k]));
+      lookups.push_back({{feature_tables_[i], column, out.ids[i].back()}, {column}});
+    }
   }
   look_up(batch, lookups, mode, out);
   prepare_labels(batch, out);
@@ -285,7 +307,8 @@ void Dlrm::prepare_labels(const Batch& batch, Prepared& out) const {
   }
 }
 
-/// Candidates have one id each; what is the sample's counts for each of its rows.
+/// Candidates have one id, or one of several values, each; what is the sample's counts for each of
+/// its rows.
 void Dlrm::prepare_bags(const Batch& batch, Prepared& out) const {
   const int64_t samples = batch.num_samples();
   const bool on_gpu = parameters_.values().device.is_cuda();
@@ -293,18 +316,27 @@ void Dlrm::prepare_bags(const Batch& batch, Prepared& out) const {
   out.bags.resize(config_.features.size());
   std::vector<int64_t> offsets;
   std::vector<int32_t> index;
+  int64_t lookup = 0;
   for (size_t i = 0; i < config_.features.size(); ++i) {
     const BagFeature& feature = config_.features[i];
-    const std::span<const int64_t> of_samples = batch.offsets(feature.column);
-    const std::span<const int32_t> inverse = out.ticket.inverse(static_cast<int64_t>(i));
+    const std::string& column = columns_[i].front();
+    const std::span<const int64_t> of_samples = batch.offsets(column);
+    std::vector<std::span<const int32_t>> places;  // of every column
+    for (const std::string& other : columns_[i]) {
+      require_same_lengths(batch, column, other);
+      places.push_back(out.ticket.inverse(lookup++));
+    }
     const auto first_row =
         static_cast<int32_t>(out.first_row[static_cast<size_t>(feature_tables_[i])]);
     offsets.assign(1, 0);
     index.clear();
     const auto take = [&](int64_t begin, int64_t end) {
-      for (int64_t at = begin; at < end; ++at) {
-        const int32_t place = inverse[static_cast<size_t>(at)];
-        index.push_back(place < 0 ? place : place + first_row);
+      for (size_t k = 0; k < places.size(); ++k) {
+        for (auto at = static_cast<size_t>(begin); at < static_cast<size_t>(end); ++at) {
+          const bool has = places.size() == 1 || out.ids[i][k][at] != 0;
+          const int32_t place = has ? places[k][at] : -1;
+          index.push_back(place < 0 ? place : place + first_row);
+        }
       }
       offsets.push_back(static_cast<int64_t>(index.size()));
     };
@@ -313,7 +345,7 @@ void Dlrm::prepare_bags(const Batch& batch, Prepared& out) const {
       if (feature.of == FeatureOf::kCandidate && ids != rows) {
         fail(ErrorCode::kInvalidArgument,
              fmt::format("sample {} of the batch has {} labels, but {} candidates in column `{}`",
-                         b, rows, ids, feature.column));
+                         b, rows, ids, column));
       }
       for (int64_t r = 0; r < rows; ++r) {
         if (feature.of == FeatureOf::kCandidate) {
@@ -322,7 +354,7 @@ void Dlrm::prepare_bags(const Batch& batch, Prepared& out) const {
           take(of_samples[b], of_samples[b + 1]);
         }
       }
-      out.token_offsets[b + 1] += ids;
+      out.token_offsets[b + 1] += ids * feature.values;
     }
     Prepared::Bag& bag = out.bags[i];
     const auto ids = static_cast<int64_t>(index.size());

@@ -59,7 +59,8 @@ class Dlrm final : public Model {
   DlrmConfig config_;
   sparse::TablesConfig tables_config_;
   std::vector<sparse::TableId> feature_tables_;
-  int64_t dim_ = 0;  // of table rows
+  std::vector<std::vector<std::string>> columns_;  // of every feature
+  int64_t dim_ = 0;                                // of table rows
   std::unique_ptr<DenseStack> top_, bottom_;
   size_t top_parameters_ = 0;
 };

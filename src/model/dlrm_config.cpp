@@ -28,11 +28,21 @@ void require_widths(const char* key, const std::vector<int64_t>& widths) {
 
 }  // namespace
 
+std::vector<std::string> value_columns(const std::string& name, int64_t values) {
+  if (values == 1) return {name};
+  std::vector<std::string> columns;
+  for (int64_t k = 1; k <= values; ++k) columns.push_back(fmt::format("{}_{}", name, k));
+  return columns;
+}
+
+std::vector<std::string> BagFeature::columns() const { return value_columns(column, values); }
+
 void describe(base::ConfigVisitor& v, BagFeature& c) {
   v.field("column", c.column, "column of ids");
   v.field("table", c.table, "embedding table; its rows are summed");
   v.choice("of", c.of, {"sample", "event", "candidate"}, "what has the ids");
   v.field("max_length", c.max_length, "ids of a sample, at most, where `of` is \"sample\"");
+  v.field("values", c.values, "of each: columns column_1 and on, whose rows are all summed");
 }
 
 void describe(base::ConfigVisitor& v, DlrmConfig& c) {
@@ -64,6 +74,7 @@ void DlrmConfig::validate() const {
   }
   for (const BagFeature& f : features) {
     require_size("model.dlrm.features.max_length", f.max_length, kMostIds);
+    require_size("model.dlrm.features.values", f.values, kMostValues);
   }
   if (has_dense()) {
     if (!dense.empty()) require_size("model.dlrm.dense_features", dense_features, kMostWidth);

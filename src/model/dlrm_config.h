@@ -12,12 +12,22 @@ namespace segue::model {
 enum class Interaction { kConcat, kDot };
 enum class FeatureOf { kSample, kEvent, kCandidate };
 
+/// Values of a feature of several, at most.
+inline constexpr int64_t kMostValues = 1 << 10;
+
+/// The columns of a feature: its name, or of one with several values name_1 and on, each with one
+/// of them. 0 there is none; the rows of the others are summed.
+std::vector<std::string> value_columns(const std::string& name, int64_t values);
+
 /// Ids that are looked up and summed: of the sample, of its whole history, or of a candidate.
 struct BagFeature {
   std::string column;
   std::string table;
   FeatureOf of = FeatureOf::kSample;
   int64_t max_length = 1;  // of a sample's ids; those of events and candidates count themselves
+  int64_t values = 1;      // of each of them: columns column_1 and on, where 0 is none
+
+  std::vector<std::string> columns() const;
 };
 void describe(base::ConfigVisitor& v, BagFeature& c);
 

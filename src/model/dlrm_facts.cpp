@@ -42,11 +42,12 @@ std::string Dlrm::summary() const {
 std::vector<ColumnDemand> Dlrm::demands() const {
   std::vector<ColumnDemand> all;
   for (const BagFeature& f : config_.features) {
-    all.push_back({.key = "model.dlrm.features.column",
-                   .column = f.column,
-                   .of = of(f.of),
-                   .table = f.table,
-                   .length = f.of == FeatureOf::kSample ? f.max_length : 1});
+    add_value_demands({.key = "model.dlrm.features.column",
+                       .column = f.column,
+                       .of = of(f.of),
+                       .table = f.table,
+                       .length = f.of == FeatureOf::kSample ? f.max_length : 1},
+                      f.values, all);
   }
   const bool candidates = config_.has(FeatureOf::kCandidate);
   ColumnDemand label{"model.dlrm.label", config_.label, candidates ? Of::kCandidate : Of::kSample,
@@ -74,9 +75,9 @@ std::vector<ColumnDemand> Dlrm::demands() const {
 int64_t Dlrm::sample_tokens(int64_t events, int64_t candidates) const {
   int64_t ids = 0;
   for (const BagFeature& f : config_.features) {
-    ids += f.of == FeatureOf::kSample  ? f.max_length
-           : f.of == FeatureOf::kEvent ? events
-                                       : candidates;
+    ids += f.values * (f.of == FeatureOf::kSample  ? f.max_length
+                       : f.of == FeatureOf::kEvent ? events
+                                                   : candidates);
   }
   return ids;
 }
@@ -118,7 +119,7 @@ SampleWork Dlrm::work() const {
   SampleWork w;
   const auto& features = config_.features;
   const auto events = std::ranges::find(features, FeatureOf::kEvent, &BagFeature::of);
-  w.shape.history = (events != features.end() ? *events : features.front()).column;
+  w.shape.history = (events != features.end() ? *events : features.front()).columns().front();
   const auto tokens = static_cast<double>(std::max<int64_t>(1, sample_tokens(1, 1)));
   w.token_flop = 3 * row_flops() / tokens;
   w.layers = 1;

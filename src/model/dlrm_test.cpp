@@ -99,6 +99,58 @@ TEST(DlrmTest, LogitsAreThoseOfPlainLoops) {
   EXPECT_EQ(row, pass.num_labels);
 }
 
+/// Bags of things that have several values each: of the sample, of events and of candidates.
+ModelConfig with_values(ModelConfig c) {
+  c.dlrm.features.push_back({"taste", "user", FeatureOf::kSample, 3, 2});
+  c.dlrm.features.push_back({"genre", "item", FeatureOf::kEvent, 1, 3});
+  c.dlrm.features.push_back({"candidate_genre", "item", FeatureOf::kCandidate, 1, 3});
+  return c;
+}
+
+/// Their columns; of the values from `first` on none is there.
+Batch valued_batch(int64_t first = 4) {
+  Batch batch = tiny_dlrm_batch();
+  const auto add = [&](const std::string& name, const char* of, int64_t values) {
+    for (int64_t k = 1; k <= values; ++k) {
+      Batch::Column column;
+      column.name = name + "_" + std::to_string(k);
+      column.group = batch.column(of).group;
+      for (const int64_t id : batch.column(of).values.span()) {
+        column.values.push_back(k >= first ? 0 : k == 1 ? id % 8 + 1 : (id + 5 * k) % 4);
+      }
+      batch.columns.push_back(std::move(column));
+    }
+  };
+  add("taste", "user_id", 2);
+  add("genre", "liked", 3);
+  add("candidate_genre", "candidate", 3);
+  return batch;
+}
+
+TEST(DlrmTest, GradientsOfSeveralValuesMatchFiniteDifferences) {
+  for (const Interaction interaction : {Interaction::kConcat, Interaction::kDot}) {
+    TinyDlrm f(with_values(tiny_dlrm(interaction)));
+    expect_gradients(f.model, f.bed.exec, valued_batch());
+  }
+}
+
+TEST(DlrmTest, OneOfSeveralValuesIsAPlainBag) {
+  ModelConfig several = with_values(tiny_dlrm(Interaction::kDot)), plain = several;
+  for (size_t i = 3; i < 6; ++i) {
+    plain.dlrm.features[i].column += "_1";
+    plain.dlrm.features[i].values = 1;
+  }
+  TinyDlrm f(several), g(plain);
+  EXPECT_EQ(f.run(valued_batch(2)).logits, g.run(valued_batch(2)).logits);
+  const Pass all = f.run(valued_batch());
+  EXPECT_NE(all.logits, g.run(valued_batch()).logits) << "the others count";
+  Batch other = valued_batch();
+  other.column("genre_2").group = other.column("candidate").group;
+  other.column("genre_2").values.assign(other.column("candidate").values.span());
+  EXPECT_TRUE(contains(base::error_of([&] { f.run(other); })->what(),
+                       "column `genre_2` has other lengths than `genre_1`"));
+}
+
 TEST(DlrmTest, ThePublishedOneHasItsSize) {
   ModelConfig c;
   c.family = Family::kDlrm;
@@ -158,9 +210,9 @@ TEST(DlrmTest, ConfigsThatDoNotFitSayWhatToChange) {
 TEST(GpuDlrmTest, FollowsTheCpu) {
   if (cuda_device_count() == 0) GTEST_SKIP() << "no GPU";
   for (const Interaction interaction : {Interaction::kConcat, Interaction::kDot}) {
-    const ModelConfig c = tiny_dlrm(interaction);
+    const ModelConfig c = with_values(tiny_dlrm(interaction));
     TinyDlrm cpu(c, DType::kF32);
-    const Pass expected = cpu.run(tiny_dlrm_batch());
+    const Pass expected = cpu.run(valued_batch());
 
     const Device device = Device::cuda();
     sparse::Tables tables(tiny_dlrm_tables(), device, DType::kF32, 3);
@@ -177,7 +229,7 @@ TEST(GpuDlrmTest, FollowsTheCpu) {
       const double tolerance = precision == Precision::kF32 ? 1e-5 : 3e-2;
       model.parameters().zero_grads(&stream);
       const Arena::Mark mark(arena);
-      const Pass pass = model.run(exec, tiny_dlrm_batch(), {});
+      const Pass pass = model.run(exec, valued_batch(), {});
       EXPECT_NEAR(pass.loss, expected.loss, tolerance);
       ASSERT_EQ(pass.logits.size(), expected.logits.size());
       for (size_t i = 0; i < pass.logits.size(); ++i) {

@@ -26,8 +26,14 @@ void require_lengths_of(const std::string& first, const std::string& column, con
 void check_lengths(const ModelConfig& config, const Batch& batch) {
   const bool candidates = config.labels == LabelKind::kCandidates;
   for (const SequenceFeature& feature : config.additional) {
-    require_lengths_of(config.item.history, feature.history, batch);
-    if (candidates) require_lengths_of(config.item.candidate, feature.candidate, batch);
+    for (const SequenceFeature& column : feature.columns()) {
+      require_lengths_of(config.item.history, column.history, batch);
+      if (candidates) require_lengths_of(config.item.candidate, column.candidate, batch);
+    }
+  }
+  for (const ContextualFeature& feature : config.contextual) {
+    const std::vector<std::string> columns = value_columns(feature.name, feature.values);
+    for (const std::string& column : columns) require_lengths_of(columns.front(), column, batch);
   }
   const auto require_numbers = [&](const std::string& item, const std::string& column) {
     if (std::ranges::equal(batch.offsets(batch.float_column(column)), batch.offsets(item))) return;

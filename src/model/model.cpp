@@ -90,6 +90,17 @@ void add_scores(const Batch& batch, const sparse::TableConfig& table, std::strin
 
 }  // namespace
 
+void add_value_demands(const ColumnDemand& base, int64_t values, std::vector<ColumnDemand>& to) {
+  ColumnDemand d = base;
+  d.values = values;
+  if (values > 1) d.bag = base.column;
+  for (const std::string& column : value_columns(base.column, values)) {
+    d.column = column;
+    to.push_back(d);
+    ++d.value;
+  }
+}
+
 Model::Model(std::vector<TaskConfig> tasks) : tasks_(std::move(tasks)) {}
 Model::~Model() = default;
 

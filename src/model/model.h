@@ -36,7 +36,13 @@ struct ColumnDemand {
   int64_t bits = 1;        // kAction, kLabel: of a value
   std::string item = {};   // kId: the column that decides it, as a song does its artist
   bool outcome = false;    // kNumber: known only after the event
+  std::string bag = {};    // the feature of several values that it is one of; empty: none
+  int64_t value = 1;       // which one, and of how many
+  int64_t values = 1;
 };
+
+/// What a feature of so many values looks up, `base` being that of one.
+void add_value_demands(const ColumnDemand& base, int64_t values, std::vector<ColumnDemand>& to);
 
 /// Work of a sample, for balancer and predictions; of one layer, forward and backward.
 struct SampleWork {

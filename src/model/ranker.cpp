@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "model/pass_scope.h"
 #include "model/ranker_parts.h"
+#include "ops/bags.h"
 #include "ops/rows.h"
 #include "tensor/part_timer.h"
 
@@ -21,11 +23,15 @@ Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
     : Model(config.tasks), config_(config), tables_config_(tables) {
   config.validate();
   embedding_dim_ = check_demands(tables);
-  sequence_tables_.push_back(tables.id(config.item.table));
-  for (const SequenceFeature& f : config.additional) sequence_tables_.push_back(tables.id(f.table));
+  columns_.push_back(config.item);
+  for (const SequenceFeature& f : config.additional) {
+    for (SequenceFeature& column : f.columns()) columns_.push_back(std::move(column));
+  }
+  for (const SequenceFeature& c : columns_) sequence_tables_.push_back(tables.id(c.table));
   for (const ContextualFeature& f : config.contextual) {
     contextual_tables_.push_back(tables.id(f.table));
   }
+  bags_ = num_columns() > num_features() || context_ids() > config.contextual_tokens();
 
   const std::string transducer = "_hstu_transducer.";
   head_ = std::make_unique<Mlp>(parameters_, "_multitask_module._prediction_module",
@@ -89,24 +95,28 @@ Ranker::Ranker(const ModelConfig& config, const sparse::TablesConfig& tables)
         table("_timestamp_embeddings_weight", config.time_buckets + 1, config.time_buckets);
   }
   if (config.head == HeadKind::kProduct) {
-    item_mlp_ = std::make_unique<Mlp>(
-        parameters_, "_item_embedding_mlp",
-        MlpConfig{.in = embedding_dim_ * static_cast<int64_t>(sequence_tables_.size()),
-                  .hidden = config.item_hidden,
-                  .out = config.dim,
-                  .relu = config.embedding_mlp == EmbeddingMlp::kRelu,
-                  .xavier_normal = false});
+    item_mlp_ = std::make_unique<Mlp>(parameters_, "_item_embedding_mlp",
+                                      MlpConfig{.in = embedding_dim_ * num_features(),
+                                                .hidden = config.item_hidden,
+                                                .out = config.dim,
+                                                .relu = config.embedding_mlp == EmbeddingMlp::kRelu,
+                                                .xavier_normal = false});
   }
   places_ = std::make_unique<Places>();
   const auto name = [&](const SequenceFeature& feature) {
     const bool candidates = config.labels == LabelKind::kCandidates;
     return candidates ? feature.history + " / " + feature.candidate : feature.history;
   };
-  places_->names.push_back(name(config.item));
-  for (const SequenceFeature& feature : config.additional) places_->names.push_back(name(feature));
+  for (const SequenceFeature& column : columns_) places_->names.push_back(name(column));
 }
 
 Ranker::~Ranker() = default;
+
+int64_t Ranker::context_ids() const {
+  int64_t ids = 0;
+  for (const ContextualFeature& f : config_.contextual) ids += f.max_length * f.values;
+  return ids;
+}
 
 void Ranker::set_head_group(HeadGroup* heads) {
   SEGUE_ASSERT(heads == nullptr || heads->num_heads() == config_.heads,
@@ -124,6 +134,23 @@ Tensor zeros(const Exec& exec, int64_t rows, int64_t columns) {
 
 }  // namespace
 
+void FeatureRows::read(const Exec& exec, const Tensor& from, const Tensor& to) const {
+  if (offsets) {
+    ops::bag_sum_forward(exec, from, index, offsets, to);
+  } else {
+    ops::gather_rows(exec, from, index, to);
+  }
+}
+
+void FeatureRows::add_gradients(const Exec& exec, const Tensor& dto, const Tensor& dfrom,
+                                const ops::SortedIndex& sorted) const {
+  if (offsets) {
+    ops::bag_sum_backward(exec, dto, index, bag, dfrom, sorted);
+  } else {
+    ops::segment_sum(exec, dto, index, dfrom, 1, sorted);
+  }
+}
+
 Ranker::Rows Ranker::rows_forward(const Exec& exec, RankerBatch& batch,
                                   const UploadBlock::Placed& placed, bool training) const {
   Rows rows;
@@ -131,12 +158,16 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, RankerBatch& batch,
   if (training) {
     rows.table_gradients = zeros(exec, rows.table_rows.size(0), embedding_dim_);
   }
-  rows.input_index = placed.tensor(batch.input_index);
+  rows.inputs = {placed.tensor(batch.input_index)};
+  if (bags_) {
+    rows.inputs.offsets = placed.tensor(batch.input_bags.offsets);
+    rows.inputs.bag = placed.tensor(batch.input_bags.bag);
+  }
   if (exec.device.is_cuda()) {
     rows.sorted_index = {placed.tensor(batch.sorted_keys), placed.tensor(batch.sorted_items)};
   }
-  const Tensor inputs = exec.activation({rows.input_index.size(0), embedding_dim_});
-  ops::gather_rows(exec, rows.table_rows, rows.input_index, inputs);
+  const Tensor inputs = exec.activation({rows.inputs.count(), embedding_dim_});
+  rows.inputs.read(exec, rows.table_rows, inputs);
   const Preprocessor::Sizes n{batch.branch_rows, batch.action_code.count, batch.layout.samples()};
   rows.saved = preprocessor_->forward(
       exec, preprocessor_->split_inputs(inputs, n.rows, n.samples),
@@ -154,9 +185,9 @@ Ranker::Rows Ranker::rows_forward(const Exec& exec, RankerBatch& batch,
 
 void Ranker::rows_backward(const Exec& exec, Rows& rows) const {
   Arena::Mark scratch(*exec.arena);
-  const Tensor dinputs = exec.activation({rows.input_index.size(0), embedding_dim_});
+  const Tensor dinputs = exec.activation({rows.inputs.count(), embedding_dim_});
   preprocessor_->backward(exec, rows.saved, rows.all_gradients, dinputs);
-  ops::segment_sum(exec, dinputs, rows.input_index, rows.table_gradients, 1, rows.sorted_index);
+  rows.inputs.add_gradients(exec, dinputs, rows.table_gradients, rows.sorted_index);
 }
 
 Pass Ranker::enqueue(const Exec& caller, PreparedBatch& prepared, const PassOptions& options) {

@@ -79,6 +79,7 @@ class Ranker final : public Model {
   void prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out);
   void prepare_branches(RankerBatch& out);
   void prepare_context(const Batch& batch, RankerBatch& out) const;
+  void prepare_bags(RankerBatch& out) const;
   void sort_inputs(RankerBatch& out) const;
   void prepare_actions(const Batch& batch, RankerBatch& out) const;
   void prepare_numbers(const Batch& batch, RankerBatch& out) const;
@@ -97,6 +98,9 @@ class Ranker final : public Model {
                       const PassOptions& options) const;
   void place_truncated(const Exec& exec, const RankerBatch::Tokens& micro,
                        const UploadBlock::Placed& placed, Tokens& t) const;
+  int64_t num_features() const { return 1 + std::ssize(config_.additional); }
+  int64_t num_columns() const { return std::ssize(columns_); }
+  int64_t context_ids() const;  // of a sample
   bool truncates() const { return config_.truncation.from_layer > 0; }
   UserSide user_forward(const Exec& exec, const Tokens& tokens, const PassOptions& options) const;
   void user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const UserSide& user,
@@ -109,14 +113,17 @@ class Ranker final : public Model {
             const PassResults& results) const;
 
   struct LargestBatch;  // what step_memory() plans for
+  void plan_feature_gradients(const Exec& exec, int64_t ids, int64_t table_rows) const;
   void tokens_forward_memory(const Exec& exec, const LargestBatch& b) const;
   void tokens_backward_memory(const Exec& exec, const LargestBatch& b) const;
 
   ModelConfig config_;
   sparse::TablesConfig tables_config_;
   int64_t embedding_dim_ = 0;                     // width of table rows
-  std::vector<sparse::TableId> sequence_tables_;  // item, then additional
+  std::vector<SequenceFeature> columns_;          // the item's, then those of additional features
+  std::vector<sparse::TableId> sequence_tables_;  // of columns_
   std::vector<sparse::TableId> contextual_tables_;
+  bool bags_ = false;  // some feature has several values, whose rows are summed
   std::unique_ptr<Preprocessor> preprocessor_;
   Parameter *position_table_ = nullptr, *time_table_ = nullptr;
   std::vector<StuLayer> layers_;

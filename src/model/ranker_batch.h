@@ -33,7 +33,7 @@ struct RankerBatch final : PreparedBatch {
     } truncated;
 
     Part<int64_t> device_offsets, device_num_targets;
-    Part<int32_t> label_features;                   // [labels, sequence features]: table row
+    Part<int32_t> label_features;                   // [labels, columns of features]: table row
     std::vector<Part<float>> label_values;          // per task
     std::vector<Part<double>> label_values_double;  // instead, for models in double
   };
@@ -50,8 +50,16 @@ struct RankerBatch final : PreparedBatch {
   /// are made of.
   int64_t branch_rows = 0;
   /// Table rows that the branches read, one after the other: content [branch rows], additional
-  /// [branch rows, additional features], context [contextual slots, samples] (-1: absent).
+  /// [branch rows, columns of additional features], context [contextual slots, samples, columns]
+  /// (-1: absent).
   Part<int32_t> input_index;
+  /// Which of them, and of label_features, are values of one feature, to be summed; empty where
+  /// all features have one. Those of labels are as many as the largest micro-batch needs.
+  struct Bags {
+    Part<int64_t> offsets;  // [features + 1]
+    Part<int32_t> bag;      // of every row
+  };
+  Bags input_bags, label_bags;
   Part<int32_t> sorted_keys, sorted_items;  // the same sorted, for a GPU: see ops::sort_index
   Part<int32_t> action_code;                // codes the action branch runs on
   /// Numeric features, row by row.

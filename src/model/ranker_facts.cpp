@@ -26,11 +26,12 @@ void add_features(const ModelConfig& c, Of of, std::vector<ColumnDemand>& out) {
   const std::string& item = c.item.*column;
   out.push_back({fmt::format("model.item.{}", name), item, of, Role::kId, c.item.table});
   for (const SequenceFeature& f : c.additional) {
-    out.push_back({.key = fmt::format("model.additional.{}", name),
-                   .column = f.*column,
-                   .of = of,
-                   .table = f.table,
-                   .item = item});
+    add_value_demands({.key = fmt::format("model.additional.{}", name),
+                       .column = f.*column,
+                       .of = of,
+                       .table = f.table,
+                       .item = item},
+                      f.values, out);
   }
 }
 
@@ -80,10 +81,11 @@ std::vector<ColumnDemand> Ranker::demands() const {
                    .outcome = true});
   }
   for (const ContextualFeature& f : c.contextual) {
-    all.push_back({.key = "model.contextual.name",
-                   .column = f.name,
-                   .table = f.table,
-                   .length = f.max_length});
+    add_value_demands({.key = "model.contextual.name",
+                       .column = f.name,
+                       .table = f.table,
+                       .length = f.max_length},
+                      f.values, all);
   }
   return all;
 }

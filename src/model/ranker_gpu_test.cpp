@@ -54,7 +54,7 @@ std::vector<Named> results_of(Device device, Precision precision, const ModelCon
   Ranker ranker(config, tables, device, dtype, 5);
   perturb(bed, ranker.parameters());
   ranker.parameters().zero_grads(bed.exec.stream);
-  const Pass pass = ranker.run(bed.exec, numbered_batch(tiny_batch()),
+  const Pass pass = ranker.run(bed.exec, bagged_batch(numbered_batch(tiny_batch())),
                                {.micro_batch_tokens = micro_batch_tokens});
   std::vector<Named> all;
   all.push_back({"task losses", false, pass.task_losses});
@@ -101,6 +101,9 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
   all.emplace_back("numbers at the head", with_numbers(tiny_config(), false));
   all.emplace_back("numbers in tokens", with_numbers(tiny_config(), true));
   all.emplace_back("gated with numbers", with_numbers(tiny_gated_config(), true));
+  all.emplace_back("bags", with_bags(tiny_config()));
+  all.emplace_back("gated with bags", with_bags(tiny_gated_config()));
+  all.emplace_back("bags without identities", with_bags(off));
   return all;
 }
 

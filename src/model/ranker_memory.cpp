@@ -53,7 +53,7 @@ Ranker::LargestBatch::LargestBatch(const Ranker& m, const StepBounds& bounds) {
   for (const sparse::TableId t : m.sequence_tables_) ids[static_cast<size_t>(t)] += distinct;
   for (size_t f = 0; f < c.contextual.size(); ++f) {
     ids[static_cast<size_t>(m.contextual_tables_[f])] +=
-        bounds.samples * c.contextual[f].max_length;
+        bounds.samples * c.contextual[f].max_length * c.contextual[f].values;
   }
   for (size_t t = 0; t < ids.size(); ++t) {
     ids[t] = std::min(ids[t], m.tables_config_.tables[t].id_limit());
@@ -96,6 +96,13 @@ Ranker::LargestBatch::LargestBatch(const Ranker& m, const StepBounds& bounds) {
   left.group = &left_group;
 }
 
+/// Of FeatureRows::add_gradients.
+void Ranker::plan_feature_gradients(const Exec& exec, int64_t ids, int64_t table_rows) const {
+  const Arena::Mark scratch(*exec.arena);
+  if (bags_) exec.activation({ids, embedding_dim_});  // a row for every value
+  plan_segment_sum(exec, ids, table_rows, embedding_dim_);
+}
+
 void Ranker::tokens_forward_memory(const Exec& exec, const LargestBatch& b) const {
   const int64_t tokens = b.sequences.tokens(), labels = b.micro_labels, dim = config_.dim;
   ops::take_token_arrays(exec, tokens, labels, time_table_ != nullptr);
@@ -114,7 +121,7 @@ void Ranker::tokens_forward_memory(const Exec& exec, const LargestBatch& b) cons
 
   const Exec wide = wide_exec(exec);
   if (item_mlp_) {
-    wide.activation({labels, std::ssize(sequence_tables_) * embedding_dim_});  // item rows
+    wide.activation({labels, num_features() * embedding_dim_});  // item rows
     item_mlp_->forward_memory(wide, labels);
   }
   if (item_mlp_ || wide.dtype() != exec.dtype()) wide.activation({labels, dim});  // product
@@ -125,7 +132,6 @@ void Ranker::tokens_forward_memory(const Exec& exec, const LargestBatch& b) cons
 
 void Ranker::tokens_backward_memory(const Exec& exec, const LargestBatch& b) const {
   const int64_t tokens = b.sequences.tokens(), labels = b.micro_labels, dim = config_.dim;
-  const int64_t features = std::ssize(sequence_tables_);
   const Exec wide = wide_exec(exec);
   wide.activation({labels, dim});  // dproduct
   plan_backward(wide, *head_, labels);
@@ -133,10 +139,10 @@ void Ranker::tokens_backward_memory(const Exec& exec, const LargestBatch& b) con
   if (item_mlp_ || wide.dtype() != exec.dtype()) exec.activation({labels, dim});  // duser
   if (item_mlp_) {
     const Arena::Mark scratch(*exec.arena);
-    wide.activation({labels, dim});                        // ditem
-    wide.activation({labels, features * embedding_dim_});  // drows
+    wide.activation({labels, dim});                              // ditem
+    wide.activation({labels, num_features() * embedding_dim_});  // drows
     plan_backward(wide, *item_mlp_, labels);
-    plan_segment_sum(wide, labels * features, b.table_rows, embedding_dim_);
+    plan_feature_gradients(wide, labels * num_columns(), b.table_rows);
   }
   exec.activation({labels, dim});  // dselected
   plan_backward(exec, *postprocessor_, labels);
@@ -163,8 +169,8 @@ StepMemory Ranker::step_memory(const StepBounds& bounds, Precision precision, De
   const Exec& exec = plan.exec;
   pass_memory(exec, b.labels);
   exec.statistic({2, b.table_rows, embedding_dim_});  // and gradients
-  const int64_t inputs = b.branches.rows * std::ssize(sequence_tables_) +
-                         b.branches.samples * config_.contextual_tokens();
+  const int64_t inputs =
+      b.branches.rows * num_features() + b.branches.samples * config_.contextual_tokens();
   exec.activation({inputs, embedding_dim_});
   preprocessor_->forward_memory(exec, b.branches);
   exec.statistic({preprocessor_->row_count(b.branches), config_.dim});  // gradients
@@ -180,7 +186,8 @@ StepMemory Ranker::step_memory(const StepBounds& bounds, Precision precision, De
     const Arena::Mark rows_backward(*exec.arena);
     exec.activation({inputs, embedding_dim_});  // dinputs
     plan_backward(exec, *preprocessor_, b.branches);
-    plan_segment_sum(exec, inputs, b.table_rows, embedding_dim_);
+    plan_feature_gradients(
+        exec, b.branches.rows * num_columns() + b.branches.samples * context_ids(), b.table_rows);
   }
   if (tables_config_.backward_wire != sparse::Wire::kF32) {  // gradients of a table as they travel
     plan_scratch(exec, b.most_table_rows * embedding_dim_ * size_of(exec.parameter_dtype()));
@@ -208,7 +215,7 @@ std::vector<MemorySwitch> Ranker::memory_switches(const StepBounds& bounds, Prec
 int64_t Ranker::batch_memory(const StepBounds& bounds) const {
   const int64_t events = bounds.samples * bounds.events;
   const int64_t places = events + bounds.samples * bounds.candidates;
-  const int64_t features = std::ssize(sequence_tables_), tasks = std::ssize(config_.tasks);
+  const int64_t tasks = std::ssize(config_.tasks);
   const bool candidates = config_.labels == LabelKind::kCandidates;
   const int64_t labels = candidates ? places - events : events;
   constexpr int64_t kSmall = int64_t{1} << 20;  // offsets, action codes, alignment
@@ -219,10 +226,16 @@ int64_t Ranker::batch_memory(const StepBounds& bounds) const {
       (config_.numeric.in_tokens() ? places * config_.numeric.token_width() : 0);
   const int64_t truncated = truncates() ? tokens * (8 + 4) + labels * 4 : 0;
   const int64_t labelled = config_.event_label.empty() ? 0 : events * 4;
+  const int64_t of_context = bounds.samples * config_.contextual_tokens();
+  const int64_t ids = places * num_columns() + bounds.samples * context_ids();
+  const int64_t bags = bags_
+                           ? (places * num_features() + of_context + labels * num_features()) * 8 +
+                                 (ids + labels * num_columns()) * 4
+                           : 0;
   // Times, actions, items and their rows; table rows, once more sorted, and their slots.
-  return places * (2 * 8 + 2 * 4) + places * features * (8 + 3 * 4) + places * 4 +
-         bounds.samples * config_.contextual_tokens() * (8 + 3 * 4) +
-         labels * (features * 4 + tasks * 8) + numbers * 4 + truncated + labelled + kSmall;
+  return places * (2 * 8 + 2 * 4) + ids * (8 + 3 * 4) + places * 4 +
+         labels * (num_columns() * 4 + tasks * 8) + bags + numbers * 4 + truncated + labelled +
+         kSmall;
 }
 
 void Ranker::reserve_prepare(int64_t bytes) {

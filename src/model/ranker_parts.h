@@ -15,6 +15,18 @@
 
 namespace segue::model {
 
+/// Rows of tables that features read: one each, or the sum of several.
+struct FeatureRows {
+  Tensor index;         // i32: table rows
+  Tensor offsets, bag;  // of sums, one after the other: see ops/bags.h; absent: one each
+
+  int64_t count() const { return offsets ? offsets.size(0) - 1 : index.size(0); }
+  void read(const Exec& exec, const Tensor& from, const Tensor& to) const;
+  /// Gradients of what read() made are added to those of `from`.
+  void add_gradients(const Exec& exec, const Tensor& dto, const Tensor& dfrom,
+                     const ops::SortedIndex& sorted = {}) const;
+};
+
 /// What prepare() works in; memory is kept from batch to batch, since new pages cost more than what
 /// is written to them.
 struct Ranker::Places {
@@ -32,10 +44,11 @@ struct Ranker::Places {
   std::unique_ptr<OnDevice> on_device;  // absent: the host finds them
   sparse::Distinct items;               // inverse: of the host alone; RankerBatch::item has it
   HostArray<int32_t> example;           // [items]: an event or candidate that has it
-  std::vector<HostArray<int64_t>> attributes;  // [additional features][items]
-  /// Place of every item in the rows of each sequence feature's table.
+  std::vector<HostArray<int64_t>> attributes;  // [columns of additional features][items]
+  /// Place of every item in the rows of each column's table; -1 also where it has no such value.
   std::vector<std::span<const int32_t>> feature_index;
-  sparse::DistinctTuples branches;  // inverse: of every item
+  std::vector<HostArray<int32_t>> present;  // [columns]: of those that are values of several
+  sparse::DistinctTuples branches;          // inverse: of every item
   sparse::DedupScratch scratch;
 };
 
@@ -43,7 +56,7 @@ struct Ranker::Places {
 struct Ranker::Rows {
   Tensor table_rows;       // [table rows, embedding dim]: distinct rows of all tables
   Tensor table_gradients;  // the same shape, float
-  Tensor input_index;      // i32: see RankerBatch
+  FeatureRows inputs;      // see RankerBatch
   ops::SortedIndex sorted_index;
   Preprocessor::Saved saved;
   Tensor all_gradients;  // of what the preprocessor made, float
@@ -65,7 +78,7 @@ struct Ranker::Tokens {
   } truncated;
   Tensor label_timestamps;           // i64 [labels]
   std::vector<Tensor> label_values;  // per task [labels]
-  Tensor label_features;             // i32 [labels * sequence features]: table rows
+  FeatureRows label_features;        // [labels, sequence features]
   Tensor label_numbers;              // [labels, numeric features]; absent without
   int64_t first_label = 0;           // number of the first label in the batch
 

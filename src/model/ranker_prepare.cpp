@@ -10,6 +10,7 @@
 #include "model/ranker.h"
 #include "model/ranker_batch.h"
 #include "model/ranker_parts.h"
+#include "ops/bags.h"
 #include "ops/rows.h"
 
 namespace segue::model {
@@ -30,6 +31,19 @@ int32_t action_code_of(int64_t bits, std::span<const int64_t> weights) {
 /// A place among the rows of one table among those of all; -1 stays.
 int32_t table_row(int32_t place, int64_t first_row) {
   return place < 0 ? place : place + static_cast<int32_t>(first_row);
+}
+
+/// Rows of ids, in `to`, but -1 where the id is 0: there is no such value.
+std::span<const int32_t> present_rows(std::span<const int64_t> ids, std::span<const int32_t> rows,
+                                      HostArray<int32_t>& to) {
+  to.resize(std::ssize(rows));
+  int32_t* const out = to.data();
+  base::parallel_for(std::ssize(rows), kEventsPerTask, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      out[i] = ids[i] == 0 ? -1 : rows[i];
+    }
+  });
+  return std::as_const(to).span();
 }
 
 /// A column on its way into the block.
@@ -93,6 +107,7 @@ void Ranker::prepare(const Batch& batch, int64_t micro_batch_tokens, sparse::Mod
     }
     if (truncates()) prepare_truncated(tokens, out);
   }
+  if (bags_) prepare_bags(out);
 }
 
 /// A feature of every event, then of every candidate.
@@ -253,18 +268,18 @@ bool Ranker::attribute_of_items(const Batch& batch, const SequenceFeature& featu
 /// and without the identity of distinct rows, every event and candidate is an item of its own.
 void Ranker::find_items(const Batch& batch, RankerBatch& out) {
   Places& places = *places_;
-  places.attributes.resize(config_.additional.size());
+  places.attributes.resize(columns_.size() - 1);
   bool decided = config_.identities.distinct_rows;
   if (decided) finish_items(out);
   const std::span<int32_t> item = out.block.span(out.item);
-  for (size_t f = 0; f < config_.additional.size() && decided; ++f) {
-    decided = attribute_of_items(batch, config_.additional[f], item, places.attributes[f]);
+  for (size_t c = 1; c < columns_.size() && decided; ++c) {
+    decided = attribute_of_items(batch, columns_[c], item, places.attributes[c - 1]);
   }
   if (decided) return;
   std::swap(places.items.values, places.ids);
   std::iota(item.begin(), item.end(), 0);
-  for (size_t f = 0; f < config_.additional.size(); ++f) {
-    read_feature(batch, config_.additional[f], places.attributes[f]);
+  for (size_t c = 1; c < columns_.size(); ++c) {
+    read_feature(batch, columns_[c], places.attributes[c - 1]);
   }
 }
 
@@ -272,25 +287,31 @@ void Ranker::prepare_ids(const Batch& batch, sparse::Mode mode, RankerBatch& out
   find_items(batch, out);
   Places& places = *places_;
   std::vector<ColumnLookup> lookups;
-  for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-    const SequenceFeature& feature = f == 0 ? config_.item : config_.additional[f - 1];
-    lookups.push_back({{sequence_tables_[f], places.names[f],
-                        (f == 0 ? places.items.values : places.attributes[f - 1]).span(),
-                        out.block.span(out.item)},
-                       {feature.history}});
+  const auto ids_of = [&](size_t c) {
+    return std::as_const(c == 0 ? places.items.values : places.attributes[c - 1]).span();
+  };
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    lookups.push_back({{sequence_tables_[c], places.names[c], ids_of(c), out.block.span(out.item)},
+                       {columns_[c].history}});
     if (config_.labels == LabelKind::kCandidates) {
-      lookups.back().columns.push_back(feature.candidate);
+      lookups.back().columns.push_back(columns_[c].candidate);
     }
   }
-  for (size_t c = 0; c < contextual_tables_.size(); ++c) {
-    const std::string& column = config_.contextual[c].name;
-    lookups.push_back(
-        {{contextual_tables_[c], column, batch.column(column).values.span()}, {column}});
+  for (size_t f = 0; f < contextual_tables_.size(); ++f) {
+    const ContextualFeature& feature = config_.contextual[f];
+    for (const std::string& name : value_columns(feature.name, feature.values)) {
+      const Batch::Column& column = batch.column(name);
+      lookups.push_back(
+          {{contextual_tables_[f], column.name, column.values.span()}, {column.name}});
+    }
   }
   look_up(batch, lookups, mode, out);
   places.feature_index.clear();
-  for (size_t f = 0; f < sequence_tables_.size(); ++f) {
-    places.feature_index.push_back(out.ticket.inverse(static_cast<int64_t>(f)));
+  places.present.resize(columns_.size());
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    std::span<const int32_t> rows = out.ticket.inverse(static_cast<int64_t>(c));
+    if (columns_[c].values > 1) rows = present_rows(ids_of(c), rows, places.present[c]);
+    places.feature_index.push_back(rows);
   }
 }
 
@@ -298,20 +319,28 @@ void Ranker::prepare_context(const Batch& batch, RankerBatch& out) const {
   const BatchLayout& layout = out.layout;
   const int64_t samples = layout.samples();
   auto lookup = static_cast<int64_t>(sequence_tables_.size());
-  const int64_t slots = config_.contextual_tokens() * samples;
   const std::span<int32_t> all = out.block.span(out.input_index);
-  int32_t* index = all.data() + all.size() - slots;
+  int32_t* index = all.data() + all.size() - context_ids() * samples;
   for (size_t c = 0; c < contextual_tables_.size(); ++c) {
     const ContextualFeature& feature = config_.contextual[c];
     const int64_t first_row = out.first_row[static_cast<size_t>(contextual_tables_[c])];
-    const std::span<const int32_t> inverse = out.ticket.inverse(lookup++);
-    const std::span<const int64_t> offsets = batch.offsets(batch.column(feature.name));
+    std::vector<std::span<const int32_t>> rows;
+    std::vector<std::span<const int64_t>> ids;
+    const std::vector<std::string> columns = value_columns(feature.name, feature.values);
+    for (const std::string& column : columns) {
+      rows.push_back(out.ticket.inverse(lookup++));
+      ids.push_back(batch.column(column).values.span());
+    }
+    const std::span<const int64_t> offsets = batch.offsets(columns.front());
     for (int64_t slot = 0; slot < feature.max_length; ++slot) {
       for (int64_t b = 0; b < samples; ++b) {
-        const int64_t place = offsets[static_cast<size_t>(b)] + slot;
-        const bool present = place < offsets[static_cast<size_t>(b) + 1] &&
+        const auto place = static_cast<size_t>(offsets[static_cast<size_t>(b)] + slot);
+        const bool present = place < static_cast<size_t>(offsets[static_cast<size_t>(b) + 1]) &&
                              layout.history(b) + layout.targets(b) >= feature.min_sequence;
-        *index++ = present ? table_row(inverse[static_cast<size_t>(place)], first_row) : -1;
+        for (size_t k = 0; k < rows.size(); ++k) {
+          const bool has = present && (rows.size() == 1 || ids[k][place] != 0);
+          *index++ = has ? table_row(rows[k][place], first_row) : -1;
+        }
       }
     }
   }
@@ -341,7 +370,7 @@ void Ranker::prepare_branches(RankerBatch& out) {
   out.row_of_item = out.block.add(std::as_const(branches.inverse).span());
   const auto additional = static_cast<int64_t>(features.size()) - 1;
   out.input_index = out.block.add<int32_t>(out.branch_rows * (1 + additional) +
-                                           config_.contextual_tokens() * out.layout.samples());
+                                           context_ids() * out.layout.samples());
   int32_t* const content = out.block.span(out.input_index).data();
   for (int64_t f = 0; f <= additional; ++f) {
     const auto feature = static_cast<size_t>(f);
@@ -355,6 +384,38 @@ void Ranker::prepare_branches(RankerBatch& out) {
       }
     });
   }
+}
+
+/// Each branch reads one row for a feature: the sum of its values.
+void Ranker::prepare_bags(RankerBatch& out) const {
+  std::vector<int64_t> offsets;
+  const auto add = [&](int64_t values) { offsets.push_back(offsets.back() + values); };
+  const auto add_additional = [&] {
+    for (const SequenceFeature& f : config_.additional) add(f.values);
+  };
+  const auto send = [&] {
+    RankerBatch::Bags bags{out.block.add(std::span<const int64_t>(offsets)),
+                           out.block.add<int32_t>(offsets.back())};
+    ops::bag_of_each(offsets, out.block.span(bags.bag));
+    return bags;
+  };
+  offsets.assign(1, 0);
+  for (int64_t row = 0; row < out.branch_rows; ++row) add(1);
+  for (int64_t row = 0; row < out.branch_rows; ++row) add_additional();
+  for (const ContextualFeature& f : config_.contextual) {
+    for (int64_t slot = 0; slot < f.max_length * out.layout.samples(); ++slot) add(f.values);
+  }
+  out.input_bags = send();
+
+  int64_t labels = 0;
+  for (const RankerBatch::Tokens& micro : out.micro_batches)
+    labels = std::max(labels, micro.labels);
+  offsets.assign(1, 0);
+  for (int64_t label = 0; label < labels; ++label) {
+    add(1);
+    add_additional();
+  }
+  out.label_bags = send();
 }
 
 /// Every possible pattern once, or one code per event and candidate.

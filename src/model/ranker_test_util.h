@@ -150,6 +150,33 @@ inline ModelConfig tiny_semilocal_config() {
   return c;
 }
 
+/// Three values of an item, two of the sample, in a table that another feature reads too.
+inline ModelConfig with_bags(ModelConfig c) {
+  c.additional.push_back({"genre", "candidate_genre", "tag", 3});
+  c.contextual.push_back({.name = "liked", .table = "tag", .values = 2});
+  return c;
+}
+
+/// Their columns for a tiny_batch(): 0 to 3 values, of items by their ids.
+inline Batch bagged_batch(Batch b) {
+  const auto add = [&](const std::string& name, const std::string& of, int64_t factor) {
+    Batch::Column column;
+    column.name = name;
+    column.group = b.column(of).group;
+    for (const int64_t id : b.column(of).values.span()) {
+      column.values.push_back(factor * (id + 3) / 2 % 4);
+    }
+    b.columns.push_back(std::move(column));
+  };
+  for (const int64_t k : {1, 2, 3}) {
+    add("genre_" + std::to_string(k), "item", k);
+    add("candidate_genre_" + std::to_string(k), "candidate", k);
+  }
+  add("liked_1", "user", 1);
+  add("liked_2", "user", 3);
+  return b;
+}
+
 inline ModelConfig with_numbers(ModelConfig c, bool tokens) {
   c.numeric = {.columns = {"price", "gap", "rate"}, .hidden = 4, .tokens = tokens};
   return c;

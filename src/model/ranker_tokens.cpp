@@ -115,7 +115,13 @@ Ranker::Tokens Ranker::place_tokens(const Exec& exec, const RankerBatch& batch,
 
   t.labelled = {arrays.label_row, {arrays.label_sample, arrays.label_token}};
   t.label_timestamps = arrays.label_time;
-  t.label_features = placed.tensor(micro.label_features);
+  t.label_features = {placed.tensor(micro.label_features)};
+  if (bags_) {
+    t.label_features.offsets =
+        placed.tensor(batch.label_bags.offsets).narrow(0, 0, micro.labels * num_features() + 1);
+    t.label_features.bag =
+        placed.tensor(batch.label_bags.bag).narrow(0, 0, micro.labels * num_columns());
+  }
   if (numeric_mlp_) {
     t.label_numbers = place_numbers(batch.label_numbers, config_.numeric.width(), placed)
                           .rows(micro.first_label, micro.labels);
@@ -281,13 +287,12 @@ Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const 
   const Part part("head forward");
   const Exec wide = wide_exec(exec);
   const int64_t labels = tokens.labelled.rows.size(0);
-  const int64_t features = static_cast<int64_t>(sequence_tables_.size());
   ItemSide item;
   item.user = user;
   if (item_mlp_) {
-    item.item_rows = wide.activation({labels, features * embedding_dim_});
-    ops::gather_rows(wide, rows.table_rows, tokens.label_features,
-                     item.item_rows.reshape({labels * features, embedding_dim_}));
+    item.item_rows = wide.activation({labels, num_features() * embedding_dim_});
+    tokens.label_features.read(wide, rows.table_rows,
+                               item.item_rows.reshape({labels * num_features(), embedding_dim_}));
     item.item = item_mlp_->forward(wide, item.item_rows);
     item.product = wide.activation({labels, config_.dim});
     ops::multiply_forward(wide, item.user, item.item.y, item.product);
@@ -336,8 +341,8 @@ Tensor Ranker::item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
     ops::multiply_backward(wide, dproduct, item.user, item.item.y, duser, ditem);
     const Tensor drows = wide.activation({labels, item.item_rows.size(1)});
     item_mlp_->backward(wide, item.item, ditem, drows);
-    ops::segment_sum(wide, drows.reshape({tokens.label_features.size(0), embedding_dim_}),
-                     tokens.label_features, rows.table_gradients);
+    tokens.label_features.add_gradients(
+        wide, drows.reshape({labels * num_features(), embedding_dim_}), rows.table_gradients);
   }
   return rounded_activation(exec, duser);
 }

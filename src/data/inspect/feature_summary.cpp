@@ -87,13 +87,14 @@ std::vector<AttributeSummary> summarize_user_attributes(const EventStore& store)
   const EventLog log(store);
   const std::vector<int64_t> users = log.users();
   std::vector<AttributeSummary> result;
-  for (size_t a = 0; a < store.schema().user_attributes.size(); ++a) {
+  const std::vector<AttributeConfig>& attributes = store.schema().user_attributes;
+  for (size_t a = 0, end = 0; a < attributes.size(); a = end) {
+    end = a + columns_of(attributes, a);
     std::unordered_set<int64_t> values;
     int64_t with = 0, events = 0;
     for (const int64_t user : users) {
-      const int64_t value = store.user_attribute(a, user);
-      if (value == 0) continue;
-      values.insert(value);
+      if (store.user_attribute(a, user) == 0) continue;
+      for (size_t c = a; c < end; ++c) values.insert(store.user_attribute(c, user));
       ++with;
       for (size_t p = 0; p < log.num_pieces(); ++p) {
         const UserEvents of = log.piece(p).events_of(user);
@@ -103,10 +104,12 @@ std::vector<AttributeSummary> summarize_user_attributes(const EventStore& store)
     const auto share = [](int64_t part, int64_t whole) {
       return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
     };
-    result.push_back({.name = store.schema().user_attributes[a].name,
+    values.erase(0);
+    result.push_back({.name = attributes[a].bag.empty() ? attributes[a].name : attributes[a].bag,
                       .values = static_cast<int64_t>(values.size()),
                       .item_share = share(with, std::ssize(users)),
-                      .event_share = share(events, log.num_events())});
+                      .event_share = share(events, log.num_events()),
+                      .of_one = static_cast<int64_t>(end - a)});
   }
   return result;
 }

@@ -9,6 +9,33 @@
 
 namespace segue::data {
 
+namespace {
+
+/// Of an attribute, or of the one of several values that it is the next one of.
+IdRange& range_of(const AttributeConfig& a, const std::string& candidate,
+                  std::vector<IdRange>& ranges) {
+  if (!a.bag.empty() && ranges.back().column == a.bag) {
+    ++ranges.back().values;
+    return ranges.back();
+  }
+  const std::string& name = a.bag.empty() ? a.name : a.bag;
+  ranges.push_back({name, candidate.empty() ? "" : candidate + name, 0});
+  return ranges.back();
+}
+
+}  // namespace
+
+bool IdRange::has(std::string_view name) const {
+  for (const std::string& of : {column, candidate_column}) {
+    if (of.empty() || !name.starts_with(of)) continue;
+    if (values == 1 && name == of) return true;
+    for (int64_t k = 1; k <= values && values > 1; ++k) {
+      if (name == of + "_" + std::to_string(k)) return true;
+    }
+  }
+  return false;
+}
+
 std::vector<bool> items_that_occur(const EventLog& log) {
   std::vector<bool> occur;
   for (size_t p = 0; p < log.num_pieces(); ++p) {
@@ -33,11 +60,10 @@ std::vector<IdRange> id_ranges(const EventStore& store) {
   }
   std::vector<IdRange> ranges = {users};
   for (size_t a = 0; a < store.schema().user_attributes.size(); ++a) {
-    IdRange range{store.schema().user_attributes[a].name, "", 0};
+    IdRange& range = range_of(store.schema().user_attributes[a], "", ranges);
     for (const int32_t value : store.user_attribute_map(a)) {
       range.largest = std::max<int64_t>(range.largest, value);
     }
-    ranges.push_back(range);
   }
   const std::vector<bool> occur = items_that_occur(log);
   const auto last = std::find(occur.rbegin(), occur.rend(), true);
@@ -45,12 +71,10 @@ std::vector<IdRange> id_ranges(const EventStore& store) {
   ranges.push_back({"item_id", "item_candidate_id", occur.rend() - last - 1});
   for (size_t a = 0; a < store.schema().attributes.size(); ++a) {
     const std::span<const int32_t> map = store.attribute_map(a);
-    const std::string& name = store.schema().attributes[a].name;
-    IdRange range{name, "item_candidate_" + name, 0};
+    IdRange& range = range_of(store.schema().attributes[a], "item_candidate_", ranges);
     for (size_t i = 0; i < std::min(map.size(), occur.size()); ++i) {
       if (occur[i]) range.largest = std::max<int64_t>(range.largest, map[i]);
     }
-    ranges.push_back(range);
   }
   return ranges;
 }

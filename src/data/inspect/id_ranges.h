@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/store/event_log.h"
@@ -13,6 +14,9 @@ namespace segue::data {
 struct IdRange {
   std::string column, candidate_column;  // of the history or the sample; of candidates, or empty
   int64_t largest = 0;
+  int64_t values = 1;  // more: columns are column_1 and on, with ids of one kind
+
+  bool has(std::string_view name) const;  // a column of samples
 };
 
 /// Of users, items and attributes of both, from tables that a store keeps beside its events: no

@@ -242,15 +242,22 @@ HistorySummary summarize_histories(const EventStore& store, int64_t min_history,
   return h;
 }
 
-AttributeSummary summarize_attribute(const EventStore& store, size_t attribute, int64_t events) {
-  const std::span<const int32_t> map = store.attribute_map(attribute);
-  std::unordered_set<int32_t> values(map.begin(), map.end());
+/// Of the columns [first, end), of which the first has a value wherever one has.
+AttributeSummary summarize_attribute(const EventStore& store, size_t first, size_t end,
+                                     int64_t events) {
+  std::unordered_set<int32_t> values;
+  for (size_t a = first; a < end; ++a) {
+    const std::span<const int32_t> map = store.attribute_map(a);
+    values.insert(map.begin(), map.end());
+  }
   values.erase(0);
-  const int64_t without = std::ranges::count(map, 0);
-  return {.name = store.schema().attributes[attribute].name,
+  const int64_t without = std::ranges::count(store.attribute_map(first), 0);
+  const AttributeConfig& a = store.schema().attributes[first];
+  return {.name = a.bag.empty() ? a.name : a.bag,
           .values = static_cast<int64_t>(values.size()),
           .item_share = 1 - ratio(without, store.num_items()),
-          .event_share = ratio(events, EventLog(store).num_events())};
+          .event_share = ratio(events, EventLog(store).num_events()),
+          .of_one = static_cast<int64_t>(end - first)};
 }
 
 }  // namespace
@@ -324,8 +331,10 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
     s.pools.push_back(
         {store.schema().pools[i].name, counts.pools[i], ratio(counts.pools[i], s.events)});
   }
-  for (size_t i = 0; i < counts.attributes.size(); ++i) {
-    s.attributes.push_back(summarize_attribute(store, i, counts.attributes[i]));
+  const std::vector<AttributeConfig>& attributes = store.schema().attributes;
+  for (size_t i = 0, end = 0; i < counts.attributes.size(); i = end) {
+    end = i + columns_of(attributes, i);
+    s.attributes.push_back(summarize_attribute(store, i, end, counts.attributes[i]));
   }
 
   InspectConfig config = given;

@@ -49,6 +49,7 @@ struct AttributeSummary {
   int64_t values = 0;      // different ones, 0 (unknown) not counted
   double item_share = 0;   // items (or users, of a user's) that have one
   double event_share = 0;  // events whose item (user) has one
+  int64_t of_one = 1;      // values that an item (user) has at most
 };
 
 struct StoreSummary {

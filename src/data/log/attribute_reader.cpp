@@ -1,6 +1,9 @@
 #include "data/log/attribute_reader.h"
 
+#include <algorithm>
 #include <limits>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include <fmt/format.h>
@@ -13,6 +16,21 @@ namespace {
 
 constexpr int64_t kLargestAttribute = std::numeric_limits<int32_t>::max();  // of an opened store
 
+/// The values of a field, one after the other, without blanks around them; empty ones are none.
+template <class Each>
+void for_values(std::string_view field, std::string_view separator, const Each& each) {
+  constexpr std::string_view kBlanks = " \t";
+  if (separator.empty()) return each(field);
+  for (size_t begin = 0; begin <= field.size();) {
+    const size_t end = std::min(field.find(separator, begin), field.size());
+    std::string_view value = field.substr(begin, end - begin);
+    value.remove_prefix(std::min(value.find_first_not_of(kBlanks), value.size()));
+    value = value.substr(0, value.find_last_not_of(kBlanks) + 1);
+    if (!value.empty()) each(value);
+    begin = end + separator.size();
+  }
+}
+
 /// One attribute, from its files to the store.
 class AttributeReader {
  public:
@@ -22,33 +40,33 @@ class AttributeReader {
         files_(files),
         options_(options),
         owners_(owners),
-        text_(column_is_text(files[0].path, attribute.value, options)),
+        columns_(attribute.columns()),
+        values_(columns_.size()),
+        text_(attribute.several() || column_is_text(files[0].path, attribute.value, options)),
         text_ids_(owners.dictionary &&
                   (owners.text ? column_has_text(files[0].path, attribute.item, options)
                                : column_is_text(files[0].path, attribute.item, options))) {}
 
   /// Numbers for values that are texts; those of `known` (may be null) stay.
   void collect(int64_t memory_bytes, const IdMaps* known) {
-    dictionary_ = make_dictionary(text_, attribute_.name, attribute_.value, memory_bytes, known);
+    const bool in_known = known != nullptr && known->is_numbered(attribute_.name);
+    const bool numbered = text_ && (!attribute_.several() || in_known || !all_integers());
+    dictionary_ = make_dictionary(numbered, attribute_.name, attribute_.value, memory_bytes, known);
     if (!dictionary_) return;
-    LogReader reader(files_, requests(), options_);
-    RawBlock block;
-    while (reader.next(block)) {
-      for (size_t row = 0, bad = 0; row < block.rows; ++row) {
-        // A row that read() leaves out gives no text a number.
-        if (is_listed(block.bad, row, bad) || !has_owner(block.columns[0], row)) continue;
-        if (block.columns[1].is_valid(row)) dictionary_->add(block.columns[1].text(row));
-      }
-    }
+    for_texts([this](std::string_view text) {
+      dictionary_->add(text);
+      return true;
+    });
     dictionary_->finish();
   }
 
   void read(StoreWriter& store) {
+    shift_ = !dictionary_ && attribute_.zero == ZeroMeaning::kValue ? 1 : 0;
     LogReader reader(files_, requests(), options_);
     RawBlock block;
     while (reader.next(block)) {
       ids_.clear();
-      values_.clear();
+      for (std::vector<int64_t>& values : values_) values.clear();
       rows_ += static_cast<int64_t>(block.rows);
       for (size_t row = 0, bad = 0; row < block.rows; ++row) {
         if (is_listed(block.bad, row, bad)) {
@@ -62,7 +80,9 @@ class AttributeReader {
           skip(block, row, error.fault());
         }
       }
-      store.set_attribute(attribute_.name, ids_, values_);
+      for (size_t k = 0; k < columns_.size(); ++k) {
+        store.set_attribute(columns_[k], ids_, values_[k]);
+      }
     }
     if (dictionary_) dictionary_->save(attribute_.name, store);
   }
@@ -77,6 +97,11 @@ class AttributeReader {
           path, zeros_, rows_, attribute_.value, attribute_.of_users ? "a user" : "an item",
           attribute_.name));
     }
+    if (const auto cut = std::ranges::count(cut_, true); cut > 0) {
+      base::log_info(fmt::format(
+          "{}: {}s with more than {} values of {}: {}; the first {} of each are kept (max_values)",
+          path, attribute_.whose(), columns_.size(), attribute_.name, cut, columns_.size()));
+    }
     if (skipped_.count() == 0) return;
     const SkippedRows::Reason most = skipped_.reasons().front();
     const std::string text = fmt::format(
@@ -90,16 +115,6 @@ class AttributeReader {
   }
 
  private:
-  std::vector<ColumnRequest> requests() const {
-    return {{attribute_.item, text_ids_ ? ColumnRole::kText : ColumnRole::kInteger},
-            {attribute_.value, text_ ? ColumnRole::kText : ColumnRole::kInteger}};
-  }
-  /// An item, or user, that an event may have.
-  bool has_owner(const RawColumn& item, size_t row) const {
-    return item.is_valid(row) && (owners_.dictionary || is_id(item.integers[row]));
-  }
-  static bool is_id(int64_t id) { return id >= 0 && id <= StoreWriter::kLargestId; }
-
   void take(const RawBlock& block, size_t row) {
     const RawColumn& item = block.columns[0];
     const RawColumn& value = block.columns[1];
@@ -118,19 +133,96 @@ class AttributeReader {
     } else {
       id = item.integers[row];
     }
-    const int64_t number = text_ ? dictionary_->find(value.text(row)) + 1 : value.integers[row];
-    const int64_t shift = !text_ && attribute_.zero == ZeroMeaning::kValue ? 1 : 0;
-    if (!is_id(id) || number < 0 || number > kLargestAttribute - shift) {
+    const auto check = [&](int64_t number) {
+      if (is_id(id) && number >= 0 && number <= kLargestAttribute - shift_) return;
       fail_row(path, place, {attribute_.value, "is out of range"},
                fmt::format("{0} {1} has attribute {2}; {0}s are from 0 to {3}, attributes from 0 "
                            "to {4}",
                            attribute_.whose(), id, number, StoreWriter::kLargestId,
-                           kLargestAttribute - shift));
+                           kLargestAttribute - shift_));
+    };
+    kept_.clear();
+    bool more = false;
+    const auto keep = [&](int64_t number) {
+      check(number);
+      zeros_ += number == 0 ? 1 : 0;
+      number += shift_;
+      if (number == 0 || std::ranges::find(kept_, number) != kept_.end()) return;
+      if (kept_.size() == columns_.size()) {
+        more = true;
+      } else {
+        kept_.push_back(number);
+      }
+    };
+    if (text_) {
+      for_values(value.text(row), attribute_.separator,
+                 [&](std::string_view text) { keep(number_of(text)); });
+    } else {
+      keep(value.integers[row]);
     }
-    zeros_ += number == 0 ? 1 : 0;
+    if (kept_.empty()) check(0);
     ids_.push_back(id);
-    values_.push_back(number + shift);
+    kept_.resize(columns_.size());  // 0: none
+    for (size_t k = 0; k < kept_.size(); ++k) values_[k].push_back(kept_[k]);
+    if (!attribute_.several()) return;
+    const auto of = static_cast<size_t>(id);
+    if (of >= cut_.size()) cut_.resize(of + 1);
+    cut_[of] = more;
   }
+
+  /// Of a text of the files: in the dictionary, or an integer.
+  int64_t number_of(std::string_view text) const {
+    if (dictionary_) return dictionary_->find(text) + 1;
+    int64_t number = 0;
+    parse_canonical_integer(text, number);
+    return number;
+  }
+
+  std::vector<ColumnRequest> requests() const {
+    return {{attribute_.item, text_ids_ ? ColumnRole::kText : ColumnRole::kInteger},
+            value_request()};
+  }
+  ColumnRequest value_request() const {
+    if (!text_) return {attribute_.value, ColumnRole::kInteger};
+    return {attribute_.value, ColumnRole::kText,
+            attribute_.several()
+                ? fmt::format("; several values of attribute \"{}\" are one text, such as "
+                              "\"a{}b\": write the column so, or leave separator and max_values "
+                              "out if it has one value",
+                              attribute_.name, attribute_.separator)
+                : ""};
+  }
+
+  /// An item, or user, that an event may have.
+  bool has_owner(const RawColumn& item, size_t row) const {
+    return item.is_valid(row) && (owners_.dictionary || is_id(item.integers[row]));
+  }
+  static bool is_id(int64_t id) { return id >= 0 && id <= StoreWriter::kLargestId; }
+
+  /// Every text of rows that read() takes, until `each` has enough and returns false.
+  template <class Each>
+  void for_texts(const Each& each) const {
+    LogReader reader(files_, requests(), options_);
+    RawBlock block;
+    bool more = true;
+    while (more && reader.next(block)) {
+      for (size_t row = 0, bad = 0; more && row < block.rows; ++row) {
+        if (is_listed(block.bad, row, bad) || !has_owner(block.columns[0], row)) continue;
+        if (!block.columns[1].is_valid(row)) continue;
+        for_values(block.columns[1].text(row), attribute_.separator,
+                   [&](std::string_view text) { more = more && each(text); });
+      }
+    }
+  }
+  bool all_integers() const {
+    bool all = true;
+    for_texts([&all](std::string_view text) {
+      int64_t ignored = 0;
+      return all = parse_canonical_integer(text, ignored);
+    });
+    return all;
+  }
+
   void skip(const RawBlock& block, size_t row, const RowFault& fault) {
     skipped_.add(files_[block.file].name, block.first_row + static_cast<int64_t>(row), fault);
   }
@@ -139,9 +231,13 @@ class AttributeReader {
   const std::vector<LogFile>& files_;
   const TableOptions& options_;
   const IdColumn& owners_;
+  std::vector<std::string> columns_;          // of the store
+  std::vector<int64_t> ids_, kept_;           // of a block, of a row
+  std::vector<std::vector<int64_t>> values_;  // of a block, for each column
+  std::vector<bool> cut_;                     // items that have more values than columns
   bool text_, text_ids_;
+  int64_t shift_ = 0;
   std::unique_ptr<IdDictionary> dictionary_;
-  std::vector<int64_t> ids_, values_;  // of a block
   int64_t rows_ = 0, zeros_ = 0;
   SkippedRows skipped_;
 };

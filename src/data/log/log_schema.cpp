@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cctype>
 #include <cmath>
 #include <limits>
 #include <set>
@@ -190,12 +191,40 @@ void check_pools(Problems& problems, const LogSchema& c) {
   }
 }
 
+/// What stands between values can be no part of one.
+bool may_separate(std::string_view text) {
+  return std::ranges::none_of(text, [](unsigned char c) {
+    return (c < ' ' && c != '\t') || c == '"' || c == '-' || std::isalnum(c) != 0;
+  });
+}
+
+void check_values(Problems& problems, const AttributeFile& a) {
+  if (!may_separate(a.separator)) {
+    problems.add(
+        "attribute \"{}\": separator = \"{}\" may be part of a value; use what stands between "
+        "values, such as \"|\", without letters, digits, \"-\", quotes and line ends",
+        a.name, a.separator);
+  }
+  if (!a.several() && a.max_values != 1) {
+    problems.add(
+        "attribute \"{}\": max_values = {} needs separator, what stands between the values of a "
+        "field, such as \"|\"; without one {} has one value",
+        a.name, a.max_values, a.of_users ? "a user" : "an item");
+  }
+  if (a.several() && (a.max_values < 2 || a.max_values > int64_t{kMaxAttributes})) {
+    problems.add(
+        "attribute \"{}\": separator = \"{}\" needs max_values, how many values of {} are kept: 2 "
+        "to {}, not {}",
+        a.name, a.separator, a.of_users ? "a user" : "an item", kMaxAttributes, a.max_values);
+  }
+}
+
 void check_attributes(Problems& problems, const LogSchema& c) {
   std::vector<std::string> names, files;
   for (const AttributeFile* const attribute : c.all_attributes()) {
     const AttributeFile& a = *attribute;
-    names.push_back(a.name);
-    files.push_back(a.store_file());
+    check_values(problems, a);
+    if (a.several()) names.push_back(a.name);
     if (!is_plain_name(a.name)) {
       problems.add("attribute name \"{}\": use letters, digits and underscores", a.name);
     }
@@ -207,6 +236,10 @@ void check_attributes(Problems& problems, const LogSchema& c) {
     } else if (!base::is_confined(a.file)) {
       problems.add("attribute \"{}\": its file lies in the folder of the log", a.name);
     }
+  }
+  for (const AttributeColumn& column : c.attribute_columns()) {
+    names.push_back(column.name);
+    files.push_back(column.file);
   }
   check_distinct(problems, names, "attribute");
   check_distinct(problems, files, "file of an attribute");
@@ -279,11 +312,14 @@ void describe(base::ConfigVisitor& v, LaterRule& c) {
   v.choice("same", c.same, {"item", "user"}, "item: the later event has the same item");
 }
 
-std::string AttributeFile::store_file() const {
-  constexpr std::string_view kSuffix = "_id";
-  std::string_view stem = name;
-  if (stem.size() > kSuffix.size() && stem.ends_with(kSuffix)) stem.remove_suffix(kSuffix.size());
-  return fmt::format("{}_to_{}.npy", whose(), stem);
+std::vector<std::string> AttributeFile::columns() const {
+  if (!several()) return {name};
+  std::vector<std::string> all;
+  // Far more than there may be say that, one by one they would only take memory.
+  for (int64_t k = 1; k <= std::min(max_values, int64_t{kMaxAttributes}); ++k) {
+    all.push_back(fmt::format("{}_{}", name, k));
+  }
+  return all;
 }
 
 void describe(base::ConfigVisitor& v, AttributeFile& c) {
@@ -293,6 +329,8 @@ void describe(base::ConfigVisitor& v, AttributeFile& c) {
   v.field("value", c.value, "column with the attribute: integers, or text (numbered from 1)");
   v.choice("zero", c.zero, {"none", "value"},
            "what 0 says: no value, or one like others (the store's numbers are larger by one)");
+  v.field("separator", c.separator, "between several values of an item; empty: it has one");
+  v.field("max_values", c.max_values, "with a separator: the first values of an item are kept");
   v.field("csv_columns", c.csv_columns, "names of the columns of a CSV file without header line");
 }
 
@@ -302,6 +340,8 @@ void describe(base::ConfigVisitor& v, UserAttributeFile& c) {
   v.field("user", c.item, "column with the user");
   v.field("value", c.value, "column with the attribute: integers, or text (numbered from 1)");
   v.choice("zero", c.zero, {"none", "value"}, "as that of an attribute of items");
+  v.field("separator", c.separator, "between several values of a user; empty: one has one");
+  v.field("max_values", c.max_values, "with a separator: the first values of a user are kept");
   v.field("csv_columns", c.csv_columns, "names of the columns of a CSV file without header line");
 }
 
@@ -391,11 +431,9 @@ SampleSchema LogSchema::samples() const {
         {.name = rule.name, .bit = rule.bit, .known_after_seconds = rule.within_seconds});
   }
   result.label_pool = label_pool;
-  for (const AttributeFile& a : attributes) {
-    result.attributes.push_back({.name = a.name, .file = a.store_file()});
-  }
-  for (const UserAttributeFile& a : user_attributes) {
-    result.user_attributes.push_back({.name = a.name, .file = a.store_file()});
+  for (const AttributeColumn& a : attribute_columns()) {
+    (a.of_users ? result.user_attributes : result.attributes)
+        .push_back({.name = a.name, .file = a.file, .bag = a.bag});
   }
   for (const NumberColumn& n : numbers) {
     result.numbers.push_back({.name = n.name, .outcome = n.outcome});
@@ -413,6 +451,22 @@ std::vector<const AttributeFile*> LogSchema::all_attributes() const {
   std::vector<const AttributeFile*> all;
   for (const AttributeFile& a : attributes) all.push_back(&a);
   for (const UserAttributeFile& a : user_attributes) all.push_back(&a);
+  return all;
+}
+
+std::vector<AttributeColumn> LogSchema::attribute_columns() const {
+  constexpr std::string_view kSuffix = "_id";
+  std::vector<AttributeColumn> all;
+  for (const AttributeFile* const a : all_attributes()) {
+    for (const std::string& name : a->columns()) {
+      std::string_view stem = name;
+      if (stem.size() > kSuffix.size() && stem.ends_with(kSuffix)) {
+        stem.remove_suffix(kSuffix.size());
+      }
+      all.push_back({name, fmt::format("{}_to_{}.npy", a->whose(), stem), a->of_users,
+                     a->several() ? a->name : ""});
+    }
+  }
   return all;
 }
 

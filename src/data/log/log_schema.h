@@ -46,13 +46,16 @@ struct AttributeFile {
   std::string item = "item_id";  // column with the item, or the user
   std::string value;  // column with the attribute: integers, or text that gets numbers from 1
   ZeroMeaning zero = ZeroMeaning::kNone;  // kValue: numbers of the store are larger by one
+  std::string separator;                  // between several values of one item; empty: it has one
+  int64_t max_values = 1;  // that are kept of an item; more than one: columns name_1 and on
   // For a CSV file without a header line; empty: the file has one.
   std::vector<std::string> csv_columns;
   bool of_users = false;
 
   const char* whose() const { return of_users ? "user" : "item"; }
-  /// item_to_artist.npy for "artist_id".
-  std::string store_file() const;
+  bool several() const { return !separator.empty(); }
+  /// Columns of the samples: the name, or genre_1 to genre_4 of an attribute of several values.
+  std::vector<std::string> columns() const;
 };
 void describe(base::ConfigVisitor& v, AttributeFile& c);
 
@@ -63,6 +66,15 @@ struct UserAttributeFile : AttributeFile {
   }
 };
 void describe(base::ConfigVisitor& v, UserAttributeFile& c);
+
+/// A map of the store, which is a column of the samples. The values of an attribute of several are
+/// one each, with the same ids in all.
+struct AttributeColumn {
+  std::string name;  // artist_id, genre_1
+  std::string file;  // item_to_artist.npy
+  bool of_users = false;
+  std::string bag;  // the attribute of several values that this is one of; empty: none
+};
 
 /// A column with a number of every event.
 struct NumberColumn {
@@ -122,8 +134,9 @@ struct LogSchema {
   static const std::vector<std::string>& preset_names();
   void validate() const;  // Error(kConfig) naming every mistake
   SampleSchema samples() const;
-  /// Attributes of items, then of users.
+  /// Attributes of items, then of users, and the columns that they are in a store.
   std::vector<const AttributeFile*> all_attributes() const;
+  std::vector<AttributeColumn> attribute_columns() const;
   int64_t longest_wait() const;  // seconds that labels of `later` wait for
 };
 void describe(base::ConfigVisitor& v, LogSchema& c);

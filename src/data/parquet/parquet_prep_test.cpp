@@ -190,6 +190,44 @@ TEST_F(PrepParquet, TimestampsSayTheirUnit) {
   }
 }
 
+/// Several values are a text, as in CSV; a column of lists says how it should be written.
+TEST_F(PrepParquet, SeveralValuesOfAnAttributeAreText) {
+  log_.put_events("events.csv", events_);
+  log_.schema.attributes = {
+      {.name = "genre", .file = "genres.*", .value = "genre", .separator = "|", .max_values = 2}};
+  log_.put("genres.csv", "item_id,genre\n3,War|Drama\n7,\n9,Action|War|Drama\n");
+  prep(log_.config("several"));
+  fs::remove(path("genres.csv"));
+  arrow::Int64Builder item, number;
+  arrow::StringBuilder text;
+  arrow::ListBuilder list(arrow::default_memory_pool(), std::make_shared<arrow::StringBuilder>());
+  ASSERT_TRUE(item.AppendValues({3, 7, 9}).ok() && number.AppendValues({3, 7, 9}).ok());
+  ASSERT_TRUE(text.Append("War|Drama").ok() && text.AppendNull().ok() &&
+              text.Append("Action|War|Drama").ok());
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(list.Append().ok());
+    ASSERT_TRUE(static_cast<arrow::StringBuilder*>(list.value_builder())->Append("War").ok());
+  }
+  const auto items = item.Finish().ValueOrDie();
+  const auto put = [&](const std::shared_ptr<arrow::Array>& values) {
+    write_table(path("genres.parquet"),
+                *arrow::Table::Make(arrow::schema({arrow::field("item_id", items->type()),
+                                                   arrow::field("genre", values->type())}),
+                                    {items, values}));
+  };
+  put(text.Finish().ValueOrDie());
+  prep(config());
+  EXPECT_TRUE(same_store(store_bytes(log_.folder + "/several"), store_bytes(config().store)));
+  put(list.Finish().ValueOrDie());
+  const std::string nested = message(ErrorCode::kConfig);
+  EXPECT_TRUE(contains(nested,
+                       "is nested; several values of attribute \"genre\" are one text, "
+                       "such as \"a|b\""))
+      << nested;
+  put(number.Finish().ValueOrDie());
+  EXPECT_TRUE(contains(message(ErrorCode::kConfig), "a number, where text is needed; several"));
+}
+
 TEST_F(PrepParquet, KindsAndEncodings) {
   EXPECT_TRUE(same({.kind_dictionary = true}));
   EXPECT_TRUE(same({.kind_number = true}));

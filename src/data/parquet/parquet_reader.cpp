@@ -141,7 +141,8 @@ class ColumnSource {
   }
   [[noreturn]] void fail_type(const std::string& what) const {
     fail(ErrorCode::kConfig,
-         fmt::format("{}: column \"{}\" is {}", path_, descriptor_.path()->ToDotString(), what));
+         fmt::format("{}: column \"{}\" is {}{}", path_, descriptor_.path()->ToDotString(), what,
+                     request_.role == ColumnRole::kText ? request_.hint : ""));
   }
 
   template <class ParquetType>

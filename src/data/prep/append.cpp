@@ -86,9 +86,9 @@ AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) : 
     refuse(store, fmt::format("it has {} segments, no store has more", kMostSegments));
   for (const StoreManifest& m : manifests) {
     num_events += m.num_events;
-    for (const AttributeFile* const attribute : schema.all_attributes()) {
-      if (m.find(attribute->store_file()) == nullptr) continue;
-      (attribute->of_users ? user_maps_folder : maps_folder) =
+    for (const AttributeColumn& attribute : schema.attribute_columns()) {
+      if (m.find(attribute.file) == nullptr) continue;
+      (attribute.of_users ? user_maps_folder : maps_folder) =
           m.segment.number == 0 ? store : store + "/" + segment_name(m.segment.number);
     }
   }
@@ -99,15 +99,14 @@ AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) : 
 void AppendTarget::copy_maps(const LogSchema& schema, bool of_users, StoreWriter& writer) const {
   constexpr size_t kTogether = 1 << 16;
   std::vector<int64_t> owners(kTogether);
-  for (const AttributeFile* const attribute : schema.all_attributes()) {
-    if (attribute->of_users != of_users) continue;
-    const base::NpyFile file((of_users ? user_maps_folder : maps_folder) + "/" +
-                             attribute->store_file());
+  for (const AttributeColumn& attribute : schema.attribute_columns()) {
+    if (attribute.of_users != of_users) continue;
+    const base::NpyFile file((of_users ? user_maps_folder : maps_folder) + "/" + attribute.file);
     const std::span<const int64_t> values = file.as<int64_t>("<i8");
     for (size_t first = 0; first < values.size(); first += kTogether) {
       const auto part = values.subspan(first, std::min(kTogether, values.size() - first));
       std::iota(owners.begin(), owners.end(), static_cast<int64_t>(first));
-      writer.set_attribute(attribute->name, std::span(owners).first(part.size()), part);
+      writer.set_attribute(attribute.name, std::span(owners).first(part.size()), part);
     }
   }
 }

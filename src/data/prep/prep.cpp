@@ -355,8 +355,8 @@ void Prep::write_maps(const LogScan& scan, const IdMaps* known, StoreWriter& sto
 void Prep::begin_maps(bool of_users, const IdColumn& owners, StoreWriter& store) const {
   if (owners.dictionary) {
     const std::vector<int64_t> last = {owners.dictionary->size() - 1}, unknown = {0};
-    for (const AttributeFile* const a : config_.schema.all_attributes()) {
-      if (a->of_users == of_users) store.set_attribute(a->name, last, unknown);
+    for (const AttributeColumn& a : config_.schema.attribute_columns()) {
+      if (a.of_users == of_users) store.set_attribute(a.name, last, unknown);
     }
   }
   if (target_) target_->copy_maps(config_.schema, of_users, store);

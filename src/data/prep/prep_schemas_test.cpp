@@ -63,8 +63,10 @@ class MovieLens : public ExampleSchema {
     EXPECT_EQ(pool("liked"), (std::vector<int8_t>{0, 1, 1, 0, 1}));
     EXPECT_EQ(pool("seen"), (std::vector<int8_t>{1, 0, 0, 1, 0}));
     EXPECT_EQ(column("positions_L2.npy"), (Ints{2}));
-    EXPECT_EQ(array<int64_t>(store_ + "/item_to_genre.npy", "<i8"), (Ints{0, 1, 2, 1}));
-    EXPECT_EQ(base::read_file(store_ + "/segue/genre_ids.txt"), "Animation|Comedy\nDrama\n");
+    EXPECT_EQ(array<int64_t>(store_ + "/item_to_genre_1.npy", "<i8"), (Ints{0, 1, 3, 1}));
+    EXPECT_EQ(array<int64_t>(store_ + "/item_to_genre_2.npy", "<i8"), (Ints{0, 2, 0, 2}));
+    EXPECT_EQ(array<int64_t>(store_ + "/item_to_genre_4.npy", "<i8"), (Ints{0, 0, 0, 0}));
+    EXPECT_EQ(base::read_file(store_ + "/segue/genre_ids.txt"), "Animation\nComedy\nDrama\n");
     EXPECT_EQ(result_.counts.train_events, 5);
   }
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -21,6 +23,7 @@ namespace {
 
 using Type = ColumnSample::Type;
 constexpr const char* kFillIn = "FILL IN";
+constexpr int kMostProposed = 6;  // attributes
 
 /// Kinds by number of rows, the commonest first.
 std::vector<size_t> by_count(const ColumnSample& c) {
@@ -354,12 +357,57 @@ class Proposal {
 
   // ---- what is known of items ----
 
+  /// What stands between several values in a field, and what they are then.
+  struct Several {
+    std::string separator;  // empty: fields have one value
+    double share = 0;       // of the different fields have it
+    std::set<std::string> values;
+    int64_t most = 0, kept = 0;  // values of a row, of which so many are kept
+    double enough = 0;           // share of rows that have no more
+  };
+
+  /// Most fields have it, and they are made of fewer values than there are of them: genres are,
+  /// "Paris, France" is not.
+  Several several_values(const ColumnSample& c) const {
+    Several none;
+    if (c.type != Type::kText) return none;
+    for (const char separator : {'|', ';', ','}) {
+      Several s{.separator = std::string(1, separator)};
+      std::map<int64_t, int64_t> rows;  // by number of values
+      int64_t fields = 0;
+      for (size_t v = 0; v < c.values.size(); ++v) {
+        int64_t n = 0;
+        for (size_t begin = 0; begin <= c.values[v].size(); ++n) {
+          const size_t end = std::min(c.values[v].find(separator, begin), c.values[v].size());
+          s.values.insert(c.values[v].substr(begin, end - begin));
+          begin = end + 1;
+        }
+        fields += n > 1 ? 1 : 0;
+        rows[n] += c.counts[v];
+      }
+      s.share = share(fields, std::ssize(c.values));
+      if (s.share <= 0.5 || s.values.size() >= c.values.size()) continue;
+      constexpr int64_t kMostKept = 8;
+      constexpr double kEnough = 0.9;
+      s.most = rows.rbegin()->first;
+      for (const auto& [n, count] : rows) {
+        if (s.enough >= kEnough || n > std::min(kMostKept, room_)) break;
+        s.kept = n;
+        s.enough += share(count, c.present());
+      }
+      if (s.kept > 1) return s;
+    }
+    return none;
+  }
+
   /// Why a column is no attribute; empty: it is one.
   std::string objection(const ColumnSample& item, const ColumnSample& c) const {
     if (c.values.size() < 2) return "has one value";
     if (c.type == Type::kNumber || c.type == Type::kTime) return "is a number, not a category";
     if (c.type == Type::kInteger && c.min < 0) return "has negative numbers";
-    if (c.values.size() * 10 > item.values.size() * 9) return "has about as many values as items";
+    const Several several = several_values(c);
+    const size_t values = several.separator.empty() ? c.values.size() : several.values.size();
+    if (values * 10 > item.values.size() * 9) return "has about as many values as items";
     return "";
   }
 
@@ -371,9 +419,17 @@ class Proposal {
     if (c.type == Type::kInteger && c.has("0")) {
       line("zero = \"value\"  # 0 is one of the values; \"none\" if it says that there is none");
     }
+    const Several several = several_values(c);
+    if (!several.separator.empty()) {
+      line("separator = {}  # in {} of the different fields, which are made of {} values",
+           as_toml(several.separator), per_cent(several.share), several.values.size());
+      line("max_values = {}  # {} of the rows have no more, the longest has {}; the first are kept",
+           several.kept, per_cent(several.enough), several.most);
+      room_ -= several.kept - 1;
+    }
     if (!table.csv.columns.empty()) line("csv_columns = {}", list_of(table.csv.columns));
     line("");
-    if (first_attribute_.empty()) first_attribute_ = name;
+    if (first_attribute_.empty()) first_attribute_ = several.separator.empty() ? name : name + "_1";
     ++num_attributes_;
   }
 
@@ -413,8 +469,7 @@ class Proposal {
 
   void consider(const TableSample& table, const ColumnSample& item, const ColumnSample& c,
                 const std::string& why) {
-    constexpr int kMost = 6;
-    if (why.empty() && num_attributes_ < kMost) return attribute(table, item, c);
+    if (why.empty() && num_attributes_ < kMostProposed) return attribute(table, item, c);
     left_out_.push_back(fmt::format("{}{}: {}", &table == &table_ ? "" : table.pattern + " ",
                                     c.name,
                                     why.empty() ? "an attribute too, if you want more" : why));
@@ -448,6 +503,7 @@ class Proposal {
   LaterRule later_;
   std::string label_, first_attribute_;
   int num_attributes_ = 0;
+  int64_t room_ = int64_t{kMaxAttributes} - kMostProposed;  // for more values than one of each
   // "organic" would be the file of another column.
   std::set<std::string> taken_ = {"organic"};
   std::set<std::string> taken_attributes_ = {"user",

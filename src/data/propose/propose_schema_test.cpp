@@ -92,6 +92,41 @@ TEST_F(ProposeSchema, MovieLens) {
   EXPECT_EQ(prepare(s).counts.train_events, 2000);
 }
 
+/// Genres in one field are several values; a field that merely has a comma in it is one.
+TEST_F(ProposeSchema, SeveralValuesOfAnItem) {
+  const char* const kGenres[] = {"Action", "Comedy", "Crime", "Drama", "War"};
+  std::string films = "film,genres,place,tags\n", log = "user,film,when,rating\n";
+  for (int64_t f = 0; f < 120; ++f) {
+    std::string genres = kGenres[f % 5], tags = fmt::format("t{}", f % 9);
+    if (f % 4 != 0) genres += std::string("|") + kGenres[(f + 1 + f % 3) % 5];
+    if (f % 40 == 1) {
+      genres = "Action|Comedy|Crime|Drama|War";
+    }
+    for (int64_t t = 0; t <= f % 12; ++t) tags += fmt::format(";t{}", (f * 7 + t * 5) % 31);
+    films += fmt::format("{},{},\"Town {}, Land {}\",{}\n", f, genres, f % 30, f % 30 % 7, tags);
+  }
+  for (int64_t i = 0; i < 3000; ++i) {
+    log += fmt::format("{},{},{},{}\n", below(50), below(120), 1'100'000'000 + below(90'000'000),
+                       below(5) + 1);
+  }
+  put("films.csv", films);
+  put("log.csv", log);
+  const LogSchema s = propose();
+  ASSERT_EQ(s.attributes.size(), 3U) << text_;
+  EXPECT_EQ(s.attributes[0].name, "genres");
+  EXPECT_EQ(s.attributes[0].separator, "|");
+  EXPECT_EQ(s.attributes[0].max_values, 2) << text_;
+  EXPECT_TRUE(contains(text_, "the different fields, which are made of 5 values"));
+  EXPECT_TRUE(contains(text_, "% of the rows have no more, the longest has 5"));
+  EXPECT_EQ(s.attributes[1].name, "place");
+  EXPECT_EQ(s.attributes[1].separator, "") << text_;
+  EXPECT_EQ(s.attributes[2].separator, ";") << "too many different lists, but few tags";
+  EXPECT_GT(s.attributes[2].max_values, 4);
+  ASSERT_EQ(s.crosses.size(), 1U);
+  EXPECT_EQ(s.crosses[0].keys[1], "genres_1");
+  EXPECT_EQ(prepare(s).counts.train_events, 3000);
+}
+
 TEST_F(ProposeSchema, MovieLensWithoutHeaderLine) {
   std::string ratings;
   for (int64_t i = 0; i < 3000; ++i) {

@@ -32,6 +32,16 @@ void require_name(const char* what, const std::string& name) {
   }
 }
 
+/// A cross has one id, so it takes one value.
+void validate_key(const SampleSchema& schema, const CrossConfig& cross, const std::string& key) {
+  for (const std::vector<AttributeConfig>* list : {&schema.attributes, &schema.user_attributes}) {
+    if (values_of(*list, key) == 0) continue;
+    fail_config(fmt::format(
+        "cross `{}`: key `{}` has several values; name one of its columns, such as `{}_1`",
+        cross.name, key, key));
+  }
+}
+
 void validate_cross(const CrossConfig& cross, const std::set<std::string>& attributes) {
   if (cross.keys.empty() || cross.keys.size() > kMaxCrossKeys) {
     fail_config(fmt::format("cross `{}` has {} keys; 1 to {} can be hashed", cross.name,
@@ -103,6 +113,14 @@ SampleSchema SampleSchema::yambda() {
   return s;
 }
 
+int64_t values_of(const std::vector<AttributeConfig>& attributes, std::string_view bag) {
+  return bag.empty() ? 0 : std::ranges::count(attributes, bag, &AttributeConfig::bag);
+}
+
+size_t columns_of(const std::vector<AttributeConfig>& attributes, size_t first) {
+  return static_cast<size_t>(std::max<int64_t>(1, values_of(attributes, attributes[first].bag)));
+}
+
 size_t SampleSchema::num_history_pools() const {
   return static_cast<size_t>(std::ranges::count(pools, 0, &PoolConfig::known_after_seconds));
 }
@@ -146,7 +164,9 @@ void SampleSchema::validate() const {
   for (const std::vector<AttributeConfig>* list : {&attributes, &user_attributes}) {
     if (list->size() > kMaxAttributes) {
       fail_config(
-          fmt::format("{} attributes; samples hold at most {}", list->size(), kMaxAttributes));
+          fmt::format("{} attributes of {}; samples hold at most {}, and one of several values "
+                      "counts as many times as its max_values says: lower one, or leave one out",
+                      list->size(), list == &attributes ? "items" : "users", kMaxAttributes));
     }
     for (const AttributeConfig& attribute : *list) {
       require_name("attribute", attribute.name);
@@ -178,6 +198,7 @@ void SampleSchema::validate() const {
     if (!columns.insert(cross.name).second) {
       fail_config(fmt::format("cross `{}` has a name that is taken", cross.name));
     }
+    for (const std::string& key : cross.keys) validate_key(*this, cross, key);
     validate_cross(cross, attribute_names);
   }
   for (const int64_t kind : anchor_kinds) {

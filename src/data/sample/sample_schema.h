@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/config.h"
@@ -21,8 +22,9 @@ void describe(base::ConfigVisitor& v, PoolConfig& c);
 
 /// A property that is a function of the item: artist, album, category.
 struct AttributeConfig {
-  std::string name;  // column of the batch, e.g. "artist_id"
-  std::string file;  // item_to_<short>.npy of the store, e.g. item_to_artist.npy
+  std::string name;      // column of the batch, e.g. "artist_id"
+  std::string file;      // item_to_<short>.npy of the store, e.g. item_to_artist.npy
+  std::string bag = {};  // the attribute of several values that this is one of; empty: none
 
   std::string stem() const;  // artist of artist_id
 };
@@ -71,13 +73,18 @@ struct SampleSchema {
 };
 void describe(base::ConfigVisitor& v, SampleSchema& c);
 
+/// Values that an attribute of several has at most: its columns are bag_1 and on; 0: it is none.
+int64_t values_of(const std::vector<AttributeConfig>& attributes, std::string_view bag);
+/// Columns from `first` on that are values of one attribute.
+size_t columns_of(const std::vector<AttributeConfig>& attributes, size_t first);
+
 /// What a candidate's column is called, given that of an event.
 inline std::string candidate_column(const std::string& event) { return "item_candidate_" + event; }
 
 /// Names that a cross may use besides those of attributes, in the order in which values are kept.
 inline constexpr const char* kCrossKeys[] = {"uid", "item_id", "hour_of_day", "is_organic"};
 inline constexpr size_t kMaxPools = 16;       // a pool is a bit of a merge key
-inline constexpr size_t kMaxAttributes = 12;  // of items, and of users
+inline constexpr size_t kMaxAttributes = 24;  // columns of items, and of users
 inline constexpr size_t kMaxNumbers = 64;
 inline constexpr size_t kMaxCrossKeys = 3;  // the hash takes its short path below 32 bytes
 

@@ -41,11 +41,11 @@ TEST(SampleSchema, WhatCannotBeMeantIsAConfigError) {
       {"too many attributes",
        [](SampleSchema& s) {
          s.attributes.clear();
-         for (int i = 0; i < 13; ++i) {
+         for (int i = 0; i < 25; ++i) {
            s.attributes.push_back({"a" + std::to_string(i), "a" + std::to_string(i) + ".npy"});
          }
        },
-       "13 attributes"},
+       "25 attributes"},
       {"file", [](SampleSchema& s) { s.attributes[0].file = "/etc/passwd"; }, "/etc/passwd"},
       {"no key", [](SampleSchema& s) { s.crosses[0].keys.clear(); }, "0 keys"},
       {"keys", [](SampleSchema& s) { s.crosses[0].keys.resize(4, "uid"); }, "4 keys"},

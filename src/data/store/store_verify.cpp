@@ -397,19 +397,19 @@ class EventVerifier {
     const bool all = parts_.manifest && parts_.manifest->segment.number == 0;
     for (const int64_t count : popularity_) known_items_->expect(count);
     std::optional<int64_t> lengths[2];  // of items' maps, of users'
-    for (const AttributeFile* const a : parts_.schema.all_attributes()) {
-      const std::string path = parts_.folder + "/" + a->store_file();
+    for (const AttributeColumn& a : parts_.schema.attribute_columns()) {
+      const std::string path = parts_.folder + "/" + a.file;
       if (!all && !base::exists(path)) continue;
       ElementReader<int64_t> values(path, "<i8");
-      std::optional<int64_t>& mapped = lengths[a->of_users ? 1 : 0];
+      std::optional<int64_t>& mapped = lengths[a.of_users ? 1 : 0];
       if (mapped.value_or(values.count()) != values.count()) {
-        report_.problems.push_back(fmt::format("{}: {} elements, another attribute has {}",
-                                               a->store_file(), values.count(), *mapped));
+        report_.problems.push_back(fmt::format("{}: {} elements, another attribute has {}", a.file,
+                                               values.count(), *mapped));
       }
       mapped = values.count();
       bool fine = true;
       while (!values.at_end()) fine = values.next() >= 0 && fine;
-      if (!fine) report_.problems.push_back(a->store_file() + ": has negative values");
+      if (!fine) report_.problems.push_back(a.file + ": has negative values");
     }
   }
 

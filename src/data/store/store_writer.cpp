@@ -258,8 +258,9 @@ void StoreWriter::Impl::check(const Event& e) {
 
 /// Of users, or of items, which also have their popularity.
 void StoreWriter::Impl::check_maps(int64_t ids, bool of_users, const char* what) const {
-  const auto arrays =
-      static_cast<int64_t>(of_users ? schema.user_attributes.size() : 1 + schema.attributes.size());
+  const int64_t arrays =
+      std::ranges::count(schema.attribute_columns(), of_users, &AttributeColumn::of_users) +
+      (of_users ? 0 : 1);
   if (ids * arrays * int64_t{sizeof(int64_t)} > config.item_bytes) {
     fail(ErrorCode::kOutOfMemory,
          fmt::format("{1} has {0} ids up to {2}; {3} arrays of that length take more than the {4} "
@@ -355,11 +356,12 @@ void StoreWriter::Impl::write_items(const std::string& name, std::vector<int64_t
 void StoreWriter::Impl::write_items() {
   int64_t mapped[2] = {};  // of items, of users
   bool any[2] = {};
-  for (const AttributeFile* const a : schema.all_attributes()) {
-    const auto values = attributes.find(a->name);
+  const std::vector<AttributeColumn> maps = schema.attribute_columns();
+  for (const AttributeColumn& a : maps) {
+    const auto values = attributes.find(a.name);
     if (values == attributes.end()) continue;
-    any[a->of_users ? 1 : 0] = true;
-    int64_t& most = mapped[a->of_users ? 1 : 0];
+    any[a.of_users ? 1 : 0] = true;
+    int64_t& most = mapped[a.of_users ? 1 : 0];
     most = std::max(most, static_cast<int64_t>(values->second.size()));
   }
   manifest.num_items = std::max(mapped[0], largest_item + 1);
@@ -367,10 +369,10 @@ void StoreWriter::Impl::write_items() {
   // No rows at all: every id is known as unknown.
   if (mapped[0] == 0) mapped[0] = manifest.num_items;
   if (mapped[1] == 0) mapped[1] = user + 1;
-  for (const AttributeFile* const a : schema.all_attributes()) {
-    const size_t of = a->of_users ? 1 : 0;
+  for (const AttributeColumn& a : maps) {
+    const size_t of = a.of_users ? 1 : 0;
     if (!any[of] && config.segment.number > 0) continue;  // those before stay in force
-    write_items(a->store_file(), attributes[a->name], mapped[of]);
+    write_items(a.file, attributes[a.name], mapped[of]);
   }
 }
 
@@ -394,8 +396,8 @@ void StoreWriter::add(std::span<const Event> events) {
 void StoreWriter::set_attribute(const std::string& name, std::span<const int64_t> ids,
                                 std::span<const int64_t> values) {
   SEGUE_ASSERT(ids.size() == values.size(), "an id for every value");
-  const std::vector<const AttributeFile*> known = impl_->schema.all_attributes();
-  const auto of = std::ranges::find(known, name, &AttributeFile::name);
+  const std::vector<AttributeColumn> known = impl_->schema.attribute_columns();
+  const auto of = std::ranges::find(known, name, &AttributeColumn::name);
   if (of == known.end()) {
     fail(ErrorCode::kInvalidArgument, fmt::format("the schema has no attribute \"{}\"", name));
   }
@@ -403,17 +405,18 @@ void StoreWriter::set_attribute(const std::string& name, std::span<const int64_t
   int64_t largest = static_cast<int64_t>(map.size()) - 1;
   for (const int64_t id : ids) {
     if (id < 0 || id > kLargestId) {
-      fail(ErrorCode::kOutOfRange, fmt::format("attribute \"{}\": {} id {} is not from 0 to {}",
-                                               name, (*of)->whose(), id, kLargestId));
+      fail(ErrorCode::kOutOfRange,
+           fmt::format("attribute \"{}\": {} id {} is not from 0 to {}", name,
+                       of->of_users ? "user" : "item", id, kLargestId));
     }
     largest = std::max(largest, id);
   }
-  impl_->check_maps(largest + 1, (*of)->of_users, name.c_str());
+  impl_->check_maps(largest + 1, of->of_users, name.c_str());
   map.resize(static_cast<size_t>(largest + 1));
   for (size_t i = 0; i < ids.size(); ++i) {
     if (values[i] < 0) {
       fail(ErrorCode::kOutOfRange, fmt::format("attribute \"{}\" of {} {} is negative: {}", name,
-                                               (*of)->whose(), ids[i], values[i]));
+                                               of->of_users ? "user" : "item", ids[i], values[i]));
     }
     map[static_cast<size_t>(ids[i])] = values[i];
   }

@@ -41,6 +41,10 @@ std::vector<std::pair<std::string, RunConfig>> variants() {
   c.sparse.backward_wire = sparse::Wire::kF16;
   all.emplace_back("no additional features", c);
   c = full_config();
+  c.model.additional[0].values = 6;
+  c.model.contextual[0].values = 3;
+  all.emplace_back("features of several values", c);
+  c = full_config();
   c.model.layers = 3;
   c.model.truncation = {1, 20};
   c.train.micro_batch_tokens = 1 << 20;  // all of them are long: nothing but one micro-batch

@@ -98,6 +98,21 @@ std::string table_of(const std::string& column) {
 
 std::string count_text(int64_t count) { return base::with_separators(std::to_string(count)); }
 
+/// Attributes by name, and how many values each has.
+std::vector<std::pair<std::string, int64_t>> features_of(
+    const std::vector<data::AttributeConfig>& attributes) {
+  std::vector<std::pair<std::string, int64_t>> all;
+  for (size_t a = 0, columns = 0; a < attributes.size(); a += columns) {
+    columns = data::columns_of(attributes, a);
+    all.emplace_back(columns == 1 ? attributes[a].name : attributes[a].bag, columns);
+  }
+  return all;
+}
+
+std::string values_text(int64_t values) {
+  return values == 1 ? "" : fmt::format(", values = {}", values);
+}
+
 class Writer {
  public:
   Writer(const std::string& path, const data::EventStore& store, const data::StoreSummary& summary)
@@ -160,16 +175,18 @@ class Writer {
     line("item = {{ history = \"item_id\", candidate = \"item_candidate_id\", table = \"item\" }}");
     if (!schema.attributes.empty()) {
       line("additional = [           # functions of the item");
-      for (const data::AttributeConfig& a : schema.attributes) {
-        line("  {{ history = \"{0}\", candidate = \"item_candidate_{0}\", table = \"{1}\" }},",
-             a.name, table_of(a.name));
+      for (const auto& [name, values] : features_of(schema.attributes)) {
+        line(
+            "  {{ history = \"{0}\", candidate = \"item_candidate_{0}\", table = \"{1}\"{2} }},{3}",
+            name, table_of(name), values_text(values), values == 1 ? "" : "  # a sum of rows");
       }
       line("]");
     }
     line("contextual = [           # each becomes a token in front of the history");
     line("  {{ name = \"uid\", table = \"user\" }},");
-    for (const data::AttributeConfig& a : schema.user_attributes) {
-      line("  {{ name = \"{}\", table = \"{}\" }},  # of the user", a.name, table_of(a.name));
+    for (const auto& [name, values] : features_of(schema.user_attributes)) {
+      line("  {{ name = \"{}\", table = \"{}\"{} }},  # of the user", name, table_of(name),
+           values_text(values));
     }
     for (const data::CrossConfig& cross : schema.crosses) {
       line("  {{ name = \"{0}\", table = \"{0}\" }},  # hash of {1}", cross.name,
@@ -201,7 +218,12 @@ class Writer {
 
   void numbers() {
     const data::SampleSchema& schema = store_.schema();
-    std::vector<std::string> columns = data::count_names(schema), outcomes;
+    // Of several values the first one is counted: they say much the same.
+    data::SampleSchema counted = schema;
+    std::erase_if(counted.attributes, [](const data::AttributeConfig& a) {
+      return !a.bag.empty() && a.name != a.bag + "_1";
+    });
+    std::vector<std::string> columns = data::count_names(counted), outcomes;
     for (const data::NumberConfig& number : schema.numbers) {
       (number.outcome ? outcomes : columns).push_back(number.name);
     }

@@ -64,6 +64,27 @@ TEST(LoopRanksTest, RunsAreThoseOfOneRank) {
   }
 }
 
+/// Of events, candidates and the sample.
+TEST(LoopRanksTest, FeaturesOfSeveralValuesAreThoseOfOneRank) {
+  const auto config = [](int64_t steps) {
+    RunConfig c = config_for(steps);
+    c.model.additional.push_back({"genre", "candidate_genre", "artist", 3});
+    c.model.contextual.push_back({.name = "taste", .table = "artist", .values = 2});
+    return c;
+  };
+  const TrainSummary one = train_on(1, config(12), base::temp_path("one"));
+  const TrainSummary two = train_on(2, config(12), base::temp_path("two"));
+  EXPECT_EQ(two.samples, one.samples);
+  EXPECT_NEAR(two.last_loss, one.last_loss, 1e-5 * one.last_loss);
+  EXPECT_NEAR(two.held_out->loss, one.held_out->loss, 1e-5 * one.held_out->loss);
+  const std::string folder = base::temp_path("parts");
+  train_on(2, config(6), folder);
+  const TrainSummary resumed = train_on(2, config(12), folder);
+  EXPECT_TRUE(resumed.resumed);
+  EXPECT_EQ(resumed.last_loss, two.last_loss);
+  EXPECT_EQ(resumed.held_out->loss, two.held_out->loss);
+}
+
 TEST(LoopRanksTest, GoesOnWithEqualBitsOnAsManyRanks) {
   const TrainSummary whole = train_on(3, config_for(12), base::temp_path("whole"));
   const std::string folder = base::temp_path("parts");

@@ -55,7 +55,8 @@ data::RandomSchema random_schema(const model::Model& model, const sparse::Tables
     }
     if (!d.item.empty()) {
       column.function_of = d.item;
-      column.function_name = d.table;  // an item has one artist, played or proposed
+      // An item has one artist, played or proposed, and several values have one each.
+      column.function_name = d.value == 1 ? d.table : d.table + std::to_string(d.value);
     }
     schema.columns.push_back(std::move(column));
   }

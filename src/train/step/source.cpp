@@ -246,6 +246,50 @@ void require_column(std::span<const std::string> names, const std::string& key,
                                    : fmt::format("did you mean `{}`?", nearest)));
 }
 
+/// Attributes of several values by name, and how many they have: columns are name_1 and on.
+std::vector<std::pair<std::string, int64_t>> bags_of(const data::SampleSchema& schema) {
+  std::vector<std::pair<std::string, int64_t>> bags;
+  for (const std::vector<data::AttributeConfig>* of :
+       {&schema.attributes, &schema.user_attributes}) {
+    for (size_t a = 0; a < of->size(); a += data::columns_of(*of, a)) {
+      if ((*of)[a].bag.empty()) continue;
+      const std::string& name = (*of)[a].bag;
+      const int64_t values = data::values_of(*of, name);
+      bags.emplace_back(name, values);
+      if (of == &schema.attributes) bags.emplace_back(data::candidate_column(name), values);
+    }
+  }
+  return bags;
+}
+
+/// What has one column cannot be read as several.
+void require_several(std::span<const std::string> names, const model::ColumnDemand& d) {
+  if (std::ranges::find(names, d.bag) == names.end()) return;
+  fail(ErrorCode::kConfig,
+       fmt::format("{} reads {} values of `{}`, and the store keeps one; leave values out, or "
+                   "prepare the log with separator and max_values in its schema",
+                   d.key, d.values, d.bag));
+}
+
+/// A feature has as many values as the store keeps of an attribute, and no more.
+void require_values(const data::SampleSchema& schema, const model::ColumnDemand& d) {
+  for (const auto& [name, values] : bags_of(schema)) {
+    if (d.bag.empty() && d.column == name) {
+      fail(
+          ErrorCode::kConfig,
+          fmt::format("{} reads column `{}`, of which the store keeps {} values, in columns `{}_1` "
+                      "to `{}_{}`; set values = {} there, and their rows are summed",
+                      d.key, name, values, name, name, values, values));
+    }
+    if (d.bag == name && d.values > values) {
+      fail(ErrorCode::kConfig,
+           fmt::format("{} reads {} values of `{}`, and the store keeps {}; set values = {} there, "
+                       "or prepare the log with max_values = {} in its schema",
+                       d.key, d.values, name, values, values, d.values));
+    }
+  }
+}
+
 /// How histories are gathered: as the config says, cut to what the model takes.
 data::GatherConfig gather_config(const RunConfig& config, const data::EventStore& store) {
   data::GatherConfig gather = config.data.gather;
@@ -320,6 +364,8 @@ data::SampleSchema samples_for(const RunConfig& config, data::SampleSchema schem
           .push_back((d.outcome ? outcomes : numbers)[at]);
       continue;
     }
+    require_values(schema, d);
+    if (!d.bag.empty() && d.value == 1) require_several(columns, d);
     require_column(columns, d.key, d.column);
     if (labelled_events) require_of_sample(schema, d);
     // A hash may be cut to any size; the table that is looked up decides.

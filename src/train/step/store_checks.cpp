@@ -23,9 +23,8 @@ constexpr int64_t kFewHeldOut = 1000;
 
 /// Of a column of samples; null: the store does not tell.
 const data::IdRange* range_of(std::span<const data::IdRange> ranges, const std::string& column) {
-  const auto range = std::ranges::find_if(ranges, [&](const data::IdRange& r) {
-    return r.column == column || r.candidate_column == column;
-  });
+  const auto range =
+      std::ranges::find_if(ranges, [&](const data::IdRange& r) { return r.has(column); });
   return range == ranges.end() ? nullptr : &*range;
 }
 
