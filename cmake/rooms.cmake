@@ -73,9 +73,12 @@ set(SEGUE_PCH_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <cstring> <
 # Rooms that are compiled several files at a time, which takes a third of the time: headers are read, and templates made,
 # once. Not those that compute: how sums round must not depend on who their neighbours are.
 set(SEGUE_UNITY_ROOMS base data report train publish bench edu cli)
-set(SEGUE_UNITY_FILES 8)
+set(SEGUE_UNITY_FILES 16)
+# Rooms that only say things and write them: less is made of their code, in a third less time.
+set(SEGUE_QUICK_ROOMS report publish cli)
 # Files that call something else by a name that another one of their room has, too.
 set(SEGUE_ALONE_FILES
+  src/data/store/windows.cpp src/data/store/verified_files.cpp
   src/report/metrics_reader.cpp src/report/mlperf/mllog_reader.cpp src/report/page/trace_page.cpp)
 
 # segue_precompile(<target> <owner> [<library> <its header>]): `target` uses the headers that <owner> has compiled, which the
@@ -113,6 +116,9 @@ function(segue_add_library target rooms)
     add_library(${target} STATIC ${sources} ${hopper_objects})
     segue_precompile(${target} segue_pch)
     string(REGEX REPLACE "^segue_" "" room ${target})
+    if(CMAKE_BUILD_TYPE STREQUAL "Release" AND room IN_LIST SEGUE_QUICK_ROOMS)
+      target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-O1>)
+    endif()
     if(SEGUE_UNITY AND room IN_LIST SEGUE_UNITY_ROOMS)
       list(TRANSFORM SEGUE_ALONE_FILES PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE alone)
       set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

@@ -85,6 +85,12 @@ int64_t whole_number(const CheckedJson& object, const char* name, int64_t least,
   return whole(name, member_of(object, name), least, most);
 }
 
+std::optional<int64_t> whole_number_if_any(const CheckedJson& object, const char* name,
+                                           int64_t least) {
+  if (!object.contains(name)) return std::nullopt;
+  return whole_number(object, name, least);
+}
+
 std::vector<int64_t> whole_numbers(const CheckedJson& object, const char* name, int64_t least) {
   std::vector<int64_t> numbers;
   for (const CheckedJson& value : list_of(object, name)) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +29,9 @@ bool flag_of(const CheckedJson& object, const char* name);
 /// Of this range. nlohmann's own conversions take true, 1e300 and -1 as well.
 int64_t whole_number(const CheckedJson& object, const char* name, int64_t least = 0,
                      int64_t most = kMostCounted);
+/// nullopt where the object has no such member.
+std::optional<int64_t> whole_number_if_any(const CheckedJson& object, const char* name,
+                                           int64_t least = 0);
 std::vector<int64_t> whole_numbers(const CheckedJson& object, const char* name, int64_t least = 0);
 double real_number(const CheckedJson& object, const char* name,
                    double least = std::numeric_limits<double>::lowest());

@@ -24,7 +24,7 @@ std::vector<int64_t> doubled(int64_t from, int64_t to) {
   return all;
 }
 
-struct MapCell {
+struct GridCell {
   int64_t sequences = 1, length = 1, head_dim = 1;
 };
 
@@ -41,7 +41,7 @@ class AttentionMap {
     if (device.is_cuda()) peak_ = stated_peak_flops(cuda_facts(device.index).name);
   }
 
-  void run(const MapCell& cell) {
+  void run(const GridCell& cell) {
     AttentionCase::Shape shape{{0}, settings_.heads, cell.head_dim, {}, dtype()};
     for (int64_t b = 0; b < cell.sequences; ++b) {
       shape.offsets.push_back(shape.offsets.back() + cell.length);
@@ -59,7 +59,7 @@ class AttentionMap {
  private:
   DType dtype() const { return report_.device().is_cuda() ? DType::kBf16 : DType::kF32; }
 
-  void label(const MapCell& cell, Result& r) const {
+  void label(const GridCell& cell, Result& r) const {
     const attention::HeadShape head{cell.head_dim, cell.head_dim, dtype()};
     r.labels = {
         {"lengths", fmt::format("{}x{}", cell.sequences, cell.length)},
@@ -68,7 +68,7 @@ class AttentionMap {
         {"kernel", attention::kernel_name(attention::Kernel::kAuto, head, report_.device())}};
   }
 
-  bool has(const MapCell& cell, const char* name) const {
+  bool has(const GridCell& cell, const char* name) const {
     Result r;
     r.name = name;
     label(cell, r);
@@ -80,7 +80,7 @@ class AttentionMap {
     report_.add(r);
   }
 
-  void leave_out(const MapCell& cell, int64_t bytes) {
+  void leave_out(const GridCell& cell, int64_t bytes) {
     for (const char* name : {"attention forward", "attention backward"}) {
       Result r;
       r.name = name;
@@ -95,7 +95,7 @@ class AttentionMap {
 
   /// As many runs as fit the time of a cell, each with a cold second-level cache. One that is short
   /// heats nothing up, and needs no rest before.
-  void add(const MapCell& cell, const AttentionCase& c, Result r,
+  void add(const GridCell& cell, const AttentionCase& c, Result r,
            const std::function<void()>& work) {
     constexpr double kMostRuns = 9, kShort = 1e-3;
     const auto once = [&] { return measure(c.exec(), {0, 1, /*sustained=*/true}, work).median(); };

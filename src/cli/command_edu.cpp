@@ -13,7 +13,7 @@
 namespace segue::cli {
 namespace {
 
-void say(const std::string& line) {
+void print_line(const std::string& line) {
   print(line + "\n");
   flush_output();
 }
@@ -63,28 +63,28 @@ void add_variant(CLI::App& command, const std::shared_ptr<edu::Options>& o) {
       ->capture_default_str();
 }
 
-struct LintArguments {
+struct RegistryLint {
   std::string registry = "configs/edu/workloads.yaml", sidecars;
 };
 
-void lint(const LintArguments& arguments) {
+void lint_registry(const RegistryLint& arguments) {
   const edu::LintResult result = edu::lint_registry(arguments.registry, arguments.sidecars);
-  for (const std::string& finding : result.findings) say(finding);
-  say(fmt::format("{}: {} workloads, {} sidecars, {} findings", arguments.registry,
-                  result.workloads, result.sidecars, result.findings.size()));
+  for (const std::string& finding : result.findings) print_line(finding);
+  print_line(fmt::format("{}: {} workloads, {} sidecars, {} findings", arguments.registry,
+                         result.workloads, result.sidecars, result.findings.size()));
   if (result.exit_code() != 0) throw ExitWith{result.exit_code()};
 }
 
-void add_lint(CLI::App& parent) {
+void add_registry_lint(CLI::App& parent) {
   CLI::App* command = parent.add_subcommand(
       "lint", "Judge a registry of workloads, and the sidecars that it stands on.");
   command->footer("Exit codes: 0 fine, 1 findings, 2 no registry, or an empty one.");
-  const auto arguments = std::make_shared<LintArguments>();
+  const auto arguments = std::make_shared<RegistryLint>();
   command->add_option("registry", arguments->registry, "YAML or JSON")->capture_default_str();
   command->add_option("--verify-against-sidecars", arguments->sidecars,
                       "folder of sidecars: computes each again and compares labels, numbers and "
                       "recorded SHA-256");
-  command->callback([arguments] { lint(*arguments); });
+  command->callback([arguments] { lint_registry(*arguments); });
 }
 
 }  // namespace
@@ -98,20 +98,20 @@ void add_edu(CLI::App& app) {
 
   CLI::App* micro = add_workload(*command, "micro-dlrm", "Tables that fit into the cache.", o);
   add_measured(*micro, o);
-  micro->callback([o] { edu::run_micro_dlrm(*o, say); });
+  micro->callback([o] { edu::run_micro_dlrm(*o, print_line); });
 
   CLI::App* dram =
       add_workload(*command, "micro-dlrm-dram", "The same model on a table that does not.", o);
   add_measured(*dram, o);
   add_variant(*dram, o);
-  dram->callback([o] { edu::run_micro_dlrm_dram(*o, say); });
+  dram->callback([o] { edu::run_micro_dlrm_dram(*o, print_line); });
 
   CLI::App* distributed = add_workload(*command, "micro-dlrm-distributed",
                                        "Ranks against micro-batches: the same training.", o);
   distributed->add_option("--ranks", o->ranks, "as threads of this process")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  distributed->callback([o] { edu::run_micro_dlrm_distributed(*o, say); });
+  distributed->callback([o] { edu::run_micro_dlrm_distributed(*o, print_line); });
 
   CLI::App* compare =
       add_workload(*command, "compare", "All of them and the experiments, explained.", o);
@@ -121,9 +121,9 @@ void add_edu(CLI::App& app) {
       ->add_option("--experiment", o->experiments,
                    "some of the experiments only, e.g. E2,E4; default: all")
       ->delimiter(',');
-  compare->callback([o] { edu::run_compare(*o, say, version_line()); });
+  compare->callback([o] { edu::run_compare(*o, print_line, version_line()); });
 
-  add_lint(*command);
+  add_registry_lint(*command);
 }
 
 }  // namespace segue::cli

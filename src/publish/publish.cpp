@@ -28,12 +28,6 @@
 namespace segue::publish {
 namespace {
 
-/// Counts that the state of a run has; other checkpoints need not have them.
-std::optional<int64_t> fact_of(const base::CheckedJson& state, const char* name) {
-  if (!state.contains(name)) return std::nullopt;
-  return base::whole_number(state, name, -1);
-}
-
 std::string manifest_path(const train::Checkpoint& checkpoint) {
   return fmt::format("{}/{}", checkpoint.path(), train::kCheckpointManifest);
 }
@@ -50,8 +44,9 @@ VersionManifest begun(const PublishConfig& config, const train::Checkpoint& chec
   m.segue_version = SEGUE_VERSION;
   m.checkpoint = checkpoint.manifest().checksum;
   const base::CheckedJson state = base::parse_checked(checkpoint.state_json());
-  m.samples = fact_of(state, "samples");
-  m.window = fact_of(state, "window");
+  // Counts that the state of a run has; other checkpoints need not have them.
+  m.samples = base::whole_number_if_any(state, "samples", -1);
+  m.window = base::whole_number_if_any(state, "window", -1);
   if (state.contains("store")) m.store = base::text_of(state, "store");
   m.format = config.format.value_or(newest ? newest->format : FileFormat::kSafetensors);
   m.dtype = config.dtype.value_or(newest ? newest->dtype : RowType::kF32);

@@ -51,11 +51,6 @@ auto word_of(const Json& j, const char* name, Parse parse) {
   }
 }
 
-std::optional<int64_t> fact_of(const Json& j, const char* name) {
-  if (!j.contains(name)) return std::nullopt;
-  return base::whole_number(j, name, -1);
-}
-
 VersionManifest from_json(const Json& j, const std::string& path) {
   if (base::text_of(j, "format") != kFormat) fail(ErrorCode::kCorrupt, "not that of a version");
   const int64_t version = base::whole_number(j, "version");
@@ -75,8 +70,8 @@ VersionManifest from_json(const Json& j, const std::string& path) {
   m.step = base::whole_number(j, "step");
   m.segue_version = base::text_of(j, "segue");
   m.checkpoint = base::from_hex64(base::text_of(j, "checkpoint"));
-  m.samples = fact_of(j, "samples");
-  m.window = fact_of(j, "window");
+  m.samples = base::whole_number_if_any(j, "samples", -1);
+  m.window = base::whole_number_if_any(j, "window", -1);
   if (j.contains("store")) {
     m.store = base::text_of(j, "store");
     data::StoreIdentity::from_json(m.store);

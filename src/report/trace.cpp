@@ -8,7 +8,7 @@
 namespace segue::report {
 namespace {
 
-std::string quote(const std::string& text) {
+std::string json_text(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
@@ -40,7 +40,7 @@ class Events {
 
   void name(const char* what, size_t tid, const std::string& text) {
     add(fmt::format(R"({{"name": "{}", "ph": "M", "pid": {}, "tid": {}, "args": {{"name": {}}}}})",
-                    what, pid_, tid, quote(text)));
+                    what, pid_, tid, json_text(text)));
   }
   void order(size_t tid) {
     add(fmt::format(
@@ -50,8 +50,8 @@ class Events {
   void span(size_t tid, const detail::TraceSpan& s) {
     add(fmt::format(
         R"({{"name": {}, "cat": "{}", "ph": "X", "pid": {}, "tid": {}, "ts": {}, "dur": {}{}}})",
-        quote(s.name), s.category, pid_, tid, microseconds(s.start_ns), microseconds(s.duration_ns),
-        s.arguments.empty() ? "" : R"(, "args": )" + s.arguments));
+        json_text(s.name), s.category, pid_, tid, microseconds(s.start_ns),
+        microseconds(s.duration_ns), s.arguments.empty() ? "" : R"(, "args": )" + s.arguments));
   }
   void flow(size_t number, size_t from, int64_t from_ns, size_t to, int64_t to_ns) {
     constexpr const char* kForm =
@@ -64,7 +64,7 @@ class Events {
     nlohmann::ordered_json values = nlohmann::ordered_json::object();
     for (const base::StageFact& value : c.values) values[value.name] = value.value;
     add(fmt::format(R"({{"name": {}, "ph": "C", "pid": {}, "tid": 0, "ts": {}, "args": {}}})",
-                    quote(c.name), pid_, microseconds(c.at_ns), values.dump()));
+                    json_text(c.name), pid_, microseconds(c.at_ns), values.dump()));
   }
   std::string take() { return std::move(text_); }
 

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/npy.h"
+#include "base/sealed_json.h"
 
 namespace segue::data {
 namespace {
@@ -20,8 +21,6 @@ using Json = base::CheckedJson;
 
 constexpr const char* kFormat = "segue event store";
 constexpr int64_t kFormatVersion = 1;
-
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
 uint64_t from_hex(const std::string& text) { return std::stoull(text, nullptr, 16); }
 
@@ -43,7 +42,7 @@ Json without_checksum(const StoreManifest& m) {
   j["cache"] = m.cache_folder();
   j["schema"] = kSchemaFile;
   if (m.segment.number > 0) {
-    j["segment"] = {{"number", m.segment.number}, {"previous", hex(m.segment.previous)}};
+    j["segment"] = {{"number", m.segment.number}, {"previous", base::hex64(m.segment.previous)}};
   }
   j["origin"]["command"] = m.origin.command;
   j["origin"]["options"] = m.origin.options;
@@ -53,13 +52,13 @@ Json without_checksum(const StoreManifest& m) {
   }
   j["origin"]["sources"] = sources;
   for (const IdRecord& ids : m.ids) {
-    j["ids"][ids.column] = {{"count", ids.count}, {"xxh64", hex(ids.xxh64)}};
+    j["ids"][ids.column] = {{"count", ids.count}, {"xxh64", base::hex64(ids.xxh64)}};
   }
   Json& files = j["files"] = Json::object();
   for (const base::FileRecord& f : m.files) {
     Json& file = files[f.name];
     file["bytes"] = f.bytes;
-    file["xxh64"] = hex(f.xxh64);
+    file["xxh64"] = base::hex64(f.xxh64);
     if (!f.dtype.empty()) {
       file["dtype"] = f.dtype;
       file["count"] = f.count;
@@ -138,7 +137,7 @@ uint64_t StoreManifest::checksum() const { return base::xxh64(dump(without_check
 
 std::string StoreManifest::to_json() const {
   Json j = without_checksum(*this);
-  j["checksum"] = hex(checksum());
+  j["checksum"] = base::hex64(checksum());
   return dump(j, 2) + "\n";
 }
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/sealed_json.h"
 #include "data/store/index_file.h"
 
 namespace segue::data {
@@ -19,8 +20,6 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "segue verified files";
 constexpr int64_t kFormatVersion = 1;
 
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
-
 /// The same after a restart; machines that share a folder differ in it.
 std::string machine() {
   char host[256] = "";
@@ -28,7 +27,7 @@ std::string machine() {
   std::string id = host;
   const std::string path = "/etc/machine-id";
   if (base::exists(path)) id += "/" + base::read_file(path);
-  return hex(base::xxh64(id));
+  return base::hex64(base::xxh64(id));
 }
 
 Json to_json(const base::FileIdentity& i) {
@@ -58,10 +57,10 @@ std::string VerifiedFiles::to_json(const Files& files) const {
   Json j;
   j["format"] = kFormat;
   j["version"] = kFormatVersion;
-  j["manifest"] = hex(manifest_);
+  j["manifest"] = base::hex64(manifest_);
   Json& list = j["files"] = Json::object();
   for (const auto& [name, identity] : files) list[name] = data::to_json(identity);
-  j["checksum"] = hex(base::xxh64(j.dump()));
+  j["checksum"] = base::hex64(base::xxh64(j.dump()));
   return j.dump(2) + "\n";
 }
 

@@ -28,7 +28,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kCopyGrain = 16 << 20;
+constexpr int64_t kSnapshotGrain = 16 << 20;
 constexpr int64_t kAlignment = 64;
 
 int64_t to_bytes(double gib) {
@@ -206,7 +206,7 @@ bool CheckpointWriter::copy_arrays(const Stream* stream) {
   }
   // By bytes, not by arrays: a few large tables and hundreds of small vectors share the threads
   // evenly.
-  base::parallel_for(arrays.empty() ? 0 : end, kCopyGrain, [&](int64_t from, int64_t to) {
+  base::parallel_for(arrays.empty() ? 0 : end, kSnapshotGrain, [&](int64_t from, int64_t to) {
     const auto after = std::upper_bound(begins.begin(), begins.end(), from);
     auto i = static_cast<size_t>(std::max<int64_t>(0, after - begins.begin() - 1));
     for (; i < arrays.size() && begins[i] < to; ++i) {
