@@ -43,6 +43,7 @@ std::vector<std::pair<std::string, RunConfig>> variants() {
   c = full_config();
   c.model.additional[0].values = 6;
   c.model.contextual[0].values = 3;
+  c.sparse.tables[1].rows = 1'000'000;  // more ids, and still nearly all different
   all.emplace_back("features of several values", c);
   c = full_config();
   c.model.layers = 3;
