@@ -18,6 +18,7 @@
 #include "cli/pair_numbers.h"
 #include "cli/parquet.h"
 #include "cli/score_table.h"
+#include "data/log/event_normalizer.h"
 #include "data/log/iso_time.h"
 #include "data/log/original_ids.h"
 #include "data/log/table_reader.h"
@@ -91,6 +92,17 @@ void read_rows(const std::string& path, const std::vector<data::ColumnRequest>& 
   }
 }
 
+/// Seconds since 1970, as integers say them, dates, or timestamps of any unit.
+int64_t seconds_of(const data::RawColumn& column, size_t row, const std::string& where) {
+  int64_t seconds = 0;
+  const double unit = column.unit_seconds > 0 ? column.unit_seconds : 1;
+  if (!data::UnitScale(unit).to_seconds(column.integers[row], seconds)) {
+    fail(ErrorCode::kOutOfRange,
+         fmt::format("{} has the time {}, which is later than any", where, column.integers[row]));
+  }
+  return seconds;
+}
+
 /// Columns user and item, and time if the file has it; otherwise everything that happened counts.
 std::vector<data::CandidateQuery> read_pairs(const std::string& path, const StoreIds& ids) {
   data::TableOptions options;
@@ -98,14 +110,15 @@ std::vector<data::CandidateQuery> read_pairs(const std::string& path, const Stor
   std::vector<data::ColumnRequest> requests = {{"user", ids.users.role(path, "user", options)},
                                                {"item", ids.items.role(path, "item", options)}};
   const bool with_time = data::has_column(path, "time", options);
-  if (with_time) requests.push_back({"time"});
+  if (with_time) requests.push_back({"time", data::ColumnRole::kTime});
   std::vector<data::CandidateQuery> questions;
-  read_rows(path, requests, options,
-            [&](const data::RawBlock& block, size_t row, const std::string& where) {
-              questions.push_back({.user = ids.users.number(block.columns[0], row, where),
-                                   .item = ids.items.number(block.columns[1], row, where),
-                                   .time = with_time ? block.columns[2].integers[row] : kLast});
-            });
+  read_rows(
+      path, requests, options,
+      [&](const data::RawBlock& block, size_t row, const std::string& where) {
+        questions.push_back({.user = ids.users.number(block.columns[0], row, where),
+                             .item = ids.items.number(block.columns[1], row, where),
+                             .time = with_time ? seconds_of(block.columns[2], row, where) : kLast});
+      });
   return questions;
 }
 
@@ -191,6 +204,7 @@ void rank(const ScoreArguments& arguments, const train::StoreScorer& scorer,
   const std::vector<int64_t> items = train::catalogue(scorer.store());
   const int64_t time = time_of(arguments.time);
   std::vector<data::CandidateQuery> questions;  // of every user; an item comes with each answer
+  questions.reserve(asked.size());
   for (const AskedUser& a : asked) {
     questions.push_back({.user = a.user, .time = settled_time(log, a.user, time, ids, a.where)});
   }

@@ -229,6 +229,22 @@ TEST_F(IdsCommand, ScoresOfAWindowHaveTheIdsOfTheLog) {
   }
 }
 
+TEST_F(IdsCommand, TimesOfPairsMayBeDates) {
+  train_on_30_days();
+  const auto scores = [&](const char* time) {
+    base::put_file(path("dated.csv"),
+                   "user,item,time\n" + user(3) + "," + quoted(item(2)) + "," + time + "\n");
+    const Outcome o =
+        run({"score", path("run"), "--pairs", path("dated.csv"), "--out", path("dated-out.csv")});
+    EXPECT_EQ(o.code, kExitOk) << o.err;
+    return base::read_file(path("dated-out.csv"));
+  };
+  const std::string by_seconds = scores("2591999");
+  EXPECT_EQ(scores("1970-01-30T23:59:59Z"), by_seconds);
+  EXPECT_EQ(scores("1970-01-31T00:59:59+01:00"), by_seconds);
+  EXPECT_NE(scores("1970-01-29"), by_seconds);
+}
+
 TEST_F(IdsCommand, RanksTheCatalogueOfAUser) {
   train_on_30_days();
   const Outcome all = run({"score", path("run"), "--user", user(4), "--top", "1000"});

@@ -455,14 +455,10 @@ std::vector<const AttributeFile*> LogSchema::all_attributes() const {
 }
 
 std::vector<AttributeColumn> LogSchema::attribute_columns() const {
-  constexpr std::string_view kSuffix = "_id";
   std::vector<AttributeColumn> all;
   for (const AttributeFile* const a : all_attributes()) {
     for (const std::string& name : a->columns()) {
-      std::string_view stem = name;
-      if (stem.size() > kSuffix.size() && stem.ends_with(kSuffix)) {
-        stem.remove_suffix(kSuffix.size());
-      }
+      const std::string stem = AttributeConfig{.name = name}.stem();
       all.push_back({name, fmt::format("{}_to_{}.npy", a->whose(), stem), a->of_users,
                      a->several() ? a->name : ""});
     }

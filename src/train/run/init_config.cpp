@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_tree.h"
 #include "base/error.h"
 #include "base/progress.h"
 #include "base/time.h"
@@ -60,6 +61,12 @@ Windows choose_windows(const data::EventStore& store, int64_t min_history) {
   }
   std::ranges::sort(times);
   const int64_t span = times.back() - times.front();
+  if (span == 0) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("{}: all events that may be predicted are of one second, {}, so none of them "
+                     "can be held out as later ones; is the column of times right?",
+                     store.folder(), times.front()));
+  }
   const int64_t wanted =
       std::clamp<int64_t>(static_cast<int64_t>(times.size()) / 50, 2000, 200'000);
   Windows best = cut(times, span / 5 + 1, wanted);
@@ -281,7 +288,7 @@ class Writer {
     const int64_t steps = windows_.train_samples / size_.batch;
     line("warmup_steps = {}        # of about {}", std::clamp<int64_t>(steps / 20, 1, 300),
          count_text(steps));
-    line("\n[data]\nstore = \"{}\"\nbatch_size = {}", path_, size_.batch);
+    line("\n[data]\nstore = {}\nbatch_size = {}", base::detail::quote_toml(path_), size_.batch);
     line("\n[data.stream]\nmin_history = {}", min_history_);
     line("window_seconds = {}    # {:g} days: {} windows to train on, in the order of time",
          windows_.seconds, static_cast<double>(windows_.seconds) / kDay, windows_.train_windows);

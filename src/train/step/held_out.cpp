@@ -85,12 +85,15 @@ TaskDetails task_details(std::span<const float> predictions, std::span<const flo
 MeanAuc mean_auc_parts(std::span<const ops::AucParts> tasks) {
   MeanAuc mean{.auc = 0};
   const auto n = static_cast<double>(tasks.size());
+  bool known = true;  // a class of one label has an AUC, and nobody knows how far off it is
   for (const ops::AucParts& task : tasks) {
     mean.auc += task.auc;
+    known = known && (task.one_class || !task.parts.empty());
     if (task.parts.empty()) continue;
     mean.parts.resize(task.parts.size());
     for (size_t i = 0; i < task.parts.size(); ++i) mean.parts[i] += task.parts[i] / n;
   }
+  if (!known) mean.parts.clear();
   mean.auc = tasks.empty() ? 0.5 : mean.auc / n;
   return mean;
 }

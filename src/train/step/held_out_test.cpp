@@ -104,7 +104,13 @@ TEST(HeldOut, TasksThatAreAlikeAreNotIndependent) {
   const MeanAuc apart = mean_auc_parts(std::vector{one, ops::auc_parts(other.good, other.labels)});
   EXPECT_LT(ops::standard_error(apart.parts), 0.85 * ops::standard_error(one.parts));
   // A task without both classes takes part with 0.5 and no error, as in the mean of AUCs.
-  EXPECT_DOUBLE_EQ(mean_auc_parts(std::vector{one, ops::AucParts{}}).auc, (one.auc + 0.5) / 2);
+  const MeanAuc half = mean_auc_parts(std::vector{one, ops::AucParts{}});
+  EXPECT_DOUBLE_EQ(half.auc, (one.auc + 0.5) / 2);
+  EXPECT_DOUBLE_EQ(ops::standard_error(half.parts), ops::standard_error(one.parts) / 2);
+  // One label of a class: an AUC, of which nobody knows how far off it is, nor then the mean.
+  std::vector<float> single(d.labels.size(), 0.f);
+  single[7] = 1;
+  EXPECT_TRUE(mean_auc_parts(std::vector{one, ops::auc_parts(d.good, single)}).parts.empty());
 }
 
 TEST(HeldOut, SlicesOfHistoriesAndItems) {
