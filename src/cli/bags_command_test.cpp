@@ -1,6 +1,7 @@
 // Attributes of several values, from CSV files over a proposed schema and config to scores.
 
 #include <cstdint>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -77,7 +78,7 @@ max_values = 2
   const Outcome inspected = run({"inspect", store});
   ASSERT_EQ(inspected.code, 0) << inspected.err;
   EXPECT_TRUE(contains(inspected.out, "5, 3 of one")) << inspected.out;
-  EXPECT_FALSE(contains(inspected.out, "genres_2"))
+  EXPECT_FALSE(contains(inspected.out, "\n  genres_2"))  // a line of its own
       << "columns of one attribute belong together" << inspected.out;
 
   const Outcome proposed = run({"init", store});
@@ -121,7 +122,17 @@ max_values = 2
   train(trained, "40");
   train(folder + "/whole", "40");
   EXPECT_EQ(lasting_metrics(trained).back(), lasting_metrics(folder + "/whole").back());
-  EXPECT_TRUE(newest_arrays(trained) == newest_arrays(folder + "/whole")) << "resumed bit for bit";
+  // The run that ended at step 20 was evaluated there: its metrics remember that, its model does
+  // not.
+  const auto model = [](const std::string& run) {
+    std::map<std::string, std::string> files = newest_arrays(run);
+    EXPECT_EQ(std::erase_if(files,
+                            [](const auto& f) { return f.first.ends_with("metrics.safetensors"); }),
+              1u);
+    EXPECT_EQ(files.size(), 2u);
+    return files;
+  };
+  EXPECT_TRUE(model(trained) == model(folder + "/whole")) << "resumed bit for bit";
 
   const Outcome scored = run({"score", trained, "--user", "3", "--top", "10"});
   ASSERT_EQ(scored.code, 0) << scored.err;
