@@ -11,7 +11,7 @@
 namespace segue::sparse {
 namespace {
 
-constexpr int64_t kGrain = 1 << 14;
+constexpr int64_t kTableGrain = 1 << 14;
 
 }  // namespace
 
@@ -100,7 +100,7 @@ void CachedDynamicTable::find_rows(std::span<const int64_t> keys) {
   const int64_t n = std::ssize(keys);
   mixed_.resize(n);
   rows_.resize(n);
-  base::parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  base::parallel_for(n, kTableGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t key = keys[static_cast<size_t>(i)];
       mixed_[i] = mixes_early() ? key : key_of_id(key);

@@ -19,7 +19,7 @@ using base::parallel_for;
 
 // One chunk of work. The cut depends on the number of ids alone, and every pass is stable, so the
 // result is the same on any number of threads.
-constexpr int64_t kGrain = 1 << 16;
+constexpr int64_t kDedupGrain = 1 << 16;
 constexpr int kDigitBits = 11;  // a histogram of 2048 counters stays in the first-level cache
 constexpr int64_t kDigits = 1 << kDigitBits;
 constexpr int kWordBits = 64;
@@ -41,7 +41,7 @@ class BitRanks {
     scratch.other.resize(words_);
     bits_ = scratch.records.data();
     below_ = scratch.other.data();
-    parallel_for(words_, kGrain,
+    parallel_for(words_, kDedupGrain,
                  [&](int64_t begin, int64_t end) { std::fill(bits_ + begin, bits_ + end, 0); });
   }
 
@@ -57,17 +57,17 @@ class BitRanks {
 
   /// After all marks: fills `values` and makes place() ready.
   void number(HostArray<int64_t>& counts, HostArray<int64_t>& values) {
-    counts.resize(num_chunks(words_, kGrain));
-    parallel_for(words_, kGrain, [&](int64_t begin, int64_t end) {
+    counts.resize(num_chunks(words_, kDedupGrain));
+    parallel_for(words_, kDedupGrain, [&](int64_t begin, int64_t end) {
       int64_t count = 0;
       for (int64_t w = begin; w < end; ++w) count += std::popcount(bits_[w]);
-      counts[begin / kGrain] = count;
+      counts[begin / kDedupGrain] = count;
     });
     int64_t total = 0;
     for (int64_t& count : counts.span()) total += std::exchange(count, total);
     values.resize(total);
-    parallel_for(words_, kGrain, [&](int64_t begin, int64_t end) {
-      int64_t place = counts[begin / kGrain];
+    parallel_for(words_, kDedupGrain, [&](int64_t begin, int64_t end) {
+      int64_t place = counts[begin / kDedupGrain];
       for (int64_t w = begin; w < end; ++w) {
         below_[w] = static_cast<uint64_t>(place);
         for (uint64_t word = bits_[w]; word != 0; word &= word - 1) {
@@ -127,15 +127,17 @@ template <class Record>
 Record* radix_sort(Record* records, Record* other, int64_t n, int key_bits, int place_bits,
                    HostArray<int64_t>& counts) {
   const int passes = (key_bits + kDigitBits - 1) / kDigitBits;
-  counts.resize(num_chunks(n, kGrain) * kDigits);
-  const auto counts_of = [&](int64_t begin) { return counts.data() + begin / kGrain * kDigits; };
+  counts.resize(num_chunks(n, kDedupGrain) * kDigits);
+  const auto counts_of = [&](int64_t begin) {
+    return counts.data() + begin / kDedupGrain * kDigits;
+  };
 
   for (int pass = 0; pass < passes; ++pass) {
     const int shift = pass * kDigitBits;
     const auto digit = [=](const Record& r) {
       return static_cast<int64_t>(r.key(place_bits) >> shift) & (kDigits - 1);
     };
-    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
       int64_t* count = counts_of(begin);
       std::fill_n(count, kDigits, 0);
       for (int64_t i = begin; i < end; ++i) ++count[digit(records[i])];
@@ -143,11 +145,11 @@ Record* radix_sort(Record* records, Record* other, int64_t n, int key_bits, int 
     // Counts become starts: all records of a digit lie together, those of earlier chunks first.
     int64_t start = 0;
     for (int64_t d = 0; d < kDigits; ++d) {
-      for (int64_t begin = 0; begin < n; begin += kGrain) {
+      for (int64_t begin = 0; begin < n; begin += kDedupGrain) {
         start += std::exchange(counts_of(begin)[d], start);
       }
     }
-    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
       int64_t* next = counts_of(begin);
       for (int64_t i = begin; i < end; ++i) other[next[digit(records[i])]++] = records[i];
     });
@@ -163,18 +165,18 @@ void number_runs(const Record* records, int64_t n, int place_bits, uint64_t smal
   const auto starts_run = [&](int64_t i) {
     return i == 0 || records[i].key(place_bits) != records[i - 1].key(place_bits);
   };
-  first_run.resize(num_chunks(n, kGrain));
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  first_run.resize(num_chunks(n, kDedupGrain));
+  parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
     int64_t runs = 0;
     for (int64_t i = begin; i < end; ++i) runs += starts_run(i) ? 1 : 0;
-    first_run[begin / kGrain] = runs;
+    first_run[begin / kDedupGrain] = runs;
   });
   int64_t total = 0;
   for (int64_t& runs : first_run.span()) total += std::exchange(runs, total);
 
   out.values.resize(total);
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
-    int64_t run = first_run[begin / kGrain] - 1;
+  parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
+    int64_t run = first_run[begin / kDedupGrain] - 1;
     for (int64_t i = begin; i < end; ++i) {
       if (starts_run(i)) {
         out.values[++run] = static_cast<int64_t>(records[i].key(place_bits) + smallest);
@@ -200,14 +202,14 @@ struct Range {
 template <class T>
 Range range_of(std::span<const T> values, bool skip_negative, std::vector<int64_t>& first) {
   const auto n = static_cast<int64_t>(values.size());
-  std::vector<Range> parts(static_cast<size_t>(num_chunks(n, kGrain)));
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  std::vector<Range> parts(static_cast<size_t>(num_chunks(n, kDedupGrain)));
+  parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
     Range r;
     for (int64_t i = begin; i < end; ++i) {
       const T value = values[static_cast<size_t>(i)];
       if (!skip_negative || value >= 0) r.add(value);
     }
-    parts[static_cast<size_t>(begin / kGrain)] = r;
+    parts[static_cast<size_t>(begin / kDedupGrain)] = r;
   });
   Range all;
   for (const Range& part : parts) {
@@ -226,8 +228,8 @@ void sort_and_number(std::span<const int64_t> ids, bool skip_negative, const Ran
   const auto smallest = static_cast<uint64_t>(range.smallest);
   auto* records = records_in<Record>(scratch.records, range.count);
   auto* other = records_in<Record>(scratch.other, range.count);
-  parallel_for(static_cast<int64_t>(ids.size()), kGrain, [&](int64_t begin, int64_t end) {
-    Record* to = records + first[static_cast<size_t>(begin / kGrain)];
+  parallel_for(static_cast<int64_t>(ids.size()), kDedupGrain, [&](int64_t begin, int64_t end) {
+    Record* to = records + first[static_cast<size_t>(begin / kDedupGrain)];
     for (int64_t i = begin; i < end; ++i) {
       const int64_t id = ids[static_cast<size_t>(i)];
       if (skip_negative && id < 0) {
@@ -247,14 +249,14 @@ void mark_and_number(std::span<const int64_t> ids, bool skip_negative, const Ran
                      uint64_t width, DedupScratch& scratch, Distinct& out) {
   const auto n = static_cast<int64_t>(ids.size());
   BitRanks ranks(static_cast<uint64_t>(range.smallest), width, scratch);
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t id = ids[static_cast<size_t>(i)];
       if (!skip_negative || id >= 0) ranks.mark(id);
     }
   });
   ranks.number(scratch.counts, out.values);
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t id = ids[static_cast<size_t>(i)];
       out.inverse[i] = skip_negative && id < 0 ? -1 : ranks.place(id);
@@ -314,7 +316,7 @@ using Columns = std::span<const std::span<const int32_t>>;
 template <class Key>
 void find_examples(int64_t n, int64_t range, Key&& key, HostArray<int32_t>& example) {
   example.resize(range);
-  parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       std::atomic_ref(example[key(i)]).store(static_cast<int32_t>(i), std::memory_order_relaxed);
     }
@@ -325,7 +327,7 @@ void copy_members(Columns columns, std::span<const int32_t> example, DistinctTup
   out.members.resize(static_cast<int64_t>(columns.size()) * out.count);
   for (size_t c = 0; c < columns.size(); ++c) {
     int32_t* to = out.members.data() + static_cast<int64_t>(c) * out.count;
-    parallel_for(out.count, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(out.count, kDedupGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         to[i] = columns[c][static_cast<size_t>(example[static_cast<size_t>(i)])];
       }
@@ -374,7 +376,7 @@ void distinct_tuples(Columns columns, DedupScratch& scratch, DistinctTuples& out
       std::ranges::copy(ranks.inverse.span(), keys.data());
       key_bits = bits_for(static_cast<uint64_t>(ranks.values.size() - 1));
     }
-    parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+    parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t value = column[static_cast<size_t>(i)] - range.smallest;
         keys[i] = c == 0 ? value : (keys[i] << column_bits) | value;

@@ -12,7 +12,7 @@
 namespace segue::sparse::detail {
 namespace {
 
-constexpr int64_t kGrain = 2048;  // keys
+constexpr int64_t kKeyGrain = 2048;  // keys
 
 class CpuHashIndex final : public HashIndex {
  public:
@@ -33,7 +33,7 @@ class CpuHashIndex final : public HashIndex {
     HostBatch b = host_batch(batch, found);
     needs_.resize(static_cast<size_t>(n));
     b.needs = needs_.data();
-    parts_.assign(static_cast<size_t>(base::num_chunks(n, kGrain)), Part{});
+    parts_.assign(static_cast<size_t>(base::num_chunks(n, kKeyGrain)), Part{});
 
     each_run(b, [&](int64_t begin, int64_t end, Part& part) { stamp(b, begin, end, part); });
     grow(b);
@@ -48,11 +48,12 @@ class CpuHashIndex final : public HashIndex {
     const std::span<const int64_t> from = keys.span<int64_t>();
     const std::span<int64_t> to = rows.span<int64_t>();
     SEGUE_ASSERT(from.size() == to.size(), "a row for every key");
-    base::parallel_for(static_cast<int64_t>(from.size()), kGrain, [&](int64_t begin, int64_t end) {
-      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-        to[i] = row_of(from[i]);
-      }
-    });
+    base::parallel_for(
+        static_cast<int64_t>(from.size()), kKeyGrain, [&](int64_t begin, int64_t end) {
+          for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+            to[i] = row_of(from[i]);
+          }
+        });
   }
 
   int64_t rows_in_use() const override { return next_row_; }
@@ -139,8 +140,8 @@ class CpuHashIndex final : public HashIndex {
   /// f(begin, end, part) for the keys of every bucket; a chunk has the buckets that begin in it.
   template <class F>
   void each_run(const HostBatch& b, F f) {
-    base::parallel_for(b.n, kGrain, [&](int64_t begin, int64_t chunk_end) {
-      Part& part = parts_[static_cast<size_t>(begin / kGrain)];
+    base::parallel_for(b.n, kKeyGrain, [&](int64_t begin, int64_t chunk_end) {
+      Part& part = parts_[static_cast<size_t>(begin / kKeyGrain)];
       int64_t i = begin;
       if (i > 0) {
         const int64_t before = first_slot(b.keys[i - 1]);

@@ -18,7 +18,7 @@
 namespace segue::sparse {
 namespace {
 
-constexpr int64_t kGrain = 1 << 12;  // rows, per piece of parallel work
+constexpr int64_t kCacheGrain = 1 << 12;  // rows, per piece of parallel work
 
 int64_t planned_rows(const TableSpec& spec, int64_t rows) {
   constexpr double kDefaultShare = 0.1;
@@ -143,7 +143,7 @@ void RowCache::note_places(Pending& now) {
   const int64_t n = now.changes.size();
   now.place.resize(n);
   now.victim_place.resize(n);
-  base::parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  base::parallel_for(n, kCacheGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const CacheIndex::Change& c = now.changes[i];
       int64_t& place = places_[static_cast<size_t>(c.slot)];
@@ -158,7 +158,7 @@ void RowCache::add_places(std::span<const int64_t> slots, Pending& now) {
     return places_[static_cast<size_t>(slot)] == RowStore::kNone;
   };
   std::atomic<int64_t> missing = 0;
-  base::parallel_for(std::ssize(slots), kGrain, [&](int64_t begin, int64_t end) {
+  base::parallel_for(std::ssize(slots), kCacheGrain, [&](int64_t begin, int64_t end) {
     missing += std::count_if(slots.begin() + begin, slots.begin() + end, has_none);
   });
   if (missing == 0) return;
@@ -279,7 +279,7 @@ void RowCache::bring(const Pending& now, const Stream& stream) {
   const std::span<int64_t> slots = block.span(moves.slots), out = block.span(moves.out),
                            in = block.span(moves.in);
   std::atomic<int64_t> last_use = 0, rows_out = 0, rows_in = 0;
-  base::parallel_for(n, kGrain, [&](int64_t begin, int64_t end) {
+  base::parallel_for(n, kCacheGrain, [&](int64_t begin, int64_t end) {
     int64_t latest = 0, leave = 0, come = 0;
     for (int64_t i = begin; i < end; ++i) {
       const auto at = static_cast<size_t>(i);
