@@ -169,9 +169,10 @@ std::unique_ptr<IdDictionary> make_dictionary(bool numbered, const std::string& 
   if (known != nullptr && known->has_column(name) && known->is_numbered(name) != numbered) {
     fail(ErrorCode::kConfig,
          numbered
-             ? fmt::format("column \"{}\" has ids that get numbers, but in {} they are integers "
-                           "that stayed as they are; prepare the whole log anew",
-                           column, known->store())
+             ? fmt::format(
+                   "column \"{}\" has ids that get numbers, but in {} they are integers "
+                   "that stayed as they are; prepare the whole log, without --append or --ids-from",
+                   column, known->store())
              : fmt::format("column \"{}\" has integers that stay as they are, but {} has numbers "
                            "for such ids ({}); is it of the same log, and {} the right column?",
                            column, known->store(), known->file_name(name), column));

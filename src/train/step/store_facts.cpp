@@ -49,10 +49,9 @@ HeldOutFacts store_facts(const RunStore& store, std::span<const model::TaskConfi
 
 std::optional<double> truth_auc(const data::EventStore& store, std::span<const float> truth,
                                 std::span<const int64_t> positions) {
-  const std::vector<data::PoolConfig>& pools = store.schema().pools;
-  const auto pool = std::ranges::find(pools, store.schema().label_pool, &data::PoolConfig::name);
-  if (truth.empty() || pool == pools.end()) return std::nullopt;
-  const std::span<const uint8_t> label = store.in_pool(static_cast<size_t>(pool - pools.begin()));
+  const std::optional<size_t> pool = store.schema().label_place();
+  if (truth.empty() || !pool) return std::nullopt;
+  const std::span<const uint8_t> label = store.in_pool(*pool);
   std::vector<float> predictions, labels;
   for (const int64_t position : positions) {
     const auto i = static_cast<size_t>(position);
