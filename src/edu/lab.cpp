@@ -174,6 +174,7 @@ struct Timed {
 std::vector<StepTimes> Lab::time_in_turns(const std::vector<Prepared>& all, Passes passes) {
   constexpr int64_t kTurns = 3;
   std::vector<std::unique_ptr<Timed>> timed;
+  timed.reserve(all.size());
   for (const Prepared& p : all) timed.push_back(std::make_unique<Timed>(*this, p.workload));
   const int64_t each = (timed_steps() + kTurns - 1) / kTurns;
   for (int64_t turn = 0; turn <= kTurns; ++turn) {
@@ -187,6 +188,7 @@ std::vector<StepTimes> Lab::time_in_turns(const std::vector<Prepared>& all, Pass
     }
   }
   std::vector<StepTimes> out;
+  out.reserve(timed.size());
   for (const auto& t : timed) out.push_back(times_of(t->steps));
   return out;
 }
