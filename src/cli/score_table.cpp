@@ -76,7 +76,8 @@ void require_table_format(const std::string& path) {
 
 void write_table(const std::string& path, const ScoreTable& table) {
   require_table_format(path);
-  if (path.ends_with(".parquet")) return parquet()->write_table(path, table);
+  const data::ParquetSupport* support = path.ends_with(".parquet") ? parquet() : nullptr;
+  if (support != nullptr) return support->write_table(path, table);
   base::write_file(path, path.ends_with(".csv") ? csv_text(table) : jsonl_text(table));
 }
 
