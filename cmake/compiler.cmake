@@ -12,8 +12,11 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 find_program(SEGUE_CCACHE ccache)
 mark_as_advanced(SEGUE_CCACHE)
 if(SEGUE_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${SEGUE_CCACHE})
-  set(CMAKE_CUDA_COMPILER_LAUNCHER ${SEGUE_CCACHE})
+  # What one checkout has compiled another one finds, wherever it lies, precompiled headers included.
+  set(segue_ccache ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1
+    CCACHE_SLOPPINESS=pch_defines,time_macros ${SEGUE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${segue_ccache})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${segue_ccache})
 endif()
 
 # ---- CUDA: sets SEGUE_HAS_CUDA to 0 or 1 ----

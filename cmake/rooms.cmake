@@ -99,6 +99,7 @@ function(segue_precompile target owner)
     endforeach()
   endif()
   target_precompile_headers(${target} REUSE_FROM ${owner})
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache asks for it
 endfunction()
 
 # segue_add_library(<target> <rooms>): from `headers` and `sources`; links the rooms that exist.
