@@ -61,13 +61,10 @@ struct ToText {
   std::string operator()(const MllogRaw& value) const { return value.text; }
 };
 
-/// The path from the root of the repository, whatever the compiler was given.
+/// The path from the root of the repository, however the compiler was given it.
 std::string trimmed(std::string_view file) {
-  constexpr std::string_view kHere = "src/report/mlperf/mllog.cpp";
-  const std::string_view here = std::source_location::current().file_name();
-  if (here.ends_with(kHere) && file.starts_with(here.substr(0, here.size() - kHere.size()))) {
-    file.remove_prefix(here.size() - kHere.size());
-  }
+  const size_t root = file.rfind("/src/");
+  if (root != std::string_view::npos) file.remove_prefix(root + 1);
   return std::string(file);
 }
 
