@@ -175,6 +175,27 @@ TEST(GemmTest, AllInstructionSetsGiveTheSameBits) {
   check(double{}, Precision::kF64);
 }
 
+// Narrow rows that lie one after another take the bias together: the same sums, to the last bit.
+TEST(GemmTest, BiasesOfNarrowRows) {
+  TestBed bed;
+  for (const int64_t n : {1, 3, 8, 16, 63, 64, 65}) {
+    for (const int64_t gap : {0, 2}) {
+      const int64_t m = 1201, k = 5;  // several tiles, the last one small
+      const Tensor x = bed.random(1, {m, k}), weight = bed.random(2, {n, k});
+      const Tensor bias = bed.random(3, {n}), c = random_matrix(bed, 4, m, n, gap);
+      const Tensor bare = random_matrix(bed, 5, m, n, gap);
+      gemm(bed.exec, Trans::kNo, x, Trans::kYes, weight, bare);
+      linear_forward(bed.exec, x, weight, bias, c);
+      for (int64_t i = 0; i < m; ++i) {
+        for (int64_t j = 0; j < n; ++j) {
+          ASSERT_EQ(c.row<float>(i)[j], bare.row<float>(i)[j] + bias.ptr<float>()[j])
+              << n << " columns at " << i << ", " << j;
+        }
+      }
+    }
+  }
+}
+
 TEST(GemmTest, BitsDoNotDependOnThreads) {
   for (const bool fallback : {false, true}) {
     const ForcedFallback forced(fallback);

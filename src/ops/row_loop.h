@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "base/error.h"
@@ -22,6 +23,20 @@ inline int64_t row_grain(int64_t columns) {
 /// Calls body(first_row, last_row) over the rows of a [rows, columns] tensor.
 inline void for_rows(int64_t rows, int64_t columns, base::RangeFunction body) {
   base::parallel_for(rows, row_grain(columns), body);
+}
+
+/// For what treats every element alike: calls body(row, columns) for each row of the matrices, or,
+/// if each has its rows one after the other, for many of them at once as one long row. A loop that
+/// is set up anew for every row of 8 floats costs several times what it does.
+template <class F>
+void for_long_rows(int64_t rows, int64_t columns, std::initializer_list<const Tensor*> matrices,
+                   const F& body) {
+  const bool joined =
+      std::ranges::all_of(matrices, [](const Tensor* t) { return t->is_contiguous(); });
+  for_rows(rows, columns, [&](int64_t begin, int64_t end) {
+    if (joined) return body(begin, (end - begin) * columns);
+    for (int64_t r = begin; r < end; ++r) body(r, columns);
+  });
 }
 
 /// The tensor as [rows, columns] with unit column stride: rank 1 is one row, rank 2 stays as it is,

@@ -19,15 +19,12 @@ void map2(const Tensor& a_tensor, const Tensor& b_tensor, const Tensor& y_tensor
   const Tensor a = as_matrix(a_tensor), b = as_matrix(b_tensor), y = as_matrix(y_tensor);
   SEGUE_ASSERT(a.size(0) == y.size(0) && a.size(1) == y.size(1), "shapes differ");
   SEGUE_ASSERT(b.size(0) == y.size(0) && b.size(1) == y.size(1), "shapes differ");
-  const int64_t columns = y.size(1);
-  for_rows(y.size(0), columns, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      const T* a_row = a.row<T>(r);
-      const T* b_row = b.row<T>(r);
-      T* y_row = y.row<T>(r);
+  for_long_rows(y.size(0), y.size(1), {&a, &b, &y}, [&](int64_t r, int64_t columns) {
+    const T* a_row = a.row<T>(r);
+    const T* b_row = b.row<T>(r);
+    T* y_row = y.row<T>(r);
 #pragma GCC ivdep  // an operand may be y itself, never y shifted
-      for (int64_t c = 0; c < columns; ++c) y_row[c] = f(a_row[c], b_row[c]);
-    }
+    for (int64_t c = 0; c < columns; ++c) y_row[c] = f(a_row[c], b_row[c]);
   });
 }
 
@@ -35,12 +32,9 @@ void map2(const Tensor& a_tensor, const Tensor& b_tensor, const Tensor& y_tensor
 template <class T, class F>
 void map_in_place(const Tensor& x_tensor, const F& f) {
   const Tensor x = as_matrix(x_tensor);
-  const int64_t columns = x.size(1);
-  for_rows(x.size(0), columns, [&](int64_t begin, int64_t end) {
-    for (int64_t r = begin; r < end; ++r) {
-      T* row = x.row<T>(r);
-      for (int64_t c = 0; c < columns; ++c) row[c] = f(row[c]);
-    }
+  for_long_rows(x.size(0), x.size(1), {&x}, [&](int64_t r, int64_t columns) {
+    T* row = x.row<T>(r);
+    for (int64_t c = 0; c < columns; ++c) row[c] = f(row[c]);
   });
 }
 
@@ -172,16 +166,13 @@ void convert(const Exec& exec, const Tensor& from_tensor, const Tensor& to_tenso
   require_cpu(exec, "convert");
   const Tensor from = as_matrix(from_tensor), to = as_matrix(to_tensor);
   SEGUE_ASSERT(from.size(0) == to.size(0) && from.size(1) == to.size(1), "convert: shapes differ");
-  const int64_t columns = to.size(1);
   dispatch_real(from.dtype, [&](auto from_zero) {
     dispatch_real(to.dtype, [&](auto to_zero) {
       using To = decltype(to_zero);
-      for_rows(to.size(0), columns, [&](int64_t begin, int64_t end) {
-        for (int64_t r = begin; r < end; ++r) {
-          const auto* from_row = from.row<decltype(from_zero)>(r);
-          To* to_row = to.row<To>(r);
-          for (int64_t c = 0; c < columns; ++c) to_row[c] = static_cast<To>(from_row[c]);
-        }
+      for_long_rows(to.size(0), to.size(1), {&from, &to}, [&](int64_t r, int64_t columns) {
+        const auto* from_row = from.row<decltype(from_zero)>(r);
+        To* to_row = to.row<To>(r);
+        for (int64_t c = 0; c < columns; ++c) to_row[c] = static_cast<To>(from_row[c]);
       });
     });
   });

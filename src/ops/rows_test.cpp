@@ -1,5 +1,6 @@
 #include "ops/rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -216,6 +217,27 @@ TEST(RowsTest, ReluGradientAndNan) {
   x.ptr<double>()[0] = std::numeric_limits<double>::quiet_NaN();
   relu_forward(bed.exec, x, y);
   EXPECT_TRUE(std::isnan(y.ptr<double>()[0]));
+}
+
+// Contiguous matrices are gone over as one long row, views row by row.
+TEST(RowsTest, ViewsGiveWhatWholeMatricesGive) {
+  TestBed bed;
+  const int64_t rows = 5000, columns = 9;  // several tasks
+  const Tensor wide = bed.random(1, {rows, columns + 4}), view = wide.columns(3, columns);
+  const Tensor x = bed.zeros(DType::kF32, {rows, columns}),
+               y = bed.zeros(DType::kF32, {rows, columns});
+  const Tensor into = bed.zeros(DType::kF32, {rows, columns + 4}), part = into.columns(2, columns);
+  convert(bed.exec, view, x);
+  relu_forward(bed.exec, x, y);
+  relu_forward(bed.exec, view, part);
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t c = 0; c < columns; ++c) {
+      ASSERT_EQ(x.row<float>(r)[c], view.row<float>(r)[c]);
+      ASSERT_EQ(y.row<float>(r)[c], std::max(0.F, view.row<float>(r)[c]));
+      ASSERT_EQ(part.row<float>(r)[c], y.row<float>(r)[c]);
+    }
+    for (const int64_t c : {0, 1, 11, 12}) ASSERT_EQ(into.row<float>(r)[c], 0.F);
+  }
 }
 
 TEST(RowsTest, AddMayWriteIntoAnOperand) {
