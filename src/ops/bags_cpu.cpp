@@ -15,55 +15,54 @@ template <class From, class To, class Index, class Offset>
 class BagSums {
  public:
   BagSums(const Tensor& from, const Index* rows, const Offset* first)
-      : from_(from), rows_(rows), first_(first) {
+      : from_(from.ptr<From>()),
+        stride_(from.stride(0)),
+        table_rows_(from.size(0)),
+        rows_(rows),
+        first_(first) {
     if (from.bytes() >= kLargeTable) {
       ahead_ = std::max<int64_t>(2, kLinesAhead * kLine / std::max<int64_t>(1, from.size(1)));
     }
   }
 
-  /// Bag b; ids from `end` on are those of another task, which asks for their rows itself.
-  void sum(int64_t b, int64_t end, To* to) const {
-    for (int64_t i = first_[b]; i < first_[b + 1]; ++i) {
-      if (rows_[i] != -1) check_row("bag_sum_forward", i, rows_[i], from_.size(0));
+  /// Before bags [begin, end) are summed.
+  void check(int64_t begin, int64_t end) const {
+    for (int64_t i = first_[begin]; i < first_[end]; ++i) {
+      if (rows_[i] != -1) check_row("bag_sum_forward", i, rows_[i], table_rows_);
     }
-    columns_from<kWidest>(0, b, end, to);
+  }
+
+  /// kColumns columns of bag b from column c on; ids from `end` on are those of another task, which
+  /// asks for their rows itself.
+  template <int64_t kColumns>
+  void sum(int64_t c, int64_t b, int64_t end, To* __restrict to) const {
+    To sum[kColumns] = {};
+    const int64_t last = first_[b + 1];
+    for (int64_t i = first_[b]; i < last; ++i) {
+      if (ahead_ > 0) prefetch<kColumns>(c, i + ahead_, end);
+      if (rows_[i] < 0) continue;
+      const From* row = from_ + rows_[i] * stride_ + c;
+      for (int64_t k = 0; k < kColumns; ++k) sum[k] += static_cast<To>(row[k]);
+    }
+    for (int64_t k = 0; k < kColumns; ++k) to[k] = sum[k];
   }
 
  private:
-  template <int64_t kColumns>
-  void columns_from(int64_t c, int64_t b, int64_t end, To* to) const {
-    for (; c + kColumns <= from_.size(1); c += kColumns) block<kColumns>(c, b, end, to + c);
-    if constexpr (kColumns > 1) {
-      if (c < from_.size(1)) columns_from<(kColumns > 8 ? kColumns / 2 : 1)>(c, b, end, to);
-    }
-  }
-
-  template <int64_t kColumns>
-  void block(int64_t c, int64_t b, int64_t end, To* to) const {
-    To sum[kColumns] = {};
-    for (int64_t i = first_[b]; i < first_[b + 1]; ++i) {
-      prefetch<kColumns>(c, i + ahead_, end);
-      if (rows_[i] < 0) continue;
-      const From* row = from_.row<From>(rows_[i]) + c;
-      for (int64_t k = 0; k < kColumns; ++k) sum[k] += static_cast<To>(row[k]);
-    }
-    std::copy_n(sum, kColumns, to);
-  }
-
   /// Asks for a row before it is needed, where the table is larger than the caches of a core: an
   /// index tells long in advance what will be read, and a core alone waits for few rows at a time.
+  /// Always inline: GCC drops calls of a function that only prefetches, as one without effects.
   template <int64_t kColumns>
-  void prefetch(int64_t c, int64_t i, int64_t end) const {
-    if (ahead_ == 0 || i >= end || rows_[i] < 0 || rows_[i] >= from_.size(0)) return;
-    const From* row = from_.row<From>(rows_[i]) + c;
+  [[gnu::always_inline]] void prefetch(int64_t c, int64_t i, int64_t end) const {
+    if (i >= end || rows_[i] < 0 || rows_[i] >= table_rows_) return;
+    const From* row = from_ + rows_[i] * stride_ + c;
     for (int64_t k = 0; k < kColumns; k += kLine) __builtin_prefetch(row + k);
   }
 
-  static constexpr int64_t kWidest = 64;
   static constexpr int64_t kLargeTable = int64_t{4} << 20;
   static constexpr int64_t kLinesAhead = 128;  // more than memory answers at once
   static constexpr int64_t kLine = 64 / sizeof(From);
-  const Tensor& from_;
+  const From* from_;
+  int64_t stride_, table_rows_;
   const Index* rows_;
   const Offset* first_;
   int64_t ahead_ = 0;  // rows
@@ -93,9 +92,12 @@ void bag_sum_forward(const Exec& exec, const Tensor& from, const Tensor& index,
           // Enough rows in a task to look ahead, few enough to share out.
           for_rows(bags, columns * std::max<int64_t>(1, rows_a_bag / 4),
                    [&](int64_t begin, int64_t end) {
+                     bag.check(begin, end);
                      for (int64_t b = begin; b < end; ++b) {
                        To* to = y.row<To>(b);
-                       bag.sum(b, first[end], to);
+                       for_column_blocks(columns, [&](auto width, int64_t c) {
+                         bag.template sum<width>(c, b, first[end], to + c);
+                       });
                        for (int64_t c = 0; c < columns; ++c) to[c] = round(to[c]);
                      }
                    });

@@ -394,10 +394,14 @@ void column_sum(const Exec& exec, const Tensor& x, const Tensor& out) {
     const int64_t columns = x.size(1);
     RowChunks<T> chunks(exec, x.size(0), columns);
     chunks.for_each([&](int64_t begin, int64_t end, T* sums, T*) {
-      for (int64_t r = begin; r < end; ++r) {
-        const T* row = x.row<T>(r);
-        for (int64_t j = 0; j < columns; ++j) sums[j] += row[j];
-      }
+      for_column_blocks(columns, [&](auto width, int64_t first) {
+        const T* row = x.row<T>(begin) + first;
+        T sum[width] = {};
+        for (int64_t r = begin; r < end; ++r, row += x.stride(0)) {
+          for (int64_t j = 0; j < width; ++j) sum[j] += row[j];
+        }
+        for (int64_t j = 0; j < width; ++j) sums[first + j] = sum[j];
+      });
     });
     const T* totals = chunks.totals();
     T* to = out.ptr<T>();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <string>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/parallel.h"
@@ -23,6 +24,19 @@ inline int64_t row_grain(int64_t columns) {
 /// Calls body(first_row, last_row) over the rows of a [rows, columns] tensor.
 inline void for_rows(int64_t rows, int64_t columns, base::RangeFunction body) {
   base::parallel_for(rows, row_grain(columns), body);
+}
+
+/// Cuts columns into blocks whose width is known to the compiler, so that sums over many rows stay
+/// in registers: f(std::integral_constant<int64_t, width>(), first column) for widths of 64, 32,
+/// ... 1.
+template <int64_t kWidest = 64, class F>
+void for_column_blocks(int64_t columns, const F& f, int64_t first = 0) {
+  for (; first + kWidest <= columns; first += kWidest) {
+    f(std::integral_constant<int64_t, kWidest>(), first);
+  }
+  if constexpr (kWidest > 1) {
+    if (first < columns) for_column_blocks<kWidest / 2>(columns, f, first);
+  }
 }
 
 /// For what treats every element alike: calls body(row, columns) for each row of the matrices, or,
@@ -82,12 +96,12 @@ void dispatch_index(const Tensor& index, F&& f) {
   return f(int32_t{});
 }
 
+[[noreturn]] void fail_row(const char* op, int64_t item, int64_t row, int64_t rows);
+
 /// Error(kOutOfRange) unless 0 <= row < rows; `item` is where the number stands.
 inline void check_row(const char* op, int64_t item, int64_t row, int64_t rows) {
-  if (row >= 0 && row < rows) return;
-  fail(ErrorCode::kOutOfRange, std::string(op) + ": index " + std::to_string(row) +
-                                   " at position " + std::to_string(item) + " is outside the " +
-                                   std::to_string(rows) + " rows");
+  if (row < 0 || row >= rows) [[unlikely]]
+    fail_row(op, item, row, rows);
 }
 
 }  // namespace segue::ops

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "base/parallel.h"
+#include "ops/row_loop.h"
 #include "tensor/exec.h"
 
 namespace segue::ops {
@@ -41,14 +42,14 @@ Segments make_segments(const Exec& exec, const Tensor& index, int64_t destinatio
 namespace detail {
 
 /// sum[c] = from[items[0]][first + c] + from[items[1]][first + c] + ..., in this order.
-template <class From, class To>
-void sum_items(const Tensor& from, std::span<const int32_t> items, int64_t first, int64_t count,
-               To* sum) {
-  const From* row = from.row<From>(items[0]) + first;
-  for (int64_t c = 0; c < count; ++c) sum[c] = static_cast<To>(row[c]);
-  for (const int32_t item : items.subspan(1)) {
-    row = from.row<From>(item) + first;
-    for (int64_t c = 0; c < count; ++c) sum[c] += static_cast<To>(row[c]);
+template <int64_t kColumns, class From, class To>
+void sum_items(const From* from, int64_t stride, std::span<const int32_t> items, int64_t first,
+               To (&sum)[kColumns]) {
+  const From* row = from + items[0] * stride + first;
+  for (int64_t c = 0; c < kColumns; ++c) sum[c] = static_cast<To>(row[c]);
+  for (size_t i = 1; i < items.size(); ++i) {
+    row = from + items[i] * stride + first;
+    for (int64_t c = 0; c < kColumns; ++c) sum[c] += static_cast<To>(row[c]);
   }
 }
 
@@ -59,33 +60,33 @@ template <class From, class To, class RowOf>
 void sum_segments(const Exec& exec, const Segments& segments, const Tensor& from, double scale,
                   const RowOf& row_of) {
   static_assert(std::is_same_v<To*, std::invoke_result_t<RowOf, int32_t>>);
-  constexpr int64_t kBlock = 512;        // columns summed at a time, in a buffer that stays in L1
   constexpr int64_t kPiecesPerTask = 8;  // most pieces are short
   const int64_t columns = from.size(1);
   const To factor = static_cast<To>(scale);
+  const From* rows = from.ptr<From>();
+  const int64_t stride = from.stride(0);
 
   const Arena::Mark mark(*exec.arena);
   const Tensor partials = exec.arena->tensor(kDTypeOf<To>, {segments.partials, columns});
 
   const auto pieces = static_cast<int64_t>(segments.pieces.size());
   base::parallel_for(pieces, kPiecesPerTask, [&](int64_t begin, int64_t end) {
-    To sum[kBlock];
     for (int64_t i = begin; i < end; ++i) {
       const Segments::Piece& piece = segments.pieces[static_cast<size_t>(i)];
       To* to = row_of(piece.destination);
       if (to == nullptr) continue;
       const auto items = segments.order.subspan(static_cast<size_t>(piece.begin),
                                                 static_cast<size_t>(piece.end - piece.begin));
-      for (int64_t first = 0; first < columns; first += kBlock) {
-        const int64_t count = std::min(kBlock, columns - first);
+      for_column_blocks(columns, [&](auto width, int64_t first) {
+        To sum[width];
+        detail::sum_items(rows, stride, items, first, sum);
         if (piece.partial >= 0) {
-          detail::sum_items<From, To>(from, items, first, count,
-                                      partials.row<To>(piece.partial) + first);
-          continue;
+          To* partial = partials.row<To>(piece.partial) + first;
+          for (int64_t c = 0; c < width; ++c) partial[c] = sum[c];
+          return;
         }
-        detail::sum_items<From, To>(from, items, first, count, sum);
-        for (int64_t c = 0; c < count; ++c) to[first + c] += factor * sum[c];
-      }
+        for (int64_t c = 0; c < width; ++c) to[first + c] += factor * sum[c];
+      });
     }
   });
 
