@@ -213,7 +213,7 @@ StepMemory Dlrm::step_memory(const StepBounds& bounds, Precision precision, Devi
   plan_backward(exec, *top_, rows, dlogits);
   if (config_.interaction == Interaction::kDot) exec.activation({rows, width});  // dvectors
   if (bottom_) plan_backward(exec, *bottom_, rows, Tensor());
-  exec.activation({largest_bag, dim_});
+  if (device.is_cuda()) exec.activation({largest_bag, dim_});  // a gradient for each id
   plan_segment_sum(exec, largest_bag, distinct, dim_);
   return plan.step(rows_used, forward);
 }

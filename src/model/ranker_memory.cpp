@@ -99,7 +99,8 @@ Ranker::LargestBatch::LargestBatch(const Ranker& m, const StepBounds& bounds) {
 /// Of FeatureRows::add_gradients.
 void Ranker::plan_feature_gradients(const Exec& exec, int64_t ids, int64_t table_rows) const {
   const Arena::Mark scratch(*exec.arena);
-  if (bags_) exec.activation({ids, embedding_dim_});  // a row for every value
+  // A row for every value; the CPU reads gradients of bags where they are.
+  if (bags_ && exec.device.is_cuda()) exec.activation({ids, embedding_dim_});
   plan_segment_sum(exec, ids, table_rows, embedding_dim_);
 }
 

@@ -18,7 +18,7 @@ void bag_sum_forward(const Exec& exec, const Tensor& from, const Tensor& index,
 
 /// dfrom[index[i]] += dy[bag[i]], where bag [n] (i32 or i64) is the bag of each id, as bag_of_each
 /// gives it. Ids that occur often are summed in order before they are added (see segment_sum, also
-/// for `sorted`). Scratch: n rows of dy's type.
+/// for `sorted`). Scratch: a few numbers for each id on the CPU, n rows of dy's type on a GPU.
 void bag_sum_backward(const Exec& exec, const Tensor& dy, const Tensor& index, const Tensor& bag,
                       const Tensor& dfrom, const SortedIndex& sorted = {});
 

@@ -4,6 +4,7 @@
 
 #include "ops/cuda_forms.h"
 #include "ops/row_loop.h"
+#include "ops/segments.h"
 
 namespace segue::ops {
 namespace {
@@ -111,9 +112,29 @@ void bag_sum_backward(const Exec& exec, const Tensor& dy, const Tensor& index, c
                       const Tensor& dfrom, const SortedIndex& sorted) {
   SEGUE_ASSERT(bag.size(0) == index.size(0), "bag_sum_backward: a bag for every id");
   const Arena::Mark scratch(*exec.arena);
-  const Tensor each = exec.arena->tensor(dy.dtype, {index.size(0), dy.size(1)});
-  gather_rows(exec, dy, bag, each);
-  segment_sum(exec, each, index, dfrom, 1, sorted);
+  if (!exec.device.is_cpu()) {
+    const Tensor each = exec.arena->tensor(dy.dtype, {index.size(0), dy.size(1)});
+    gather_rows(exec, dy, bag, each);
+    return segment_sum(exec, each, index, dfrom, 1, sorted);
+  }
+  SEGUE_ASSERT(dy.size(1) == dfrom.size(1), "bag_sum_backward: shapes differ");
+  // Gradients of bags are read where they are: a copy for each id would be written and read again.
+  const Segments segments = make_segments(exec, index, dfrom.size(0), "bag_sum_backward");
+  dispatch_index(bag, [&](auto bag_zero) {
+    const auto* bag_of = bag.ptr<decltype(bag_zero)>();
+    for (int32_t& item : segments.order) {
+      const auto b = bag_of[item];
+      check_row("bag_sum_backward", item, b, dy.size(0));
+      item = static_cast<int32_t>(b);
+    }
+  });
+  dispatch_real(dy.dtype, [&](auto from_zero) {
+    dispatch_real(dfrom.dtype, [&](auto to_zero) {
+      using To = decltype(to_zero);
+      sum_segments<decltype(from_zero), To>(exec, segments, dy, 1,
+                                            [&dfrom](int32_t d) { return dfrom.row<To>(d); });
+    });
+  });
 }
 
 void bag_of_each(std::span<const int64_t> offsets, std::span<int32_t> bag) {

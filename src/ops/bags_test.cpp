@@ -110,6 +110,37 @@ TEST(BagsTest, BackwardAddsToWhatIsThere) {
   }
 }
 
+// The gradient of a bag is read where it is, in blocks of columns, for rows that many bags have
+// too.
+TEST(BagsTest, BackwardIsTheSumOverIdsOfAllWidths) {
+  for (const int64_t columns : {1, 8, 20, 64 + 32 + 16 + 8 + 3}) {
+    TestBed bed(Precision::kF64);
+    const int64_t rows = 30, bags = 700;
+    std::vector<int32_t> index;
+    std::vector<int64_t> offsets = {0};
+    for (int64_t b = 0; b < bags; ++b) {
+      for (int64_t i = 0; i < b % 4; ++i) {
+        const int64_t n = b * 997 + i * 7919;
+        index.push_back(n % 11 == 0 ? -1 : n % 2 == 0 ? 7 : static_cast<int32_t>(n % rows));
+      }
+      offsets.push_back(static_cast<int64_t>(index.size()));
+    }
+    const Tensor wide = bed.random(2, {bags, columns + 3}), dy = wide.columns(1, columns);
+    const Tensor dfrom = bed.random(3, {rows, columns});
+    std::vector<double> expected(dfrom.span<double>().begin(), dfrom.span<double>().end());
+    const std::vector<int32_t> bag = bags_of(offsets);
+    for (size_t i = 0; i < index.size(); ++i) {
+      for (int64_t c = 0; index[i] >= 0 && c < columns; ++c) {
+        expected[static_cast<size_t>(index[i] * columns + c)] += dy.row<double>(bag[i])[c];
+      }
+    }
+    bag_sum_backward(bed.exec, dy, bed.ints(index), bed.ints(bag), dfrom);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(dfrom.span<double>()[i], expected[i], 1e-11) << columns << " columns at " << i;
+    }
+  }
+}
+
 TEST(BagsTest, RoundsTheSumOnce) {
   TestBed bed(Precision::kBf16);
   const Tensor from = bed.zeros(DType::kF32, {2, 1}), y = bed.zeros(DType::kF32, {1, 1});

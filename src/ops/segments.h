@@ -28,7 +28,7 @@ struct Segments {
     int32_t begin, end;  // rows of the scratch
   };
 
-  std::span<const int32_t> order;  // items, group after group, ascending inside a group
+  std::span<int32_t> order;  // items, group after group, ascending inside a group
   std::span<const Piece> pieces;
   std::span<const HotGroup> hot_groups;
   int64_t partials = 0;
