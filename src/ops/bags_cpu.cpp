@@ -80,24 +80,28 @@ void bag_sum_forward(const Exec& exec, const Tensor& from, const Tensor& index,
     if (exec.device.is_cuda()) return cuda::bag_sum_forward(exec, from, index, offsets, y);
   }
   require_cpu(exec, "bag_sum_forward");
-  const int64_t columns = y.size(1), bags = y.size(0);
-  const int64_t rows_a_bag = index.size(0) / std::max<int64_t>(1, bags);
+  const int64_t columns = y.size(1), count = y.size(0);
+  const int64_t rows_a_bag = index.size(0) / std::max<int64_t>(1, count);
   dispatch_real(from.dtype, [&](auto from_zero) {
     dispatch_activation(exec, y.dtype, [&](auto to_zero, auto round) {
       dispatch_index(index, [&](auto index_zero) {
         dispatch_index(offsets, [&](auto offset_zero) {
           using To = decltype(to_zero);
           const auto* first = offsets.ptr<decltype(offset_zero)>();
-          const BagSums<decltype(from_zero), To, decltype(index_zero), decltype(offset_zero)> bag(
+          const BagSums<decltype(from_zero), To, decltype(index_zero), decltype(offset_zero)> bags(
               from, index.ptr<decltype(index_zero)>(), first);
+          To* const out = y.ptr<To>();
+          const int64_t stride = y.stride(0);
           // Enough rows in a task to look ahead, few enough to share out.
-          for_rows(bags, columns * std::max<int64_t>(1, rows_a_bag / 4),
-                   [&](int64_t begin, int64_t end) {
+          for_rows(count, columns * std::max<int64_t>(1, rows_a_bag / 4),
+                   [&, columns](int64_t begin, int64_t end) {
+                     const auto bag = bags;  // its own, which nothing that is stored can change
                      bag.check(begin, end);
-                     for (int64_t b = begin; b < end; ++b) {
-                       To* to = y.row<To>(b);
+                     To* to = out + begin * stride;
+                     const int64_t last = first[end];
+                     for (int64_t b = begin; b < end; ++b, to += stride) {
                        for_column_blocks(columns, [&](auto width, int64_t c) {
-                         bag.template sum<width>(c, b, first[end], to + c);
+                         bag.template sum<width>(c, b, last, to + c);
                        });
                        for (int64_t c = 0; c < columns; ++c) to[c] = round(to[c]);
                      }
