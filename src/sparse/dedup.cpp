@@ -45,14 +45,22 @@ class BitRanks {
                  [&](int64_t begin, int64_t end) { std::fill(bits_ + begin, bits_ + end, 0); });
   }
 
-  void mark(int64_t id) {
-    const uint64_t key = static_cast<uint64_t>(id) - smallest_;
-    const std::atomic_ref<uint64_t> word(bits_[key / kWordBits]);
-    const uint64_t bit = uint64_t{1} << (key % kWordBits);
-    // Popular ids are there already: most threads only read.
-    if ((word.load(std::memory_order_relaxed) & bit) == 0) {
-      word.fetch_or(bit, std::memory_order_relaxed);
-    }
+  /// Of ids that may be absent (below 0, `skip_negative`) or all take part.
+  void mark(std::span<const int64_t> ids, bool skip_negative) {
+    const bool alone = std::ssize(ids) <= kDedupGrain;  // one chunk: nobody else marks
+    parallel_for(std::ssize(ids), kDedupGrain, [&](int64_t begin, int64_t end) {
+      const std::span<const int64_t> some =
+          ids.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+      if (alone)
+        return mark_all(some, skip_negative, [](uint64_t& word, uint64_t bit) { word |= bit; });
+      mark_all(some, skip_negative, [](uint64_t& word, uint64_t bit) {
+        const std::atomic_ref<uint64_t> shared(word);
+        // Popular ids are there already: most threads only read.
+        if ((shared.load(std::memory_order_relaxed) & bit) == 0) {
+          shared.fetch_or(bit, std::memory_order_relaxed);
+        }
+      });
+    });
   }
 
   /// After all marks: fills `values` and makes place() ready.
@@ -79,6 +87,28 @@ class BitRanks {
     });
   }
 
+  /// The place of each id among the distinct ones; -1 where it takes no part.
+  void places(std::span<const int64_t> ids, bool skip_negative, int32_t* out) const {
+    parallel_for(std::ssize(ids), kDedupGrain, [&](int64_t begin, int64_t end) {
+      const BitRanks ranks = *this;  // out of reach of what is stored
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t id = ids[static_cast<size_t>(i)];
+        out[i] = skip_negative && id < 0 ? -1 : ranks.place(id);
+      }
+    });
+  }
+
+ private:
+  template <class Mark>
+  void mark_all(std::span<const int64_t> ids, bool skip_negative, const Mark& mark) const {
+    const BitRanks ranks = *this;
+    for (const int64_t id : ids) {
+      if (skip_negative && id < 0) continue;
+      const uint64_t key = static_cast<uint64_t>(id) - ranks.smallest_;
+      mark(ranks.bits_[key / kWordBits], uint64_t{1} << (key % kWordBits));
+    }
+  }
+
   int32_t place(int64_t id) const {
     const uint64_t key = static_cast<uint64_t>(id) - smallest_;
     const uint64_t lower = (uint64_t{1} << (key % kWordBits)) - 1;
@@ -86,7 +116,6 @@ class BitRanks {
            std::popcount(bits_[key / kWordBits] & lower);
   }
 
- private:
   uint64_t smallest_;
   int64_t words_;
   uint64_t *bits_, *below_;
@@ -191,10 +220,11 @@ struct Range {
   int64_t largest = std::numeric_limits<int64_t>::min();
   int64_t count = 0;
 
-  void add(int64_t value) {
-    smallest = std::min(smallest, value);
-    largest = std::max(largest, value);
-    ++count;
+  /// Without a branch, so that a loop over it takes several values at once.
+  void add(int64_t value, bool takes_part) {
+    smallest = std::min(smallest, takes_part ? value : smallest);
+    largest = std::max(largest, takes_part ? value : largest);
+    count += takes_part ? 1 : 0;
   }
 };
 
@@ -205,9 +235,9 @@ Range range_of(std::span<const T> values, bool skip_negative, std::vector<int64_
   std::vector<Range> parts(static_cast<size_t>(num_chunks(n, kDedupGrain)));
   parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
     Range r;
-    for (int64_t i = begin; i < end; ++i) {
-      const T value = values[static_cast<size_t>(i)];
-      if (!skip_negative || value >= 0) r.add(value);
+    const int64_t lowest = skip_negative ? 0 : std::numeric_limits<int64_t>::min();
+    for (const T v : values.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin))) {
+      r.add(v, v >= lowest);
     }
     parts[static_cast<size_t>(begin / kDedupGrain)] = r;
   });
@@ -247,21 +277,10 @@ void sort_and_number(std::span<const int64_t> ids, bool skip_negative, const Ran
 
 void mark_and_number(std::span<const int64_t> ids, bool skip_negative, const Range& range,
                      uint64_t width, DedupScratch& scratch, Distinct& out) {
-  const auto n = static_cast<int64_t>(ids.size());
   BitRanks ranks(static_cast<uint64_t>(range.smallest), width, scratch);
-  parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t id = ids[static_cast<size_t>(i)];
-      if (!skip_negative || id >= 0) ranks.mark(id);
-    }
-  });
+  ranks.mark(ids, skip_negative);
   ranks.number(scratch.counts, out.values);
-  parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t id = ids[static_cast<size_t>(i)];
-      out.inverse[i] = skip_negative && id < 0 ? -1 : ranks.place(id);
-    }
-  });
+  ranks.places(ids, skip_negative, out.inverse.data());
 }
 
 }  // namespace
