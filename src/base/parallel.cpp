@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <csignal>
 #include <cstdlib>
@@ -23,16 +24,21 @@ constexpr int kMaxThreads = 1024;
 std::atomic<int> g_num_threads{0};  // 0: not decided yet
 thread_local bool t_in_chunk = false;
 
+/// Cores that this process may use.
+int count_cores() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
+  return std::clamp(CPU_COUNT(&cores), 1, kMaxThreads);
+}
+
 int default_num_threads() {
   // A list such as "4,2" names one number per nesting level; only the first level exists here.
   if (const char* text = std::getenv("OMP_NUM_THREADS")) {
     const long threads = std::strtol(text, nullptr, 10);
     if (threads > 0) return static_cast<int>(std::min<long>(threads, kMaxThreads));
   }
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 1;
-  return std::clamp(CPU_COUNT(&cores), 1, kMaxThreads);
+  return count_cores();
 }
 
 /// The work of one parallel_for. Chunks are handed out in ascending order, so when a chunk throws,
@@ -96,10 +102,30 @@ void run_serial(int64_t n, int64_t grain, RangeFunction body) {
   }
 }
 
+/// Waiting without sleep: asks `ready` again and again for a short time; true when it said yes.
+/// Putting a thread to sleep and waking it takes 10 to 50 us, on a virtual machine more than most
+/// loops; what is bounded by about as much costs a busy machine little.
+template <class Ready>
+bool spin_until(const Ready& ready) {
+  constexpr std::chrono::microseconds kPatience{50};
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  do {
+    for (int i = 0; i < 16; ++i) {
+      if (ready()) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return ready();
+}
+
 /// Workers that live as long as the program. Several threads may have jobs here at once (ranks as
 /// threads): each caller works on its own job, idle workers help whichever job still wants hands.
-/// A pool of our own instead of OpenMP: waiting threads of libgomp spin, which on a machine that is
-/// busy with anything else made training ten times slower, and ThreadSanitizer cannot see into it.
+/// A pool of our own instead of OpenMP: threads of libgomp wait for each other and spin for long,
+/// which on a machine that is busy with anything else made training ten times slower, and
+/// ThreadSanitizer cannot see into it. Here nobody waits for a worker that has not begun, and who
+/// waits spins for a moment only before it sleeps: the loops of a step follow one another closely.
 class Pool {
  public:
   static Pool& instance() {
@@ -117,34 +143,72 @@ class Pool {
   }
 
   void run(Job& job, int threads) {
-    Ticket ticket{&job, threads - 1, 0};
+    Ticket ticket{&job, threads - 1};
+    const bool spins = threads <= cores_;
+    int sleepers = 0;
     {
-      const std::lock_guard lock(mutex_);
+      const std::unique_lock lock = lock_soon();
       while (static_cast<int>(workers_.size()) < threads - 1) {
         workers_.emplace_back([this] { serve(); });
       }
       tickets_.push_back(&ticket);
+      spins_ = spins;
+      // Not all: a thread that wakes up for nothing costs more than many chunks do, and who spins
+      // comes by itself.
+      sleepers = std::min(threads - 1 - spinning_, sleeping_);
     }
-    // Not all: a thread that wakes up for nothing costs more than many chunks do.
-    for (int i = 1; i < threads; ++i) work_.notify_one();
+    posted_.fetch_add(1, std::memory_order_release);
+    for (int i = 0; i < sleepers; ++i) work_.notify_one();
     job.run_chunks();
-    std::unique_lock lock(mutex_);
-    std::erase(tickets_, &ticket);
-    done_.wait(lock, [&ticket] { return ticket.helpers == 0; });
+    {
+      const std::unique_lock lock = lock_soon();
+      std::erase(tickets_, &ticket);
+    }
+    const auto done = [&ticket] { return ticket.helpers.load() == 0; };
+    if (done() || (spins && spin_until(done))) return;
+    ++waiting_;
+    {
+      std::unique_lock lock(mutex_);
+      done_.wait(lock, done);
+    }
+    --waiting_;
   }
 
  private:
   struct Ticket {
     Job* job;
-    int wanted;   // further helpers that may join
-    int helpers;  // helpers inside run_chunks
+    int wanted;                   // further helpers that may join
+    std::atomic<int> helpers{0};  // inside run_chunks
   };
+
+  /// The mutex is held for moments, and a thread that finds it taken would be put to sleep.
+  std::unique_lock<std::mutex> lock_soon() {
+    std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock() && !spin_until([&lock] { return lock.try_lock(); })) lock.lock();
+    return lock;
+  }
 
   Ticket* find_work() const {
     for (Ticket* ticket : tickets_) {
       if (ticket->wanted > 0 && !ticket->job->exhausted()) return ticket;
     }
     return nullptr;
+  }
+
+  /// With the lock held, which is released meanwhile: until there may be work.
+  void wait_for_work(std::unique_lock<std::mutex>& lock, bool& spun) {
+    if (spun || !spins_) {
+      ++sleeping_;
+      work_.wait(lock);
+      --sleeping_;
+      return;
+    }
+    const uint64_t seen = posted_.load(std::memory_order_relaxed);
+    ++spinning_;
+    lock.unlock();
+    spun = !spin_until([&] { return posted_.load(std::memory_order_acquire) != seen; });
+    lock = lock_soon();
+    --spinning_;
   }
 
   void serve() {
@@ -155,25 +219,35 @@ class Pool {
     for (const int s : {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}) sigaddset(&signals, s);
     pthread_sigmask(SIG_BLOCK, &signals, nullptr);
     std::unique_lock lock(mutex_);
-    for (;;) {
+    for (bool spun = false;;) {
       Ticket* ticket = nullptr;
-      work_.wait(lock, [&] { return stopping_ || (ticket = find_work()) != nullptr; });
+      while (!stopping_ && (ticket = find_work()) == nullptr) wait_for_work(lock, spun);
       if (stopping_) return;
       --ticket->wanted;
       ++ticket->helpers;
       lock.unlock();
       ticket->job->run_chunks();
-      lock.lock();
-      if (--ticket->helpers == 0) done_.notify_all();
+      // The ticket is gone once nobody helps; a caller counts itself as waiting before it looks.
+      if (--ticket->helpers == 0 && waiting_.load() > 0) {
+        { const std::lock_guard waiting(mutex_); }
+        done_.notify_all();
+      }
+      spun = false;
+      lock = lock_soon();
     }
   }
 
+  const int cores_ = count_cores();
   std::mutex mutex_;
   std::condition_variable work_;
   std::condition_variable done_;
   std::vector<std::thread> workers_;
   std::vector<Ticket*> tickets_;
   bool stopping_ = false;
+  bool spins_ = false;               // there is a core for each thread of the last job
+  int sleeping_ = 0, spinning_ = 0;  // workers
+  std::atomic<int> waiting_{0};      // callers that sleep until their helpers are done
+  std::atomic<uint64_t> posted_{0};  // jobs so far
 };
 
 }  // namespace

@@ -105,6 +105,25 @@ TEST_F(Parallel, RethrowsTheExceptionOfTheLowestChunk) {
   }
 }
 
+// Loops that follow one another closely, from several callers: who spins, sleeps and comes late.
+TEST_F(Parallel, ManyShortLoopsOfSeveralCallers) {
+  set_num_threads(2);
+  std::vector<std::thread> callers;
+  std::atomic<int64_t> total = 0;
+  for (int c = 0; c < 3; ++c) {
+    callers.emplace_back([&total, c] {
+      for (int i = 0; i < 2000; ++i) {
+        std::atomic<int64_t> sum = 0;
+        parallel_for(5, 1, [&](int64_t begin, int64_t) { sum += begin; });
+        total += sum;
+        if (i % 500 == c) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  EXPECT_EQ(total.load(), 3 * 2000 * 10);
+}
+
 TEST_F(Parallel, WorksAgainAfterAnException) {
   set_num_threads(4);
   EXPECT_THROW(parallel_for(8, 1, [](int64_t, int64_t) { throw std::logic_error("all"); }),
