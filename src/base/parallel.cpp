@@ -41,35 +41,34 @@ int default_num_threads() {
   return count_cores();
 }
 
-/// The work of one parallel_for. Chunks are handed out in ascending order, so when a chunk throws,
-/// every lower one has been started: the lowest exception is found even though later chunks are
-/// abandoned.
+/// The work of one parallel_for. Each thread has a part of the chunks, as long as any other's, and
+/// when it is done with that helps with the others': loops over the same rows, one after another,
+/// find them in the caches of the core that had them before.
 class Job {
  public:
-  Job(int64_t n, int64_t grain, RangeFunction body)
-      : n_(n), grain_(grain), chunks_(num_chunks(n, grain)), body_(body) {}
-
-  int64_t chunks() const { return chunks_; }
-  bool exhausted() const { return next_.load(std::memory_order_relaxed) >= chunks_; }
-
-  /// Takes and runs chunks until none is left. Never throws.
-  void run_chunks() noexcept {
-    t_in_chunk = true;
-    for (;;) {
-      const int64_t chunk = next_.fetch_add(1, std::memory_order_relaxed);
-      if (chunk >= chunks_) break;
-      const int64_t begin = chunk * grain_;
-      try {
-        body_(begin, begin + std::min(grain_, n_ - begin));
-      } catch (...) {
-        const std::lock_guard lock(mutex_);
-        if (!exception_ || chunk < exception_chunk_) {
-          exception_ = std::current_exception();
-          exception_chunk_ = chunk;
-        }
-        next_.store(chunks_, std::memory_order_relaxed);
-      }
+  Job(int64_t n, int64_t grain, int threads, RangeFunction body)
+      : n_(n),
+        grain_(grain),
+        chunks_(num_chunks(n, grain)),
+        count_(std::min(threads, kMaxParts)),
+        body_(body),
+        limit_(chunks_) {
+    for (int p = 0; p < count_; ++p) {
+      parts_[p].next.store(part_begin(p), std::memory_order_relaxed);
     }
+  }
+
+  bool exhausted() const {
+    for (int p = 0; p < count_; ++p) {
+      if (parts_[p].next.load(std::memory_order_relaxed) < part_begin(p + 1)) return false;
+    }
+    return true;
+  }
+
+  /// Takes and runs chunks until none is left, first those of the thread's own part. Never throws.
+  void run_chunks(int thread) noexcept {
+    t_in_chunk = true;
+    for (int i = 0; i < count_; ++i) run_part((thread + i) % count_);
     t_in_chunk = false;
   }
 
@@ -79,14 +78,45 @@ class Job {
   }
 
  private:
+  static constexpr int kMaxParts = 64;
+  struct alignas(64) Part {
+    std::atomic<int64_t> next;
+  };
+
+  int64_t part_begin(int p) const {
+    const int64_t each = chunks_ / count_, more = chunks_ % count_;
+    return p * each + std::min<int64_t>(p, more);
+  }
+
+  void run_part(int p) noexcept {
+    for (const int64_t end = part_begin(p + 1);;) {
+      const int64_t chunk = parts_[p].next.fetch_add(1, std::memory_order_relaxed);
+      if (chunk >= end) return;
+      // Once a chunk has thrown, those above it are abandoned and those below it are not: the
+      // lowest exception is found.
+      if (chunk > limit_.load(std::memory_order_relaxed)) continue;
+      const int64_t begin = chunk * grain_;
+      try {
+        body_(begin, begin + std::min(grain_, n_ - begin));
+      } catch (...) {
+        const std::lock_guard lock(mutex_);
+        if (!exception_ || chunk < limit_.load(std::memory_order_relaxed)) {
+          exception_ = std::current_exception();
+          limit_.store(chunk, std::memory_order_relaxed);
+        }
+      }
+    }
+  }
+
   int64_t n_;
   int64_t grain_;
   int64_t chunks_;
+  int count_;  // of parts
   RangeFunction body_;
-  std::atomic<int64_t> next_{0};
+  std::atomic<int64_t> limit_;  // the lowest chunk that threw
   std::mutex mutex_;
   std::exception_ptr exception_;
-  int64_t exception_chunk_ = 0;
+  Part parts_[kMaxParts];
 };
 
 void run_serial(int64_t n, int64_t grain, RangeFunction body) {
@@ -149,7 +179,8 @@ class Pool {
     {
       const std::unique_lock lock = lock_soon();
       while (static_cast<int>(workers_.size()) < threads - 1) {
-        workers_.emplace_back([this] { serve(); });
+        const int number = static_cast<int>(workers_.size()) + 1;
+        workers_.emplace_back([this, number] { serve(number); });
       }
       tickets_.push_back(&ticket);
       spins_ = spins;
@@ -159,7 +190,7 @@ class Pool {
     }
     posted_.fetch_add(1, std::memory_order_release);
     for (int i = 0; i < sleepers; ++i) work_.notify_one();
-    job.run_chunks();
+    job.run_chunks(0);
     {
       const std::unique_lock lock = lock_soon();
       std::erase(tickets_, &ticket);
@@ -211,7 +242,7 @@ class Pool {
     --spinning_;
   }
 
-  void serve() {
+  void serve(int number) {
     // Handlers are for the threads of the caller: work that uses the stack pointer for its own ends
     // (matrix products of oneDNN) must not be interrupted by one.
     sigset_t signals;
@@ -226,7 +257,7 @@ class Pool {
       --ticket->wanted;
       ++ticket->helpers;
       lock.unlock();
-      ticket->job->run_chunks();
+      ticket->job->run_chunks(number);
       // The ticket is gone once nobody helps; a caller counts itself as waiting before it looks.
       if (--ticket->helpers == 0 && waiting_.load() > 0) {
         { const std::lock_guard waiting(mutex_); }
@@ -279,7 +310,7 @@ void parallel_for(int64_t n, int64_t grain, RangeFunction body) {
   if (n <= grain) return body(0, n);
   if (num_threads() == 1 || in_parallel()) return run_serial(n, grain, body);
   const int threads = static_cast<int>(std::min<int64_t>(num_threads(), num_chunks(n, grain)));
-  Job job(n, grain, body);
+  Job job(n, grain, threads, body);
   Pool::instance().run(job, threads);
   job.rethrow();
 }

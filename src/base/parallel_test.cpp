@@ -105,6 +105,23 @@ TEST_F(Parallel, RethrowsTheExceptionOfTheLowestChunk) {
   }
 }
 
+// ... and every chunk below it has run, whichever thread had it.
+TEST_F(Parallel, AnExceptionAbandonsNoLowerChunk) {
+  for (const int threads : {1, 2, 7, 100}) {
+    set_num_threads(threads);
+    for (const int64_t thrower : {0, 50, 199}) {
+      std::vector<std::atomic<int>> visits(200);
+      EXPECT_THROW(parallel_for(200, 1,
+                                [&](int64_t begin, int64_t) {
+                                  ++visits[static_cast<size_t>(begin)];
+                                  if (begin >= thrower) throw std::runtime_error("at it");
+                                }),
+                   std::runtime_error);
+      for (int64_t i = 0; i <= thrower; ++i) ASSERT_EQ(visits[static_cast<size_t>(i)].load(), 1);
+    }
+  }
+}
+
 // Loops that follow one another closely, from several callers: who spins, sleeps and comes late.
 TEST_F(Parallel, ManyShortLoopsOfSeveralCallers) {
   set_num_threads(2);
