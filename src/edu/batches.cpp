@@ -14,7 +14,7 @@ namespace segue::edu {
 
 void rows_of_keys(const Workload& workload, int64_t bag, std::span<const int64_t> keys,
                   std::span<int64_t> rows) {
-  constexpr int64_t kGrain = 8192;
+  constexpr int64_t kGrain = 2048;
   const bool hashed = workload.hashed();
   const int64_t seed = bag_seed(bag), first = hashed ? 0 : workload.first_row(bag);
   base::parallel_for(static_cast<int64_t>(keys.size()), kGrain, [&](int64_t begin, int64_t end) {

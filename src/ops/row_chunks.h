@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/parallel.h"
+#include "ops/row_loop.h"
 #include "tensor/exec.h"
 
 namespace segue::ops {
@@ -28,10 +29,13 @@ class RowChunks {
   /// uninitialised.
   template <class F>
   void for_each(F&& body) {
-    base::parallel_for(rows_, kRowsPerChunk, [&](int64_t begin, int64_t end) {
-      T* sums = memory_ + begin / kRowsPerChunk * width_;
-      std::fill_n(sums, sum_width_, T{0});
-      body(begin, end, sums, sums + sum_width_);
+    base::parallel_for(chunks_, chunks_per_task(), [&](int64_t first, int64_t last) {
+      for (int64_t chunk = first; chunk < last; ++chunk) {
+        T* sums = memory_ + chunk * width_;
+        std::fill_n(sums, sum_width_, T{0});
+        const int64_t begin = chunk * kRowsPerChunk;
+        body(begin, std::min(begin + kRowsPerChunk, rows_), sums, sums + sum_width_);
+      }
     });
   }
 
@@ -51,6 +55,11 @@ class RowChunks {
 
  private:
   static constexpr int64_t kRowsPerChunk = 64;
+
+  /// A chunk of narrow rows alone takes less time than handing it out.
+  int64_t chunks_per_task() const {
+    return std::max<int64_t>(1, row_grain(sum_width_) / kRowsPerChunk);
+  }
 
   int64_t rows_, chunks_, sum_width_, width_;
   T* memory_;  // [chunks, width]

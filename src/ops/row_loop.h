@@ -21,9 +21,11 @@ inline int64_t row_grain(int64_t columns) {
   return std::max<int64_t>(1, kElementsPerTask / std::max<int64_t>(1, columns));
 }
 
-/// Calls body(first_row, last_row) over the rows of a [rows, columns] tensor.
+/// Calls body(first_row, last_row) over the rows of a [rows, columns] tensor, in parts of nearly
+/// equal size: a large one and a small one would be two threads of which one waits.
 inline void for_rows(int64_t rows, int64_t columns, base::RangeFunction body) {
-  base::parallel_for(rows, row_grain(columns), body);
+  const int64_t parts = base::num_chunks(rows, row_grain(columns));
+  base::parallel_for(rows, parts > 1 ? base::num_chunks(rows, parts) : row_grain(columns), body);
 }
 
 /// Cuts columns into blocks whose width is known to the compiler, so that sums over many rows stay

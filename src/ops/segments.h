@@ -60,7 +60,6 @@ template <class From, class To, class RowOf>
 void sum_segments(const Exec& exec, const Segments& segments, const Tensor& from, double scale,
                   const RowOf& row_of) {
   static_assert(std::is_same_v<To*, std::invoke_result_t<RowOf, int32_t>>);
-  constexpr int64_t kPiecesPerTask = 8;  // most pieces are short
   const int64_t columns = from.size(1);
   const To factor = static_cast<To>(scale);
   const From* rows = from.ptr<From>();
@@ -69,10 +68,11 @@ void sum_segments(const Exec& exec, const Segments& segments, const Tensor& from
   const Arena::Mark mark(*exec.arena);
   const Tensor partials = exec.arena->tensor(kDTypeOf<To>, {segments.partials, columns});
 
-  const auto pieces = static_cast<int64_t>(segments.pieces.size());
-  base::parallel_for(pieces, kPiecesPerTask, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const Segments::Piece& piece = segments.pieces[static_cast<size_t>(i)];
+  // Tasks are cut by items: pieces are of any length, most of them short.
+  for_rows(std::ssize(segments.order), columns, [&](int64_t begin, int64_t end) {
+    auto next = std::ranges::lower_bound(segments.pieces, begin, {}, &Segments::Piece::begin);
+    for (; next != segments.pieces.end() && next->begin < end; ++next) {
+      const Segments::Piece& piece = *next;
       To* to = row_of(piece.destination);
       if (to == nullptr) continue;
       const auto items = segments.order.subspan(static_cast<size_t>(piece.begin),
