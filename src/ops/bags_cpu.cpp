@@ -123,15 +123,8 @@ void bag_sum_backward(const Exec& exec, const Tensor& dy, const Tensor& index, c
   }
   SEGUE_ASSERT(dy.size(1) == dfrom.size(1), "bag_sum_backward: shapes differ");
   // Gradients of bags are read where they are: a copy for each id would be written and read again.
-  const Segments segments = make_segments(exec, index, dfrom.size(0), "bag_sum_backward");
-  dispatch_index(bag, [&](auto bag_zero) {
-    const auto* bag_of = bag.ptr<decltype(bag_zero)>();
-    for (int32_t& item : segments.order) {
-      const auto b = bag_of[item];
-      check_row("bag_sum_backward", item, b, dy.size(0));
-      item = static_cast<int32_t>(b);
-    }
-  });
+  const Segments segments =
+      make_segments(exec, index, dfrom.size(0), "bag_sum_backward", /*stand_ins=*/bag);
   dispatch_real(dy.dtype, [&](auto from_zero) {
     dispatch_real(dfrom.dtype, [&](auto to_zero) {
       using To = decltype(to_zero);

@@ -3,48 +3,80 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <utility>
 
 #include "ops/row_loop.h"
 
 namespace segue::ops {
 
+namespace {
+
+/// Smallest and one past the largest destination; -1 is none. Without a branch, so that several
+/// indices are looked at at once.
+template <class Index>
+std::pair<int64_t, int64_t> range_of(const char* op, const Index* to, int64_t n,
+                                     int64_t destinations) {
+  Index lowest = static_cast<Index>(destinations), highest = -1, least = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    lowest = std::min(lowest, to[i] < 0 ? lowest : to[i]);
+    highest = std::max(highest, to[i]);
+    least = std::min(least, to[i]);
+  }
+  if (least < -1 || highest >= destinations) {
+    for (int64_t i = 0; i < n; ++i) {
+      if (to[i] != -1) check_row(op, i, to[i], destinations);
+    }
+  }
+  return {std::min<int64_t>(lowest, highest + 1), highest + 1};
+}
+
+}  // namespace
+
 // Sorting is serial: one pass of counting over n small integers costs little beside the n rows that
 // are then summed in parallel, and needs no histogram per thread.
-Segments make_segments(const Exec& exec, const Tensor& index, int64_t destinations,
-                       const char* op) {
+Segments make_segments(const Exec& exec, const Tensor& index, int64_t destinations, const char* op,
+                       const Tensor& stand_ins) {
   using Piece = Segments::Piece;
   using HotGroup = Segments::HotGroup;
   constexpr int64_t kInt32Max = std::numeric_limits<int32_t>::max();
   const int64_t n = index.size(0);
   SEGUE_ASSERT(n < kInt32Max && destinations < kInt32Max, "too many rows for one sum");
+  SEGUE_ASSERT(!stand_ins || stand_ins.size(0) == n, "one number to stand in for each item");
 
-  const Tensor ends = exec.index({destinations + 1});
-  zero(ends);
-  int32_t* end_of = ends.ptr<int32_t>();  // size of group d, then its begin, then its end
   const Tensor order = exec.index({n});
   int32_t* items = order.ptr<int32_t>();
+  int32_t* end_of = nullptr;  // size of group lowest + d, then its begin, then its end
+  int64_t lowest = 0, groups = 0;
 
   dispatch_index(index, [&](auto index_zero) {
     const auto* to = index.ptr<decltype(index_zero)>();
+    const auto [from, until] = range_of(op, to, n, destinations);
+    lowest = from;
+    groups = until - from;
+    const Tensor ends = exec.index({groups + 1});
+    zero(ends);
+    end_of = ends.ptr<int32_t>();
+    int32_t* const group = end_of - lowest;
     for (int64_t i = 0; i < n; ++i) {
-      if (to[i] == -1) continue;
-      check_row(op, i, to[i], destinations);
-      ++end_of[to[i]];
+      if (to[i] >= 0) ++group[to[i]];
     }
     int32_t sum = 0;
-    for (int64_t d = 0; d <= destinations; ++d) {
-      const int32_t size = end_of[d];
-      end_of[d] = sum;
-      sum += size;
-    }
-    for (int64_t i = 0; i < n; ++i) {
-      if (to[i] != -1) items[end_of[to[i]]++] = static_cast<int32_t>(i);
-    }
+    for (int64_t d = 0; d <= groups; ++d) sum += std::exchange(end_of[d], sum);
+    const auto place = [&](const auto& item_of) {
+      for (int64_t i = 0; i < n; ++i) {
+        if (to[i] >= 0) items[group[to[i]]++] = static_cast<int32_t>(item_of(i));
+      }
+    };
+    if (!stand_ins) return place([](int64_t i) { return i; });
+    dispatch_index(stand_ins, [&](auto item_zero) {
+      const auto* item = stand_ins.ptr<decltype(item_zero)>();
+      place([item](int64_t i) { return item[i]; });
+    });
   });
 
   // A group is cut only if it is longer than a piece, hence at most 2 n / kPieceLength partial
   // sums.
-  const int64_t most_groups = std::min(n, destinations);
+  const int64_t most_groups = std::min(n, groups);
   const int64_t most_hot = n / Segments::kPieceLength;
   const Tensor piece_memory = exec.index({most_groups + most_hot, sizeof(Piece) / sizeof(int32_t)});
   const Tensor hot_memory = exec.index({most_hot, sizeof(HotGroup) / sizeof(int32_t)});
@@ -53,8 +85,8 @@ Segments make_segments(const Exec& exec, const Tensor& index, int64_t destinatio
   size_t num_pieces = 0, num_hot = 0;
   int32_t partials = 0;
   int32_t begin = 0;
-  for (int32_t d = 0; d < destinations; ++d) {
-    const int32_t end = end_of[d];
+  for (auto d = static_cast<int32_t>(lowest); d < lowest + groups; ++d) {
+    const int32_t end = end_of[d - lowest];
     if (end - begin <= Segments::kPieceLength) {
       if (end > begin) pieces[num_pieces++] = {d, begin, end, -1};
     } else {

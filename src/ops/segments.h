@@ -28,7 +28,7 @@ struct Segments {
     int32_t begin, end;  // rows of the scratch
   };
 
-  std::span<int32_t> order;  // items, group after group, ascending inside a group
+  std::span<const int32_t> order;  // items, group after group, ascending inside a group
   std::span<const Piece> pieces;
   std::span<const HotGroup> hot_groups;
   int64_t partials = 0;
@@ -36,8 +36,9 @@ struct Segments {
 
 /// `index` is i32 or i64 [n]; -1 belongs to no destination. Error(kOutOfRange), naming `op`, for
 /// anything else outside [0, destinations). Memory comes from exec.arena: the caller holds the
-/// Mark.
-Segments make_segments(const Exec& exec, const Tensor& index, int64_t destinations, const char* op);
+/// Mark. With `stand_ins` (i32 or i64 [n]), `order` holds them instead of the items' own numbers.
+Segments make_segments(const Exec& exec, const Tensor& index, int64_t destinations, const char* op,
+                       const Tensor& stand_ins = {});
 
 namespace detail {
 

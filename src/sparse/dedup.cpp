@@ -89,7 +89,8 @@ class BitRanks {
 
   /// The place of each id among the distinct ones; -1 where it takes no part.
   void places(std::span<const int64_t> ids, bool skip_negative, int32_t* out) const {
-    parallel_for(std::ssize(ids), kDedupGrain, [&](int64_t begin, int64_t end) {
+    constexpr int64_t kPlacesGrain = 8192;  // any cut gives the same
+    parallel_for(std::ssize(ids), kPlacesGrain, [&](int64_t begin, int64_t end) {
       const BitRanks ranks = *this;  // out of reach of what is stored
       for (int64_t i = begin; i < end; ++i) {
         const int64_t id = ids[static_cast<size_t>(i)];
