@@ -21,7 +21,7 @@ class BagSums {
         table_rows_(from.size(0)),
         rows_(rows),
         first_(first) {
-    if (from.bytes() >= kLargeTable) {
+    if (from.bytes() >= kLargeTable || from.size(1) <= kLine) {
       ahead_ = std::max<int64_t>(2, kLinesAhead * kLine / std::max<int64_t>(1, from.size(1)));
     }
   }
@@ -51,6 +51,8 @@ class BagSums {
  private:
   /// Asks for a row before it is needed, where the table is larger than the caches of a core: an
   /// index tells long in advance what will be read, and a core alone waits for few rows at a time.
+  /// Narrow rows of small tables as well: half of those that were updated last are in the caches of
+  /// another core. (Four lines a row that are there already would cost a fifth of the time.)
   /// Always inline: GCC drops calls of a function that only prefetches, as one without effects.
   template <int64_t kColumns>
   [[gnu::always_inline]] void prefetch(int64_t c, int64_t i, int64_t end) const {
@@ -86,14 +88,17 @@ void bag_sum_forward(const Exec& exec, const Tensor& from, const Tensor& index,
     dispatch_activation(exec, y.dtype, [&](auto to_zero, auto round) {
       dispatch_index(index, [&](auto index_zero) {
         dispatch_index(offsets, [&](auto offset_zero) {
+          using From = decltype(from_zero);
           using To = decltype(to_zero);
           const auto* first = offsets.ptr<decltype(offset_zero)>();
-          const BagSums<decltype(from_zero), To, decltype(index_zero), decltype(offset_zero)> bags(
+          const BagSums<From, To, decltype(index_zero), decltype(offset_zero)> bags(
               from, index.ptr<decltype(index_zero)>(), first);
           To* const out = y.ptr<To>();
           const int64_t stride = y.stride(0);
-          // Enough rows in a task to look ahead, few enough to share out.
-          for_rows(count, columns * std::max<int64_t>(1, rows_a_bag / 4),
+          // Enough rows in a task to look ahead, few enough to share out; a row takes a line at
+          // least.
+          constexpr int64_t kLine = 64 / sizeof(From);
+          for_rows(count, std::max(columns, kLine) * std::max<int64_t>(1, rows_a_bag / 4),
                    [&, columns](int64_t begin, int64_t end) {
                      const auto bag = bags;  // its own, which nothing that is stored can change
                      bag.check(begin, end);
