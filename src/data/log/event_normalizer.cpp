@@ -205,7 +205,8 @@ void EventNormalizer::take_value(const RawBlock& block, size_t row, Event& event
   const auto value = static_cast<float>(column.numbers[row]);
   if (!(value >= 0) || std::isinf(value)) {
     check_.fail_at(block, row, {schema_.value, "is negative or infinite"},
-                   fmt::format("column \"{}\" has the value {}; values are 0 or more",
+                   fmt::format("column \"{}\" has the value {}; values are 0 or more, and a few "
+                               "numbers such as -1 and 1 may be kinds instead (kind, kinds)",
                                schema_.value, column.numbers[row]));
   }
   event.value = value + 0.f;  // no negative zero: equal values have equal bytes

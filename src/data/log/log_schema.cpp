@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -76,8 +77,14 @@ void check_columns(Problems& problems, const LogSchema& c) {
   problems.check(c.events.empty() || base::is_confined(c.events),
                  "events: files of a log lie in its folder; \"..\", absolute paths and control "
                  "characters are not taken");
-  problems.check(!c.user.empty() && !c.item.empty() && !c.time.empty(),
-                 "user, item and time must name columns");
+  const std::pair<const char*, const std::string*> ids[] = {
+      {"user", &c.user}, {"item", &c.item}, {"time", &c.time}};
+  for (const auto& [key, column] : ids) {
+    problems.check(!column->empty(),
+                   fmt::format("{} = \"\": name the column that has it; user, item and time are "
+                               "needed (`segue init --raw` lists the columns)",
+                               key));
+  }
   problems.check(is_unit(c.time_unit_seconds),
                  fmt::format("time_unit_seconds = {}: must be a whole number or one over a whole "
                              "number, such as 0.001",
