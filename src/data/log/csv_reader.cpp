@@ -317,7 +317,11 @@ class CsvReader final : public TableReader {
     int64_t value = 0;
     const char* const end = field.data() + field.size();
     const auto [stop, error] = std::from_chars(field.data(), end, value);
-    if (error == std::errc() && stop == end) return value;
+    if (error == std::errc() && stop == end) {
+      const bool padded = requests_[request].exact && !parse_canonical_integer(field, value);
+      if (padded) fail_field(request, field, "an integer without leading zeros");
+      return value;
+    }
     if (bool flag = false; parse_bool(field, flag)) return flag ? 1 : 0;
     const bool whole = requests_[request].role != ColumnRole::kInteger;
     double real = 0;

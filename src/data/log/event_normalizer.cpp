@@ -147,9 +147,11 @@ EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogF
       length_unit_(schema.length_unit_seconds) {
   user_ = request(schema.user, users.role());
   requests_.back().hint = text_hint("user_ids", schema.user_ids);
+  requests_.back().exact = true;
   time_ = request(schema.time, ColumnRole::kTime);
   item_ = request(schema.item, items.role());
   requests_.back().hint = text_hint("item_ids", schema.item_ids);
+  requests_.back().exact = true;
   if (!schema.kind.empty()) kind_ = request(schema.kind, ColumnRole::kKind);
   if (!schema.value.empty()) value_ = request(schema.value, ColumnRole::kNumber);
   for (const std::string& flag : schema.flags) {

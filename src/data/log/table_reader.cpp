@@ -33,8 +33,10 @@ ValueCounts count_texts(const std::string& path, const std::string& column,
       int64_t value = 0;
       const std::string_view text = block.columns[0].text(row);
       const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-      const bool is_text =
-          error != std::errc() || (stop != text.data() + text.size() && *stop != '.');
+      const bool whole = stop == text.data() + text.size();
+      // Numbers would lose the zeros of "007".
+      const bool is_text = error != std::errc() || (!whole && *stop != '.') ||
+                           (whole && !parse_canonical_integer(text, value));
       texts += is_text ? 1 : 0;
       ++values;
     }

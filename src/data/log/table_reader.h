@@ -25,7 +25,8 @@ enum class ColumnRole {
 struct ColumnRequest {
   std::string name;
   ColumnRole role = ColumnRole::kInteger;
-  std::string hint = {};  // what to do about a value of another kind, for messages
+  std::string hint = {};         // what to do about a value of another kind, for messages
+  bool exact = false;            // of a kInteger: an id, of which "007" is another than "7"
 };
 
 /// Texts in one piece of memory.

@@ -63,6 +63,19 @@ TEST(CsvReader, LineEndsAndMarks) {
   EXPECT_EQ(column("a\n-0.5\n", {"a", ColumnRole::kWhole}), (Strings{"-1"}));
 }
 
+/// Ids: "007" is another than "7", and as a number neither could be given back.
+TEST(CsvReader, ZerosInFrontOfIdsAreNotLost) {
+  const ColumnRequest id = {.name = "a", .hint = "; say dense", .exact = true};
+  EXPECT_EQ(column("a\n7\n0\n-7\n12.0\n", id), (Strings{"7", "0", "-7", "12"}));
+  const auto error = error_of([&] { column("a\n7\n007\n", id); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(),
+                       "row 2: column \"a\" has \"007\" where an integer without leading zeros is "
+                       "needed; say dense"))
+      << error->what();
+  EXPECT_EQ(column("a\n007\n", {"a", ColumnRole::kInteger}), Strings{"7"});  // a number
+}
+
 TEST(CsvReader, Quotes) {
   EXPECT_EQ(column("n,t\n1,\"a, \"\"b\"\"\nc\"\n2,\"\"\n3,\"x\"\n", {"t", ColumnRole::kText}),
             (Strings{"a, \"b\"\nc", "-", "x"}));
@@ -156,6 +169,8 @@ TEST(OpenTable, ColumnIsText) {
   EXPECT_FALSE(column_is_text(path, "b", {}));
   EXPECT_TRUE(column_is_text(path, "c", {}));
   EXPECT_FALSE(column_is_text(path, "d", {}));
+  base::put_file(path, "a\n007\n");
+  EXPECT_TRUE(column_is_text(path, "a", {}));
 }
 
 TEST(ParseCanonicalInteger, OnlyTheUsualSpelling) {
