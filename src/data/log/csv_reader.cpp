@@ -10,6 +10,7 @@
 #include "data/log/byte_source.h"
 #include "data/log/iso_time.h"
 #include "data/log/table_reader.h"
+#include "data/log/time_format.h"
 
 namespace segue::data {
 namespace {
@@ -341,6 +342,11 @@ class CsvReader final : public TableReader {
   /// A number in the unit that the schema has, or a date: all of a file are of one kind.
   int64_t time(RawColumn& column, size_t request, std::string_view field) {
     int64_t seconds = 0;
+    if (const std::string& format = requests_[request].time_format; !format.empty()) {
+      column.unit_seconds = 1;
+      if (parse_time(field, format, seconds)) return seconds;
+      fail_field(request, field, fmt::format("a time as time_format = \"{}\"", format));
+    }
     const bool date = parse_iso_time(field, seconds);
     if (dates_ && date != *dates_) {
       fail_field(request, field,
@@ -361,7 +367,8 @@ class CsvReader final : public TableReader {
     return value;
   }
 
-  [[noreturn]] void fail_field(size_t request, std::string_view field, const char* wanted) const {
+  [[noreturn]] void fail_field(size_t request, std::string_view field,
+                               const std::string& wanted) const {
     const bool time = requests_[request].role == ColumnRole::kTime;
     const bool integer = requests_[request].role == ColumnRole::kInteger;
     fail_row(lines_.path(), row_,
@@ -393,7 +400,7 @@ std::optional<bool> most_are_dates(const std::string& path,
                                    const CsvFormat& format) {
   constexpr size_t kFirstTimes = 1001;
   const auto time = std::ranges::find(columns, ColumnRole::kTime, &ColumnRequest::role);
-  if (time == columns.end()) return std::nullopt;
+  if (time == columns.end() || !time->time_format.empty()) return std::nullopt;
   CsvReader reader(open_bytes(path), {{time->name, ColumnRole::kText}}, format, kFirstTimes, true);
   RawBlock block;
   if (!reader.read(block)) return std::nullopt;

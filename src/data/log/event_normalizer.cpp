@@ -149,6 +149,10 @@ EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogF
   requests_.back().hint = text_hint("user_ids", schema.user_ids);
   requests_.back().exact = true;
   time_ = request(schema.time, ColumnRole::kTime);
+  requests_.back().time_format = schema.time_format;
+  if (schema.time_format.empty()) {
+    requests_.back().hint = "; time_format says how other times are written, as \"%d.%m.%Y %H:%M\"";
+  }
   item_ = request(schema.item, items.role());
   requests_.back().hint = text_hint("item_ids", schema.item_ids);
   requests_.back().exact = true;

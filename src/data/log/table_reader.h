@@ -26,6 +26,7 @@ struct ColumnRequest {
   std::string name;
   ColumnRole role = ColumnRole::kInteger;
   std::string hint = {};         // what to do about a value of another kind, for messages
+  std::string time_format = {};  // of a kTime: how it is written (time_format.h); empty: as above
   bool exact = false;            // of a kInteger: an id, of which "007" is another than "7"
 };
 

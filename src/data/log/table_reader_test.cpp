@@ -76,6 +76,18 @@ TEST(CsvReader, ZerosInFrontOfIdsAreNotLost) {
   EXPECT_EQ(column("a\n007\n", {"a", ColumnRole::kInteger}), Strings{"7"});  // a number
 }
 
+TEST(CsvReader, TimesAreWrittenAsTheFormatSays) {
+  const ColumnRequest time = {
+      .name = "a", .role = ColumnRole::kTime, .time_format = "%d.%m.%Y %H:%M"};
+  EXPECT_EQ(column("a\n14.11.2023 22:13\n\n1.1.1970 0:01\n", time), (Strings{"1699999980", "60"}));
+  const auto error = error_of([&] { column("a\n14.11.2023 22:13\n1700000000\n", time); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(),
+                       "row 2: column \"a\" has \"1700000000\" where a time as "
+                       "time_format = \"%d.%m.%Y %H:%M\" is needed"))
+      << error->what();
+}
+
 TEST(CsvReader, Quotes) {
   EXPECT_EQ(column("n,t\n1,\"a, \"\"b\"\"\nc\"\n2,\"\"\n3,\"x\"\n", {"t", ColumnRole::kText}),
             (Strings{"a, \"b\"\nc", "-", "x"}));
