@@ -307,8 +307,8 @@ TEST_F(IdsCommand, UnknownIdsAreNamedWithTheirRow) {
                                                         {.name = "item", .texts = {item(1)}},
                                                         {.name = "time", .texts = {"noon"}}});
   o = run({"score", path("run"), "--pairs", path("pairs.parquet"), "--out", path("scores.csv")});
-  EXPECT_EQ(o.code, kExitUsage) << o.err;
-  EXPECT_TRUE(contains(o.err, "column \"time\" is text, where numbers are needed")) << o.err;
+  EXPECT_EQ(o.code, kExitCorrupt) << o.err;
+  EXPECT_TRUE(contains(o.err, "column \"time\" has \"noon\" where a time such as")) << o.err;
 }
 
 TEST_F(IdsCommand, AStoreReplacedUnderARunIsNoticedAndACopyPasses) {

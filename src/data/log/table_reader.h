@@ -145,7 +145,7 @@ struct TableColumn {
 struct ParquetColumn {
   std::string name;
   ColumnRole role = ColumnRole::kText;
-  bool readable = true;  // false: nested, or of a type that nothing is made of
+  std::string unreadable = {};  // why nothing can be made of it, and what to bring; empty: it can
 };
 
 /// What the optional Parquet library gives to the rest.

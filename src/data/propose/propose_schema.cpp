@@ -446,7 +446,7 @@ class Proposal {
       consider(table_, *roles_.item, c, why);
     }
     for (const std::string& name : table_.unreadable) {
-      left_out_.push_back(fmt::format("{}: of a type that cannot be read", name));
+      left_out_.push_back(name);
     }
     for (const TableSample& table : folder_.tables) {
       if (&table == &table_ || table.csv.separator != table_.csv.separator) continue;

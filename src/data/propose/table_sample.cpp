@@ -182,10 +182,10 @@ Columns columns_of(const std::string& path, const ParquetSupport* parquet) {
   Columns columns;
   if (is_parquet(path)) {
     for (const ParquetColumn& c : require_parquet(path, parquet).columns(path)) {
-      if (c.readable) {
+      if (c.unreadable.empty()) {
         columns.requests.push_back({c.name, c.role});
       } else {
-        columns.unreadable.push_back(c.name);
+        columns.unreadable.push_back(fmt::format("{}: is {}", c.name, c.unreadable));
       }
     }
     return columns;
