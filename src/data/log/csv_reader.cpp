@@ -163,7 +163,10 @@ class CsvReader final : public TableReader {
     std::vector<std::string> names = format.columns;
     if (names.empty()) {
       std::string_view line;
-      if (!lines_.next(line)) fail_empty(lines_.path());
+      while (line.empty()) {
+        if (!lines_.next(line)) fail_empty(lines_.path());
+      }
+      check_csv_text(lines_.path(), line);
       split(line);
       for (const std::string_view field : fields_) names.emplace_back(field);
     }

@@ -151,6 +151,25 @@ void fail_empty(const std::string& path) {
                   path));
 }
 
+void check_csv_text(const std::string& path, std::string_view head) {
+  const auto refuse = [&](const char* why) {
+    fail(ErrorCode::kUnsupported, fmt::format("{}: {}", path, why));
+  };
+  if (head.starts_with("\xff\xfe") || head.starts_with("\xfe\xff")) {
+    refuse("is UTF-16; `iconv -f UTF-16 -t UTF-8 IN > OUT` makes it UTF-8");
+  }
+  if (head.find('\r') != std::string_view::npos && head.find('\n') == std::string_view::npos) {
+    refuse("its lines end in carriage returns alone; `tr '\\r' '\\n' < IN > OUT` mends it");
+  }
+  head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
+  if (head.starts_with("{") || head.starts_with("[{")) {
+    refuse(
+        "is JSON; bring Parquet or CSV, which pandas makes of one object a line: python3 -c "
+        "\"import pandas; pandas.read_json('IN', lines=True, dtype=False).to_csv('OUT.csv', "
+        "index=False)\"");
+  }
+}
+
 void fail_row(const std::string& path, int64_t row, RowFault fault, const std::string& what) {
   throw RowError(std::move(fault), fmt::format("{}: row {}: {}", path, row + 1, what));
 }

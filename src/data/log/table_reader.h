@@ -217,6 +217,9 @@ bool parse_canonical_integer(std::string_view text, int64_t& value);
 bool parse_bool(std::string_view text, bool& value);
 
 [[noreturn]] void fail_empty(const std::string& path);
+/// Error(kUnsupported) if the beginning of a file is UTF-16 or JSON, or has no line ends but
+/// carriage returns, with what makes CSV of it.
+void check_csv_text(const std::string& path, std::string_view head);
 /// RowError.
 [[noreturn]] void fail_row(const std::string& path, int64_t row, RowFault fault,
                            const std::string& what);

@@ -88,6 +88,17 @@ TEST(CsvReader, TimesAreWrittenAsTheFormatSays) {
       << error->what();
 }
 
+TEST(CsvReader, TextThatIsNoTable) {
+  const auto message = [](const std::string& text) {
+    const auto error = error_of([&] { column(text, {"a", ColumnRole::kInteger}); });
+    return error ? std::string(error->what()) : "";
+  };
+  EXPECT_EQ(column("\n\r\na,b\n1,2\n", {"b", ColumnRole::kInteger}), Strings{"2"});
+  EXPECT_TRUE(contains(message("a,b\r1,2\r"), "carriage returns alone; `tr"));
+  EXPECT_TRUE(contains(message("{\"a\": 1}\n"), "is JSON; bring Parquet or CSV"));
+  EXPECT_TRUE(contains(message("\xff\xfe"), "is UTF-16; `iconv"));
+}
+
 TEST(CsvReader, Quotes) {
   EXPECT_EQ(column("n,t\n1,\"a, \"\"b\"\"\nc\"\n2,\"\"\n3,\"x\"\n", {"t", ColumnRole::kText}),
             (Strings{"a, \"b\"\nc", "-", "x"}));
