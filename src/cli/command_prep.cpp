@@ -18,6 +18,7 @@
 #include "data/log/log_reader.h"
 #include "data/prep/prep.h"
 #include "data/store/segments.h"
+#include "data/store/store_manifest.h"
 #include "data/store/store_verify.h"
 
 namespace segue::cli {
@@ -28,6 +29,7 @@ struct PrepArguments {
   base::ConfigSources schema{.file = "", .sets = {}, .use_environment = false};
   std::string preset, skip_bad;
   bool verify = false;
+  bool own_history = false, own_min_history = false;  // given, not those of --ids-from
   int threads = 0;
 };
 
@@ -82,6 +84,16 @@ void take_single_file(PrepArguments& a) {
   a.schema.sets.push_back("events=" + data::literal_pattern(path.filename().string()));
 }
 
+/// Lengths that are not given are those of the store that gives the ids.
+void take_lengths(PrepArguments& a) {
+  data::PrepConfig& config = a.config;
+  const std::string manifest = config.ids_from + "/" + data::kManifestFile;
+  if (config.ids_from.empty() || a.own_history || !base::exists(manifest)) return;
+  const data::StoreManifest old = data::StoreManifest::read(config.ids_from);
+  config.history_length = old.history_length;
+  if (!a.own_min_history) config.min_history = old.min_history;
+}
+
 void verify(const std::string& store) {
   const data::VerifyReport report = data::verify_store(store);
   report.throw_if_bad(store);
@@ -126,6 +138,7 @@ void run(PrepArguments& a) {
   take_single_file(a);
   config.schema = load_schema(a);
   config.parquet = parquet();
+  take_lengths(a);
   const data::PrepResult r = data::prep(config);
   if (r.segment > 0) {
     print(fmt::format("{}: {} events of {} users appended as {}\n", config.store,
@@ -182,15 +195,19 @@ void add_prep(CLI::App& app) {
       ->add_option("--ids-from", c.ids_from,
                    "store whose ids keep their numbers; new ids get those behind them")
       ->excludes(append);
-  command->add_option("--history", c.history_length, "history length; names the cache folder")
-      ->capture_default_str()
-      ->excludes(append);
-  command
-      ->add_option("--min-history", c.min_history,
-                   "earlier events that an anchor needs, may be repeated; default: the history "
-                   "length")
-      ->allow_extra_args(false)
-      ->excludes(append);
+  const CLI::Option* history =
+      command
+          ->add_option("--history", c.history_length,
+                       "history length, by default that of --ids-from; names the cache folder")
+          ->capture_default_str()
+          ->excludes(append);
+  const CLI::Option* min_history =
+      command
+          ->add_option("--min-history", c.min_history,
+                       "earlier events that an anchor needs, may be repeated; default: the history "
+                       "length")
+          ->allow_extra_args(false)
+          ->excludes(append);
   command
       ->add_option("--ties", c.ties,
                    "order of a user's events at one time: fields (any input order gives the same "
@@ -213,7 +230,11 @@ void add_prep(CLI::App& app) {
   command->add_option("--threads", a->threads, "CPU threads; 0: all cores")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->callback([a] { run(*a); });
+  command->callback([a, history, min_history] {
+    a->own_history = history->count() > 0;
+    a->own_min_history = min_history->count() > 0;
+    run(*a);
+  });
 }
 
 }  // namespace segue::cli

@@ -13,6 +13,7 @@
 #include "base/test_util.h"
 #include "cli/parquet.h"
 #include "cli/test_util.h"
+#include "data/store/store_manifest.h"
 
 namespace segue::cli {
 namespace {
@@ -306,8 +307,8 @@ TEST_F(IdsCommand, UnknownIdsAreNamedWithTheirRow) {
                                                         {.name = "item", .texts = {item(1)}},
                                                         {.name = "time", .texts = {"noon"}}});
   o = run({"score", path("run"), "--pairs", path("pairs.parquet"), "--out", path("scores.csv")});
-  EXPECT_EQ(o.code, kExitUsage) << o.err;
-  EXPECT_TRUE(contains(o.err, "column \"time\" is text, where numbers are needed")) << o.err;
+  EXPECT_EQ(o.code, kExitCorrupt) << o.err;
+  EXPECT_TRUE(contains(o.err, "column \"time\" has \"noon\" where a time such as")) << o.err;
 }
 
 TEST_F(IdsCommand, AStoreReplacedUnderARunIsNoticedAndACopyPasses) {
@@ -390,6 +391,27 @@ TEST_F(IdsCommand, AnIncrementIsPublishedOnlyForTheSameIds) {
   EXPECT_EQ(publish("run_ranked", {"--base"}).code, kExitOk);
   o = run({"publish", "verify", path("serving")});
   EXPECT_EQ(o.code, kExitOk) << o.err;
+}
+
+/// The command of the docs has no lengths: models were trained on those of the old store.
+TEST_F(IdsCommand, LengthsAreThoseOfTheOldStore) {
+  ASSERT_EQ(prep("days30", "store").code, kExitOk);
+  const auto again = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"prep",        "--raw",         path("days31"),
+                                          "--out",       path("store31"), "--ids-from",
+                                          path("store"), "--overwrite"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome o = run(arguments);
+    EXPECT_EQ(o.code, kExitOk) << o.err;
+    return data::StoreManifest::read(path("store31"));
+  };
+  data::StoreManifest m = again({});
+  EXPECT_EQ(m.history_length, 40);
+  EXPECT_EQ(m.min_history, std::vector<int64_t>{5});
+  m = again({"--min-history", "7"});
+  EXPECT_EQ(m.history_length, 40);
+  EXPECT_EQ(m.min_history, std::vector<int64_t>{7});
+  EXPECT_EQ(again({"--history", "30"}).history_length, 30);
 }
 
 TEST_F(IdsCommand, DenseIntegersComeBackAsTheyWere) {

@@ -138,6 +138,9 @@ class OwnLog {
     put("raw/log.csv", log);
     put("raw/empty.csv", "");
     put("raw/header.csv", header);
+    put("raw/zeros.csv", header + "5,a,1,1,7\n6,a,1,1,007\n");
+    put("raw/dates.csv", header + "14.11.2023 22:13,a,1,1,1\n");
+    put("raw/log.jsonl", "{\"user\": 1}\n");
     put("raw/negative.csv", header + "-5,a,1,1,1\n");
     put("raw/ms.csv", click_log("", 1000));
     put("raw/future.csv", log + "9999999999,a,1,1,1\n");

@@ -29,8 +29,10 @@ std::string doubt_times(int64_t first, int64_t last) {
                        base::iso_time(first), base::iso_time(last), advice);
   }
   if (span < kDay) {
-    return fmt::format("all times lie within {:.2f} days; {}", static_cast<double>(span) / kDay,
-                       advice);
+    // Numbers such as 20260131 and 26013123 are dates.
+    const bool dates = first > 100'000 && last < 1'000'000'000;
+    return fmt::format("all times lie within {:.2f} days; {}{}", static_cast<double>(span) / kDay,
+                       dates ? "if they spell dates, set time_format; " : "", advice);
   }
   return "";
 }

@@ -10,6 +10,7 @@
 #include "data/log/byte_source.h"
 #include "data/log/iso_time.h"
 #include "data/log/table_reader.h"
+#include "data/log/time_format.h"
 
 namespace segue::data {
 namespace {
@@ -162,7 +163,10 @@ class CsvReader final : public TableReader {
     std::vector<std::string> names = format.columns;
     if (names.empty()) {
       std::string_view line;
-      if (!lines_.next(line)) fail_empty(lines_.path());
+      while (line.empty()) {
+        if (!lines_.next(line)) fail_empty(lines_.path());
+      }
+      check_csv_text(lines_.path(), line);
       split(line);
       for (const std::string_view field : fields_) names.emplace_back(field);
     }
@@ -317,7 +321,11 @@ class CsvReader final : public TableReader {
     int64_t value = 0;
     const char* const end = field.data() + field.size();
     const auto [stop, error] = std::from_chars(field.data(), end, value);
-    if (error == std::errc() && stop == end) return value;
+    if (error == std::errc() && stop == end) {
+      const bool padded = requests_[request].exact && !parse_canonical_integer(field, value);
+      if (padded) fail_field(request, field, "an integer without leading zeros");
+      return value;
+    }
     if (bool flag = false; parse_bool(field, flag)) return flag ? 1 : 0;
     const bool whole = requests_[request].role != ColumnRole::kInteger;
     double real = 0;
@@ -337,6 +345,11 @@ class CsvReader final : public TableReader {
   /// A number in the unit that the schema has, or a date: all of a file are of one kind.
   int64_t time(RawColumn& column, size_t request, std::string_view field) {
     int64_t seconds = 0;
+    if (const std::string& format = requests_[request].time_format; !format.empty()) {
+      column.unit_seconds = 1;
+      if (parse_time(field, format, seconds)) return seconds;
+      fail_field(request, field, fmt::format("a time as time_format = \"{}\"", format));
+    }
     const bool date = parse_iso_time(field, seconds);
     if (dates_ && date != *dates_) {
       fail_field(request, field,
@@ -357,7 +370,8 @@ class CsvReader final : public TableReader {
     return value;
   }
 
-  [[noreturn]] void fail_field(size_t request, std::string_view field, const char* wanted) const {
+  [[noreturn]] void fail_field(size_t request, std::string_view field,
+                               const std::string& wanted) const {
     const bool time = requests_[request].role == ColumnRole::kTime;
     const bool integer = requests_[request].role == ColumnRole::kInteger;
     fail_row(lines_.path(), row_,
@@ -389,7 +403,7 @@ std::optional<bool> most_are_dates(const std::string& path,
                                    const CsvFormat& format) {
   constexpr size_t kFirstTimes = 1001;
   const auto time = std::ranges::find(columns, ColumnRole::kTime, &ColumnRequest::role);
-  if (time == columns.end()) return std::nullopt;
+  if (time == columns.end() || !time->time_format.empty()) return std::nullopt;
   CsvReader reader(open_bytes(path), {{time->name, ColumnRole::kText}}, format, kFirstTimes, true);
   RawBlock block;
   if (!reader.read(block)) return std::nullopt;

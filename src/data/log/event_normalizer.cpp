@@ -147,9 +147,15 @@ EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogF
       length_unit_(schema.length_unit_seconds) {
   user_ = request(schema.user, users.role());
   requests_.back().hint = text_hint("user_ids", schema.user_ids);
+  requests_.back().exact = true;
   time_ = request(schema.time, ColumnRole::kTime);
+  requests_.back().time_format = schema.time_format;
+  if (schema.time_format.empty()) {
+    requests_.back().hint = "; time_format says how other times are written, as \"%d.%m.%Y %H:%M\"";
+  }
   item_ = request(schema.item, items.role());
   requests_.back().hint = text_hint("item_ids", schema.item_ids);
+  requests_.back().exact = true;
   if (!schema.kind.empty()) kind_ = request(schema.kind, ColumnRole::kKind);
   if (!schema.value.empty()) value_ = request(schema.value, ColumnRole::kNumber);
   for (const std::string& flag : schema.flags) {
@@ -205,7 +211,8 @@ void EventNormalizer::take_value(const RawBlock& block, size_t row, Event& event
   const auto value = static_cast<float>(column.numbers[row]);
   if (!(value >= 0) || std::isinf(value)) {
     check_.fail_at(block, row, {schema_.value, "is negative or infinite"},
-                   fmt::format("column \"{}\" has the value {}; values are 0 or more",
+                   fmt::format("column \"{}\" has the value {}; values are 0 or more, and a few "
+                               "numbers such as -1 and 1 may be kinds instead (kind, kinds)",
                                schema_.value, column.numbers[row]));
   }
   event.value = value + 0.f;  // no negative zero: equal values have equal bytes

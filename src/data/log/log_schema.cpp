@@ -6,12 +6,14 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "base/config_checks.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "data/log/time_format.h"
 
 namespace segue::data {
 namespace {
@@ -76,12 +78,22 @@ void check_columns(Problems& problems, const LogSchema& c) {
   problems.check(c.events.empty() || base::is_confined(c.events),
                  "events: files of a log lie in its folder; \"..\", absolute paths and control "
                  "characters are not taken");
-  problems.check(!c.user.empty() && !c.item.empty() && !c.time.empty(),
-                 "user, item and time must name columns");
+  const std::pair<const char*, const std::string*> ids[] = {
+      {"user", &c.user}, {"item", &c.item}, {"time", &c.time}};
+  for (const auto& [key, column] : ids) {
+    problems.check(!column->empty(),
+                   fmt::format("{} = \"\": name the column that has it; user, item and time are "
+                               "needed (`segue init --raw` lists the columns)",
+                               key));
+  }
   problems.check(is_unit(c.time_unit_seconds),
                  fmt::format("time_unit_seconds = {}: must be a whole number or one over a whole "
                              "number, such as 0.001",
                              c.time_unit_seconds));
+  const std::string format_problem =
+      c.time_format.empty() ? "" : time_format_problem(c.time_format);
+  problems.check(format_problem.empty(),
+                 fmt::format("time_format = \"{}\": {}", c.time_format, format_problem));
   problems.check(is_unit(c.length_unit_seconds),
                  fmt::format("length_unit_seconds = {}: must be a whole number or one over a "
                              "whole number, such as 0.001",
@@ -368,6 +380,8 @@ void describe(base::ConfigVisitor& v, LogSchema& c) {
   v.field("length", c.length, "column with the length of the item; empty: none");
   v.field("length_unit_seconds", c.length_unit_seconds, "unit of that column; 0.001: milliseconds");
   v.field("time_unit_seconds", c.time_unit_seconds, "unit of the time column; 0.001: milliseconds");
+  v.field("time_format", c.time_format,
+          "how times are written, such as \"%d.%m.%Y %H:%M\"; empty: numbers or ISO 8601");
   v.choice(
       "user_ids", c.user_ids, {"auto", "as_is", "dense"},
       "auto: integers as they are, text dense; dense: 0, 1, ... by order of the distinct values");

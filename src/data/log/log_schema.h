@@ -110,6 +110,7 @@ struct LogSchema {
   std::string length;              // column; empty: none
   double length_unit_seconds = 1;  // 0.001 for milliseconds; fractions are cut off
   double time_unit_seconds = 1;    // 0.001 for milliseconds; fractions are cut off
+  std::string time_format;         // of times that are no numbers or ISO dates, see time_format.h
   IdMapping user_ids = IdMapping::kAuto, item_ids = IdMapping::kAuto;
   std::string csv_separator = ",";       // one or more characters
   std::vector<std::string> csv_columns;  // for files without a header line; empty: they have one

@@ -33,8 +33,10 @@ ValueCounts count_texts(const std::string& path, const std::string& column,
       int64_t value = 0;
       const std::string_view text = block.columns[0].text(row);
       const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-      const bool is_text =
-          error != std::errc() || (stop != text.data() + text.size() && *stop != '.');
+      const bool whole = stop == text.data() + text.size();
+      // Numbers would lose the zeros of "007".
+      const bool is_text = error != std::errc() || (!whole && *stop != '.') ||
+                           (whole && !parse_canonical_integer(text, value));
       texts += is_text ? 1 : 0;
       ++values;
     }
@@ -147,6 +149,25 @@ void fail_empty(const std::string& path) {
       fmt::format("{}: is empty; a header line and rows are wanted: was it written to its end, and "
                   "is it the file that was meant?",
                   path));
+}
+
+void check_csv_text(const std::string& path, std::string_view head) {
+  const auto refuse = [&](const char* why) {
+    fail(ErrorCode::kUnsupported, fmt::format("{}: {}", path, why));
+  };
+  if (head.starts_with("\xff\xfe") || head.starts_with("\xfe\xff")) {
+    refuse("is UTF-16; `iconv -f UTF-16 -t UTF-8 IN > OUT` makes it UTF-8");
+  }
+  if (head.find('\r') != std::string_view::npos && head.find('\n') == std::string_view::npos) {
+    refuse("its lines end in carriage returns alone; `tr '\\r' '\\n' < IN > OUT` mends it");
+  }
+  head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
+  if (head.starts_with("{") || head.starts_with("[{")) {
+    refuse(
+        "is JSON; bring Parquet or CSV, which pandas makes of one object a line: python3 -c "
+        "\"import pandas; pandas.read_json('IN', lines=True, dtype=False).to_csv('OUT.csv', "
+        "index=False)\"");
+  }
 }
 
 void fail_row(const std::string& path, int64_t row, RowFault fault, const std::string& what) {

@@ -25,7 +25,9 @@ enum class ColumnRole {
 struct ColumnRequest {
   std::string name;
   ColumnRole role = ColumnRole::kInteger;
-  std::string hint = {};  // what to do about a value of another kind, for messages
+  std::string hint = {};         // what to do about a value of another kind, for messages
+  std::string time_format = {};  // of a kTime: how it is written (time_format.h); empty: as above
+  bool exact = false;            // of a kInteger: an id, of which "007" is another than "7"
 };
 
 /// Texts in one piece of memory.
@@ -143,7 +145,7 @@ struct TableColumn {
 struct ParquetColumn {
   std::string name;
   ColumnRole role = ColumnRole::kText;
-  bool readable = true;  // false: nested, or of a type that nothing is made of
+  std::string unreadable = {};  // why nothing can be made of it, and what to bring; empty: it can
 };
 
 /// What the optional Parquet library gives to the rest.
@@ -215,6 +217,9 @@ bool parse_canonical_integer(std::string_view text, int64_t& value);
 bool parse_bool(std::string_view text, bool& value);
 
 [[noreturn]] void fail_empty(const std::string& path);
+/// Error(kUnsupported) if the beginning of a file is UTF-16 or JSON, or has no line ends but
+/// carriage returns, with what makes CSV of it.
+void check_csv_text(const std::string& path, std::string_view head);
 /// RowError.
 [[noreturn]] void fail_row(const std::string& path, int64_t row, RowFault fault,
                            const std::string& what);

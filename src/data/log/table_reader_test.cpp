@@ -63,6 +63,42 @@ TEST(CsvReader, LineEndsAndMarks) {
   EXPECT_EQ(column("a\n-0.5\n", {"a", ColumnRole::kWhole}), (Strings{"-1"}));
 }
 
+/// Ids: "007" is another than "7", and as a number neither could be given back.
+TEST(CsvReader, ZerosInFrontOfIdsAreNotLost) {
+  const ColumnRequest id = {.name = "a", .hint = "; say dense", .exact = true};
+  EXPECT_EQ(column("a\n7\n0\n-7\n12.0\n", id), (Strings{"7", "0", "-7", "12"}));
+  const auto error = error_of([&] { column("a\n7\n007\n", id); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(),
+                       "row 2: column \"a\" has \"007\" where an integer without leading zeros is "
+                       "needed; say dense"))
+      << error->what();
+  EXPECT_EQ(column("a\n007\n", {"a", ColumnRole::kInteger}), Strings{"7"});  // a number
+}
+
+TEST(CsvReader, TimesAreWrittenAsTheFormatSays) {
+  const ColumnRequest time = {
+      .name = "a", .role = ColumnRole::kTime, .time_format = "%d.%m.%Y %H:%M"};
+  EXPECT_EQ(column("a\n14.11.2023 22:13\n\n1.1.1970 0:01\n", time), (Strings{"1699999980", "60"}));
+  const auto error = error_of([&] { column("a\n14.11.2023 22:13\n1700000000\n", time); });
+  ASSERT_TRUE(error);
+  EXPECT_TRUE(contains(error->what(),
+                       "row 2: column \"a\" has \"1700000000\" where a time as "
+                       "time_format = \"%d.%m.%Y %H:%M\" is needed"))
+      << error->what();
+}
+
+TEST(CsvReader, TextThatIsNoTable) {
+  const auto message = [](const std::string& text) {
+    const auto error = error_of([&] { column(text, {"a", ColumnRole::kInteger}); });
+    return error ? std::string(error->what()) : "";
+  };
+  EXPECT_EQ(column("\n\r\na,b\n1,2\n", {"b", ColumnRole::kInteger}), Strings{"2"});
+  EXPECT_TRUE(contains(message("a,b\r1,2\r"), "carriage returns alone; `tr"));
+  EXPECT_TRUE(contains(message("{\"a\": 1}\n"), "is JSON; bring Parquet or CSV"));
+  EXPECT_TRUE(contains(message("\xff\xfe"), "is UTF-16; `iconv"));
+}
+
 TEST(CsvReader, Quotes) {
   EXPECT_EQ(column("n,t\n1,\"a, \"\"b\"\"\nc\"\n2,\"\"\n3,\"x\"\n", {"t", ColumnRole::kText}),
             (Strings{"a, \"b\"\nc", "-", "x"}));
@@ -156,6 +192,8 @@ TEST(OpenTable, ColumnIsText) {
   EXPECT_FALSE(column_is_text(path, "b", {}));
   EXPECT_TRUE(column_is_text(path, "c", {}));
   EXPECT_FALSE(column_is_text(path, "d", {}));
+  base::put_file(path, "a\n007\n");
+  EXPECT_TRUE(column_is_text(path, "a", {}));
 }
 
 TEST(ParseCanonicalInteger, OnlyTheUsualSpelling) {

@@ -17,6 +17,7 @@
 #include <parquet/arrow/writer.h>
 
 #include "base/test_util.h"
+#include "base/time.h"
 #include "data/parquet/parquet.h"
 #include "data/prep/prep.h"
 #include "data/prep/prep_test_util.h"
@@ -314,7 +315,47 @@ TEST_F(PrepParquet, Mistakes) {
                            ->SetColumn(1, arrow::field("timestamp", text->type()),
                                        std::make_shared<arrow::ChunkedArray>(text))
                            .ValueOrDie());
-  EXPECT_TRUE(contains(message(ErrorCode::kConfig), "\"timestamp\" is text, where numbers"));
+  EXPECT_TRUE(contains(message(ErrorCode::kCorrupt),
+                       "row 1: column \"timestamp\" has \"x\" where a time such as 2026-01-31"));
+
+  const auto price = cast(integers(events_, arrow::int64(), [](const Event& e) { return e.item; }),
+                          arrow::decimal128(19, 0));
+  write_table(path(), *table
+                           ->SetColumn(2, arrow::field("item_id", price->type()),
+                                       std::make_shared<arrow::ChunkedArray>(price))
+                           .ValueOrDie());
+  const std::string decimal = message(ErrorCode::kConfig);
+  EXPECT_TRUE(contains(decimal,
+                       "is of the type Decimal(precision=19, scale=0); bring it as "
+                       "integers, double or text"))
+      << decimal;
+}
+
+/// Dates as texts, and as numbers that spell them, are the times of numbers.
+TEST_F(PrepParquet, TimesThatAreWritten) {
+  const auto table = table_of(events_, {});
+  const auto with = [&](const std::shared_ptr<arrow::Array>& times) {
+    write_table(path(), *table
+                             ->SetColumn(1, arrow::field("timestamp", times->type()),
+                                         std::make_shared<arrow::ChunkedArray>(times))
+                             .ValueOrDie());
+    prep(config());
+    return store_bytes(log_.folder + "/store");
+  };
+  const auto texts = build<arrow::StringBuilder>(
+      events_, [](const Event& e) { return std::optional(base::iso_time(e.time)); });
+  EXPECT_TRUE(same_store(wanted_, with(texts)));
+
+  log_.schema.time_format = "%Y%m%d";
+  const auto day_of = [](const Event& e) {
+    std::string day = base::iso_time(e.time).substr(0, 10);
+    std::erase(day, '-');
+    return std::optional(day);
+  };
+  const StoreBytes days = with(build<arrow::StringBuilder>(events_, day_of));
+  const auto numbers = build<arrow::Int64Builder>(
+      events_, [&](const Event& e) { return std::optional<int64_t>(std::stoll(*day_of(e))); });
+  EXPECT_TRUE(same_store(days, with(cast(numbers, arrow::int32()))));
 }
 
 TEST_F(PrepParquet, DamagedFiles) {

@@ -14,6 +14,8 @@
 #include <parquet/schema.h>
 
 #include "base/error.h"
+#include "data/log/iso_time.h"
+#include "data/log/time_format.h"
 
 namespace segue::data {
 namespace {
@@ -82,6 +84,24 @@ IntegerMeaning meaning_of(const parquet::LogicalType& type) {
   return meaning;
 }
 
+/// "nested; bring ...": why nothing is made of a column; empty: it can be read.
+std::string why_unreadable(const parquet::ColumnDescriptor& column) {
+  if (column.max_repetition_level() > 0 || column.path()->ToDotVector().size() > 1) {
+    return "nested; bring one value a row, or several as a text such as "
+           "\"a|b\" (see separator)";
+  }
+  const parquet::Type::type type = column.physical_type();
+  if (column.logical_type()->is_decimal() || type == parquet::Type::INT96 ||
+      type == parquet::Type::FIXED_LEN_BYTE_ARRAY) {
+    return fmt::format(
+        "of the type {}; bring it as {}",
+        column.logical_type()->is_none() ? parquet::TypeToString(type)
+                                         : column.logical_type()->ToString(),
+        type == parquet::Type::INT96 ? "a timestamp of microseconds" : "integers, double or text");
+  }
+  return "";
+}
+
 /// One column, from row group to row group.
 class ColumnSource {
  public:
@@ -103,7 +123,7 @@ class ColumnSource {
     column.clear();
     bad_ = bad;
     column.untyped = false;
-    column.unit_seconds = meaning_.unit_seconds;
+    column.unit_seconds = has_written_times() ? 1 : meaning_.unit_seconds;
     first_row_ = first_row;
     switch (descriptor_.physical_type()) {
       case parquet::Type::BOOLEAN:
@@ -125,24 +145,40 @@ class ColumnSource {
   void check_type() const {
     const parquet::Type::type type = descriptor_.physical_type();
     const bool text = type == parquet::Type::BYTE_ARRAY;
-    const bool number = type == parquet::Type::BOOLEAN || type == parquet::Type::INT32 ||
-                        type == parquet::Type::INT64 || type == parquet::Type::FLOAT ||
-                        type == parquet::Type::DOUBLE;
-    if (descriptor_.max_repetition_level() > 0 || descriptor_.path()->ToDotVector().size() > 1) {
-      fail_type("nested");
-    }
-    if ((!text && !number) || descriptor_.logical_type()->is_decimal()) {
-      fail_type(fmt::format("of the type {}", parquet::TypeToString(type)));
-    }
+    const std::string why = why_unreadable(descriptor_);
+    // The hint says better what to bring.
+    if (!why.empty()) fail_type(text_hint().empty() ? why : why.substr(0, why.find(';')));
     const bool wants_text = request_.role == ColumnRole::kText;
+    if (request_.role == ColumnRole::kTime && text) return;
     if (request_.role != ColumnRole::kKind && text != wants_text) {
       fail_type(text ? "text, where numbers are needed" : "a number, where text is needed");
     }
   }
   [[noreturn]] void fail_type(const std::string& what) const {
-    fail(ErrorCode::kConfig,
-         fmt::format("{}: column \"{}\" is {}{}", path_, descriptor_.path()->ToDotString(), what,
-                     request_.role == ColumnRole::kText ? request_.hint : ""));
+    fail(ErrorCode::kConfig, fmt::format("{}: column \"{}\" is {}{}", path_,
+                                         descriptor_.path()->ToDotString(), what, text_hint()));
+  }
+  std::string text_hint() const { return request_.role == ColumnRole::kText ? request_.hint : ""; }
+
+  /// Times as texts, or as numbers that spell a date, such as 20260131.
+  bool has_written_times() const {
+    return request_.role == ColumnRole::kTime &&
+           (descriptor_.physical_type() == parquet::Type::BYTE_ARRAY ||
+            !request_.time_format.empty());
+  }
+
+  int64_t written_time(std::string_view text, size_t row) const {
+    int64_t seconds = 0;
+    const std::string& format = request_.time_format;
+    if (format.empty() ? parse_iso_time(text, seconds) : parse_time(text, format, seconds)) {
+      return seconds;
+    }
+    fail_row(path_, first_row_ + static_cast<int64_t>(row), {request_.name, "is not a time"},
+             fmt::format("column \"{}\" has \"{}\" where a time {} is needed{}", request_.name,
+                         text.substr(0, 80),
+                         format.empty() ? "such as 2026-01-31T23:59:59Z"
+                                        : fmt::format("as time_format = \"{}\"", format),
+                         request_.hint));
   }
 
   template <class ParquetType>
@@ -183,9 +219,15 @@ class ColumnSource {
     std::unique_ptr<Value[]> values_;
   };
 
-  void take(RawColumn& column, const parquet::ByteArray& value, size_t, bool valid) const {
+  void take(RawColumn& column, const parquet::ByteArray& value, size_t row, bool valid) const {
     const std::string_view text =
         valid ? std::string_view(reinterpret_cast<const char*>(value.ptr), value.len) : "";
+    if (request_.role == ColumnRole::kTime) {
+      column.type = RawColumn::Type::kInteger;
+      column.integers.push_back(valid ? integer_or_bad([&] { return written_time(text, row); }, row)
+                                      : 0);
+      return;
+    }
     column.type = RawColumn::Type::kText;
     if (request_.role == ColumnRole::kKind) {
       column.codes.push_back(column.texts.find_or_add(text));
@@ -202,14 +244,21 @@ class ColumnSource {
       column.numbers.push_back(to_number(value));
     } else {
       column.type = RawColumn::Type::kInteger;
-      column.integers.push_back(valid ? integer_or_bad(value, row) : 0);
+      column.integers.push_back(valid ? integer_or_bad(
+                                            [&] {
+                                              return has_written_times()
+                                                         ? written_time(fmt::to_string(value), row)
+                                                         : to_integer(value, row);
+                                            },
+                                            row)
+                                      : 0);
     }
   }
 
-  template <class Number>
-  int64_t integer_or_bad(Number value, size_t row) const {
+  template <class Convert>
+  int64_t integer_or_bad(Convert convert, size_t row) const {
     try {
-      return to_integer(value, row);
+      return convert();
     } catch (const RowError& error) {
       if (bad_ == nullptr) throw;
       bad_->push_back({row, error.fault()});
@@ -473,8 +522,7 @@ std::vector<ParquetColumn> parquet_columns(const std::string& path) {
     for (int i = 0; i < schema.num_columns(); ++i) {
       const parquet::ColumnDescriptor& column = *schema.Column(i);
       ParquetColumn c{.name = names[static_cast<size_t>(i)]};
-      c.readable = column.max_repetition_level() == 0 && column.path()->ToDotVector().size() == 1 &&
-                   !column.logical_type()->is_decimal();
+      c.unreadable = why_unreadable(column);
       switch (column.physical_type()) {
         case parquet::Type::BYTE_ARRAY:
           break;
@@ -489,7 +537,7 @@ std::vector<ParquetColumn> parquet_columns(const std::string& path) {
           c.role = ColumnRole::kNumber;
           break;
         default:
-          c.readable = false;
+          break;
       }
       columns.push_back(std::move(c));
     }

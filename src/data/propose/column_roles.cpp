@@ -10,6 +10,7 @@
 
 #include "data/log/iso_time.h"
 #include "data/log/log_schema.h"
+#include "data/log/time_format.h"
 
 namespace segue::data {
 namespace {
@@ -17,15 +18,18 @@ namespace {
 using Words = std::set<std::string, std::less<>>;
 using Type = ColumnSample::Type;
 
-const Words kUserWords = {"user",   "uid",    "customer", "visitor", "member",   "account",
-                          "client", "reader", "player",   "buyer",   "listener", "subscriber",
-                          "person", "viewer", "cookie",   "device",  "profile",  "usr"};
-const Words kItemWords = {"item",    "iid",     "product", "movie",   "track", "song",
-                          "video",   "article", "sku",     "content", "doc",   "document",
-                          "ad",      "news",    "listing", "book",    "game",  "offer",
-                          "asin",    "film",    "show",    "post",    "page",  "hotel",
-                          "episode", "course",  "recipe",  "business"};
+const Words kUserWords = {"user",    "uid",     "customer", "visitor",  "member",   "account",
+                          "client",  "reader",  "player",   "buyer",    "listener", "subscriber",
+                          "person",  "viewer",  "cookie",   "device",   "profile",  "usr",
+                          "student", "learner", "pupil",    "reviewer", "patient"};
+const Words kItemWords = {"item",     "iid",     "product", "movie",     "track",   "song",
+                          "video",    "article", "sku",     "content",   "doc",     "document",
+                          "ad",       "news",    "listing", "book",      "game",    "offer",
+                          "asin",     "film",    "show",    "post",      "page",    "hotel",
+                          "episode",  "course",  "recipe",  "business",  "problem", "exercise",
+                          "question", "isbn",    "venue",   "restaurant"};
 const Words kTimeWords = {"time", "timestamp", "ts", "date", "datetime", "created", "unix", "at"};
+const Words kHourWords = {"hour", "day", "month", "week", "when"};
 const Words kKindWords = {"event", "action",      "behavior", "behaviour", "type",
                           "kind",  "interaction", "activity", "operation"};
 const Words kValueWords = {"rating", "rate",  "score", "stars",   "value",    "played", "ratio",
@@ -33,7 +37,7 @@ const Words kValueWords = {"rating", "rate",  "score", "stars",   "value",    "p
 const Words kLabelWords = {"click",  "clicked",   "label",     "target",     "purchase",
                            "bought", "buy",       "converted", "conversion", "like",
                            "liked",  "purchased", "install",   "watched",    "finished",
-                           "long",   "success",   "response",  "y"};
+                           "long",   "success",   "response",  "y",          "correct"};
 const Words kOtherWords = {"session", "request", "row", "index", "query"};
 const std::vector<Words> kSteps = {
     {"view", "pv", "impression", "show", "shown", "detail", "visit", "expose", "seen", "pageview"},
@@ -47,9 +51,9 @@ bool any_word(const ColumnSample& column, const Words& of) {
                              [&](const std::string& word) { return of.contains(word); });
 }
 
-/// Ids are what a column of many different values holds.
 bool may_be_id(const ColumnSample& c) {
-  return (c.type == Type::kInteger || c.type == Type::kText) && c.values.size() > 1;
+  return (c.type == Type::kInteger || c.type == Type::kText) && !c.values.empty() &&
+         !holds_several_items(c);
 }
 
 /// How well a column is called an id of this kind.
@@ -77,13 +81,19 @@ const ColumnSample* best_of(const TableSample& table, Score score) {
   return best;
 }
 
-/// The unit in which the middle of a column is a time of our days; 0: none.
+/// The unit in which almost all of a column are times of our days; 0: none.
 double unit_of(const ColumnSample& c) {
   if (c.type == Type::kTime) return c.unit_seconds;
   if (c.type == Type::kText || c.values.empty()) return 0;
   constexpr double kFirst = 631152000, kLast = 4102444800;  // 1990, 2100
+  constexpr double kMost = 0.99;                            // a few values may be wrong
   for (const double unit : {1.0, 1e-3, 1e-6, 1e-9}) {
-    if (c.min * unit >= kFirst && c.max * unit < kLast) return unit;
+    int64_t fit = 0;
+    for (size_t v = 0; v < c.values.size(); ++v) {
+      const double seconds = c.number(v) * unit;
+      fit += seconds >= kFirst && seconds < kLast ? c.counts[v] : 0;
+    }
+    if (static_cast<double>(fit) >= kMost * static_cast<double>(c.present())) return unit;
   }
   return 0;
 }
@@ -91,13 +101,25 @@ double unit_of(const ColumnSample& c) {
 void guess_time(const TableSample& table, ColumnRoles& roles) {
   roles.time = best_of(table, [](const ColumnSample& c) {
     const bool named = any_word(c, kTimeWords) && !any_word(c, kUserWords);
-    const bool fits = unit_of(c) > 0 && c.values.size() > 1;
-    if (c.type == Type::kText) return 0;
+    const bool written = !written_times(c, named).format.empty();
+    const bool fits = (unit_of(c) > 0 || written) && c.values.size() > 1;
+    if (c.type == Type::kText && !written) return 0;
     // A number may be a time by its size alone only if nothing is called one.
-    return (named ? 4 : 0) + (fits ? (c.type == Type::kTime ? 3 : 2) : 0) -
+    return (named ? 4 : 0) + (fits ? (c.type == Type::kTime || written ? 3 : 2) : 0) -
            (!named && !fits ? 9 : 0);
   });
+  // Avazu's "hour" is 14102100; hours of a day are not.
+  if (roles.time == nullptr) {
+    roles.time = best_of(table, [](const ColumnSample& c) {
+      return any_word(c, kHourWords) && !written_times(c, true).format.empty() ? 1 : 0;
+    });
+  }
   if (roles.time == nullptr) return;
+  roles.written = written_times(*roles.time, true);
+  if (!roles.written.format.empty()) {
+    roles.time_unit_known = true;
+    return;
+  }
   const double unit = unit_of(*roles.time);
   roles.time_unit_known = unit > 0;
   roles.time_unit_seconds = unit > 0 ? unit : 1;
@@ -117,10 +139,12 @@ void guess_ids(const TableSample& table, ColumnRoles& roles) {
     if (*role != nullptr) continue;
     for (const ColumnSample& c : table.columns) {
       const bool many = static_cast<int64_t>(c.values.size()) * 1000 > c.present();
-      if (*role == nullptr && free(c) && may_be_id(c) && !c.is_flag() && many &&
-          c.values.size() > 2) {
-        *role = &c;
+      if (!free(c) || !may_be_id(c) || c.is_flag() || !many || c.values.size() <= 2 ||
+          is_row_number(c)) {
+        continue;
       }
+      // Ids are there in every row, if any column is.
+      if (*role == nullptr || (*role)->present() < c.present() * 99 / 100) *role = &c;
     }
   }
 }
@@ -138,6 +162,8 @@ void guess_rest(const TableSample& table, ColumnRoles& roles) {
         c.values, [](const std::string& value) { return step_of(value) >= 0; });
     if (known * 2 >= std::ssize(c.values)) return 5;
     const bool of_item = roles.item != nullptr && is_function_of(*roles.item, c);
+    // "yes" and "no", or 1 and -1, are a success and what is none.
+    if (c.values.size() == 2 && any_word(c, kLabelWords) && !of_item) return 4;
     return any_word(c, kKindWords) && !of_item ? 2 : 0;
   });
   for (const ColumnSample& c : table.columns) {
@@ -213,11 +239,18 @@ int step_of(const std::string& kind) {
   return -1;
 }
 
-bool is_function_of(const ColumnSample& item, const ColumnSample& column) {
-  constexpr int64_t kFewest = 20;
-  constexpr double kMost = 0.99;
+namespace {
+
+struct Repeats {
+  int64_t again = 0, same = 0;  // rows of an item that was seen before; with the value that it had
+
+  bool enough() const { return again >= 20; }
+  bool alike() const { return static_cast<double>(same) >= 0.99 * static_cast<double>(again); }
+};
+
+Repeats count_repeats(const ColumnSample& item, const ColumnSample& column) {
+  Repeats repeats;
   std::vector<uint32_t> first(item.values.size(), ColumnSample::kMissing);
-  int64_t again = 0, same = 0;
   for (size_t row = 0; row < item.codes.size(); ++row) {
     const uint32_t i = item.codes[row], value = column.codes[row];
     if (i == ColumnSample::kMissing || value == ColumnSample::kMissing) continue;
@@ -225,21 +258,63 @@ bool is_function_of(const ColumnSample& item, const ColumnSample& column) {
       first[i] = value;
       continue;
     }
-    ++again;
-    same += first[i] == value ? 1 : 0;
+    ++repeats.again;
+    repeats.same += first[i] == value ? 1 : 0;
   }
-  return again >= kFewest && static_cast<double>(same) >= kMost * static_cast<double>(again);
+  return repeats;
+}
+
+}  // namespace
+
+bool is_function_of(const ColumnSample& item, const ColumnSample& column) {
+  const Repeats repeats = count_repeats(item, column);
+  return repeats.enough() && repeats.alike();
+}
+
+bool differs_within(const ColumnSample& item, const ColumnSample& column) {
+  const Repeats repeats = count_repeats(item, column);
+  return repeats.enough() && !repeats.alike();
+}
+
+std::string attribute_objection(const ColumnSample& item, const ColumnSample& c, bool of_log,
+                                int64_t room) {
+  if (c.values.size() < 2) return "has one value";
+  if (holds_several_items(c)) return "holds several items a row, and a row of a log is one event";
+  if (has_decimal_commas(c)) return "has decimal commas; write numbers with a point";
+  if (of_log && !is_function_of(item, c)) {
+    const bool number = c.type == Type::kNumber && c.has_numbers();
+    return std::string("changes from row to row of an item") +
+           (number ? "; [[numbers]] takes a number of every event" : "");
+  }
+  if (!of_log && differs_within(item, c)) {
+    return "differs between rows of an item; an attribute has one row an item";
+  }
+  if (c.type == Type::kNumber || c.type == Type::kTime) return "is a number, not a category";
+  if (c.type == Type::kInteger && c.min < 0) return "has negative numbers";
+  const SeveralValues several = several_values(c, room);
+  const size_t values = several.separator.empty() ? c.values.size() : several.values.size();
+  if (values * 10 > item.values.size() * 9) return "has about as many values as items";
+  return "";
+}
+
+double ColumnRoles::seconds(size_t code) const {
+  int64_t date = 0;
+  const std::string& text = time->values[code];
+  if (!written.format.empty()) {
+    return parse_time(text, written.format, date) ? static_cast<double>(date) : std::nan("");
+  }
+  return parse_iso_time(text, date) ? static_cast<double>(date)
+                                    : time->number(code) * time_unit_seconds;
 }
 
 double followed_share(const ColumnRoles& roles, size_t from, size_t to, double seconds) {
+  const bool alike = roles.kind == nullptr;                          // all events
   std::vector<std::tuple<uint32_t, uint32_t, double, bool>> events;  // user, item, time, is `to`
-  for (size_t row = 0; row < roles.kind->codes.size(); ++row) {
-    const uint32_t kind = roles.kind->codes[row], time = roles.time->codes[row];
+  for (size_t row = 0; row < roles.time->codes.size(); ++row) {
+    const size_t kind = alike ? from : roles.kind->codes[row];
+    const uint32_t time = roles.time->codes[row];
     if ((kind != from && kind != to) || time == ColumnSample::kMissing) continue;
-    int64_t date = 0;
-    const double at = parse_iso_time(roles.time->values[time], date)
-                          ? static_cast<double>(date)
-                          : roles.time->number(time) * roles.time_unit_seconds;
+    const double at = roles.seconds(time);
     if (std::isnan(at)) continue;  // a few values may be wrong
     events.emplace_back(roles.user->codes[row], roles.item->codes[row], at, kind == to);
   }
@@ -251,14 +326,35 @@ double followed_share(const ColumnRoles& roles, size_t from, size_t to, double s
     const bool same = i + 1 < events.size() && std::get<0>(events[i + 1]) == user &&
                       std::get<1>(events[i + 1]) == item;
     if (!same) next = std::numeric_limits<double>::infinity();
-    if (is_to) {
-      next = time;
-    } else {
+    if (!is_to || alike) {
       ++all;
       followed += next - time <= seconds ? 1 : 0;
     }
+    if (is_to) next = time;
   }
   return all == 0 ? 0 : static_cast<double>(followed) / static_cast<double>(all);
+}
+
+ReturnShare choose_return(const ColumnRoles& roles) {
+  constexpr int64_t kDay = 86400;
+  constexpr double kFewest = 0.02;
+  double first = std::numeric_limits<double>::infinity(), last = -first;
+  for (size_t v = 0; v < roles.time->values.size(); ++v) {
+    const double seconds = roles.seconds(v);
+    if (std::isnan(seconds)) continue;
+    first = std::min(first, seconds);
+    last = std::max(last, seconds);
+  }
+  ReturnShare best;
+  for (const int64_t seconds : {kDay, 7 * kDay, 30 * kDay}) {
+    // So much of the end of the log has no labels.
+    if (static_cast<double>(seconds) * 5 > last - first) break;
+    const double s = followed_share(roles, 0, 0, static_cast<double>(seconds));
+    if (s < kFewest || s > 1 - kFewest) continue;
+    if (best.within_seconds > 0 && std::abs(s - 0.5) >= std::abs(best.share - 0.5)) continue;
+    best = {seconds, s};
+  }
+  return best;
 }
 
 ColumnRoles guess_roles(const TableSample& table) {

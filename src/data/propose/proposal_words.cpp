@@ -1,6 +1,8 @@
 #include "data/propose/proposal_words.h"
 
 #include <algorithm>
+#include <cctype>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -44,6 +46,16 @@ std::string some_values(const ColumnSample& c) {
     shown.push_back(as_comment(c.values[i], kLongest));
   }
   return fmt::format("{}{}", fmt::join(shown, ", "), c.values.size() > kShown ? ", ..." : "");
+}
+
+bool is_yes(const std::string& value) {
+  std::string lower;
+  for (const char c : value) {
+    lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
+  constexpr const char* kYes[] = {"1",        "yes",     "y",     "t",       "true", "pos",
+                                  "positive", "correct", "right", "success", "good"};
+  return std::ranges::find(kYes, lower) != std::end(kYes);
 }
 
 std::string plain_name(const std::string& name, std::set<std::string>& taken) {

@@ -21,6 +21,9 @@ std::string some_values(const ColumnSample& c);
 double share(int64_t part, int64_t whole);  // 0 of nothing
 std::string per_cent(double share);
 
+/// Whether a value says that something happened, such as yes or 1, and not what.
+bool is_yes(const std::string& value);
+
 /// What a schema may call a pool or an attribute that comes from a column or value of this name.
 std::string plain_name(const std::string& name, std::set<std::string>& taken);
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <set>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "data/log/log_reader.h"
 #include "data/log/log_schema.h"
 #include "data/propose/column_roles.h"
+#include "data/propose/column_shapes.h"
 #include "data/propose/proposal_words.h"
 #include "data/propose/table_sample.h"
 #include "data/store/store_writer.h"
@@ -101,6 +101,12 @@ class Proposal {
       std::vector<std::string> names;
       for (const ColumnSample& other : table_.columns) names.push_back(as_comment(other.name));
       line("{} = \"\"  # {}: which of these? {}", key, kFillIn, fmt::join(names, ", "));
+      for (const ColumnSample& other : table_.columns) {
+        if (key != std::string("item") || !holds_several_items(other)) continue;
+        line("#   {} holds several items a row, and a row of a log is one event: write a row for",
+             as_comment(other.name));
+        line("#   each, with a column of 0 and 1 (docs/your-own-log.md, \"Other shapes\").");
+      }
       return;
     }
     line("{} = {}  # {}", key, as_toml(c->name), why);
@@ -130,6 +136,8 @@ class Proposal {
     });
     if (c->type == Type::kText && integers) {
       line("{} = \"dense\"  # integers and texts mixed: all are taken as texts", key);
+    } else if (c->is_padded()) {
+      line("{} = \"dense\"  # some begin with 0, which integers would lose: taken as texts", key);
     } else if (c->type == Type::kInteger &&
                (c->min < 0 || c->max > largest ||
                 c->max > static_cast<double>(StoreWriter::kLargestId))) {
@@ -146,7 +154,15 @@ class Proposal {
     id_option("item_ids", roles_.item);
     column("time", roles_.time, time_words());
     const ColumnSample* t = roles_.time;
-    if (t == nullptr || t->type == Type::kTime) return;
+    if (t == nullptr) return hint_at_times();
+    if (!roles_.written.format.empty()) {
+      line("time_format = {}{}", as_toml(roles_.written.format),
+           roles_.written.other.empty()
+               ? ""
+               : fmt::format("  # {}: or is it {}?", kFillIn, as_toml(roles_.written.other)));
+      return;
+    }
+    if (t->type == Type::kTime) return;
     line("time_unit_seconds = {}{}", roles_.time_unit_seconds,
          roles_.time_unit_known ? ""
                                 : fmt::format("  # {}: the values are no times of our days in any "
@@ -154,11 +170,19 @@ class Proposal {
                                               kFillIn));
   }
 
+  void hint_at_times() {
+    line("#   Times are numbers (time_unit_seconds), ISO dates such as 2026-01-31T23:59:59Z, or");
+    line("#   written as time_format says, such as \"%d.%m.%Y %H:%M\".");
+  }
+
   std::string time_words() const {
     const ColumnSample* t = roles_.time;
     if (t == nullptr) return "";
     if (!roles_.time_unit_known) return fmt::format("from {} to {}", t->min, t->max);
-    if (t->type == Type::kTime) return "dates: " + some_values(*t);
+    const bool numbers = t->unit_seconds > 0 && t->unit_seconds != 1;  // of Parquet timestamps
+    if (!roles_.written.format.empty() || (t->type == Type::kTime && !numbers)) {
+      return "dates: " + some_values(*t);
+    }
     const auto date = [&](double value) {
       return base::iso_time(static_cast<int64_t>(value * roles_.time_unit_seconds));
     };
@@ -187,15 +211,38 @@ class Proposal {
     if (kinds_lead()) return kinds();
     if (!roles_.flags.empty()) return flags();
     if (roles_.value != nullptr) return value();
-    line("\n# {}: nothing says what a success is. As it stands every event is one, and there is",
-         kFillIn);
-    line(
-        "# nothing to learn. Name a column of 0 and 1 (flags), of strengths (value, with pools by");
-    line("# min_value), of kinds of events, or define a label by what comes later ([[later]]).");
     kinds_ = {"event"};
-    line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
     pools_.push_back({.name = "event"});
     label_ = "event";
+    if (!returns()) {
+      line("\n# {}: nothing says what a success is. As it stands every event is one, and there is",
+           kFillIn);
+      line("# nothing to learn. Name a column of 0 and 1 (flags), of strengths (value, with pools");
+      line(
+          "# by min_value), of kinds of events, or define a label by what comes later "
+          "([[later]]).");
+      line("# A log of successes alone needs rows of what was offered and not taken, too.");
+    }
+    line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
+  }
+
+  /// Of a log that has successes alone: whether the user comes back to the item.
+  bool returns() {
+    if (!complete()) return false;
+    const ReturnShare best = choose_return(roles_);
+    if (best.within_seconds == 0) return false;
+    label_ = "again";
+    later_ = {.name = label_,
+              .kinds = {"event"},
+              .followed_by = {"event"},
+              .within_seconds = best.within_seconds};
+    line("\n# {}: nothing says what a success is. Predicted: whether the user comes back to the",
+         kFillIn);
+    line(
+        "# same item within {} s, {} of the sampled events; see [[later]] below. As good: a column",
+        best.within_seconds, per_cent(best.share));
+    line("# of 0 and 1 (flags), of strengths (value, with pools by min_value), kinds of events.");
+    return true;
   }
 
   void organic() {
@@ -230,8 +277,9 @@ class Proposal {
 
   /// All kinds are outcomes, such as like and dislike: one of them is the success.
   void outcome_kinds(const std::vector<size_t>& order) {
-    const auto good =
-        std::ranges::find_if(order, [&](size_t k) { return step_of(roles_.kind->values[k]) >= 0; });
+    const auto good = std::ranges::find_if(order, [&](size_t k) {
+      return step_of(roles_.kind->values[k]) >= 0 || is_yes(roles_.kind->values[k]);
+    });
     const size_t chosen = good == order.end() ? 0 : static_cast<size_t>(good - order.begin());
     label_ = pools_[std::min(chosen, pools_.size() - 1)].name;
     line("anchor_kinds = {}", list_of(kinds_));
@@ -356,60 +404,6 @@ class Proposal {
 
   // ---- what is known of items ----
 
-  /// What stands between several values in a field, and what they are then.
-  struct Several {
-    std::string separator;  // empty: fields have one value
-    double share = 0;       // of the different fields have it
-    std::set<std::string> values;
-    int64_t most = 0, kept = 0;  // values of a row, of which so many are kept
-    double enough = 0;           // share of rows that have no more
-  };
-
-  /// Most fields have it, and they are made of fewer values than there are of them: genres are,
-  /// "Paris, France" is not.
-  Several several_values(const ColumnSample& c) const {
-    Several none;
-    if (c.type != Type::kText) return none;
-    for (const char separator : {'|', ';', ','}) {
-      Several s{.separator = std::string(1, separator)};
-      std::map<int64_t, int64_t> rows;  // by number of values
-      int64_t fields = 0;
-      for (size_t v = 0; v < c.values.size(); ++v) {
-        int64_t n = 0;
-        for (size_t begin = 0; begin <= c.values[v].size(); ++n) {
-          const size_t end = std::min(c.values[v].find(separator, begin), c.values[v].size());
-          s.values.insert(c.values[v].substr(begin, end - begin));
-          begin = end + 1;
-        }
-        fields += n > 1 ? 1 : 0;
-        rows[n] += c.counts[v];
-      }
-      s.share = share(fields, std::ssize(c.values));
-      if (s.share <= 0.5 || s.values.size() >= c.values.size()) continue;
-      constexpr int64_t kMostKept = 8;
-      constexpr double kEnough = 0.9;
-      s.most = rows.rbegin()->first;
-      for (const auto& [n, count] : rows) {
-        if (s.enough >= kEnough || n > std::min(kMostKept, room_)) break;
-        s.kept = n;
-        s.enough += share(count, c.present());
-      }
-      if (s.kept > 1) return s;
-    }
-    return none;
-  }
-
-  /// Why a column is no attribute; empty: it is one.
-  std::string objection(const ColumnSample& item, const ColumnSample& c) const {
-    if (c.values.size() < 2) return "has one value";
-    if (c.type == Type::kNumber || c.type == Type::kTime) return "is a number, not a category";
-    if (c.type == Type::kInteger && c.min < 0) return "has negative numbers";
-    const Several several = several_values(c);
-    const size_t values = several.separator.empty() ? c.values.size() : several.values.size();
-    if (values * 10 > item.values.size() * 9) return "has about as many values as items";
-    return "";
-  }
-
   void attribute(const TableSample& table, const ColumnSample& item, const ColumnSample& c) {
     line("[[attributes]]  # {} values: {}", c.values.size(), some_values(c));
     const std::string name = plain_name(c.name, taken_attributes_);
@@ -418,7 +412,7 @@ class Proposal {
     if (c.type == Type::kInteger && c.has("0")) {
       line("zero = \"value\"  # 0 is one of the values; \"none\" if it says that there is none");
     }
-    const Several several = several_values(c);
+    const SeveralValues several = several_values(c, room_);
     if (!several.separator.empty()) {
       line("separator = {}  # in {} of the different fields, which are made of {} values",
            as_toml(several.separator), per_cent(several.share), several.values.size());
@@ -440,16 +434,20 @@ class Proposal {
     if (!kinds_lead()) used.insert(used.end(), roles_.flags.begin(), roles_.flags.end());
     for (const ColumnSample& c : table_.columns) {
       if (std::ranges::find(used, &c) != used.end()) continue;
-      const std::string why = !is_function_of(*roles_.item, c)
-                                  ? "changes from row to row of an item"
-                                  : objection(*roles_.item, c);
-      consider(table_, *roles_.item, c, why);
+      consider(table_, *roles_.item, c, objection(*roles_.item, c, true));
     }
     for (const std::string& name : table_.unreadable) {
-      left_out_.push_back(fmt::format("{}: of a type that cannot be read", name));
+      left_out_.push_back(name);
     }
     for (const TableSample& table : folder_.tables) {
-      if (&table == &table_ || table.csv.separator != table_.csv.separator) continue;
+      if (&table == &table_) continue;
+      if (table.csv.separator != table_.csv.separator) {
+        left_out_.push_back(fmt::format(
+            "{}: has {} between fields, where the log has {}; bring both "
+            "alike, or one as Parquet",
+            table.pattern, as_toml(table.csv.separator), as_toml(table_.csv.separator)));
+        continue;
+      }
       const ColumnSample* item = table.find(roles_.item->name);
       if (item == nullptr) item = guess_roles(table).item;
       const bool meets = item != nullptr && std::ranges::any_of(item->values, [&](const auto& v) {
@@ -460,10 +458,15 @@ class Proposal {
         continue;
       }
       for (const ColumnSample& c : table.columns) {
-        if (&c != item) consider(table, *item, c, objection(*item, c));
+        if (&c == item) continue;
+        consider(table, *item, c, objection(*item, c, false));
       }
     }
     if (!first_attribute_.empty()) cross();
+  }
+
+  std::string objection(const ColumnSample& item, const ColumnSample& c, bool of_log) const {
+    return attribute_objection(item, c, of_log, room_);
   }
 
   void consider(const TableSample& table, const ColumnSample& item, const ColumnSample& c,
@@ -485,7 +488,11 @@ class Proposal {
   void foot() {
     for (const std::string& text : left_out_) line("# Left out: {}", as_comment(text));
     for (const std::string& name : folder_.left_out) line("# Left out: {}", as_comment(name));
-    const std::string skip = missing_ == 0 ? "" : " --skip-bad 5%";
+    const double missing = 100 * share(missing_, table_.rows);
+    const std::string skip =
+        missing_ == 0
+            ? ""
+            : fmt::format(" --skip-bad {:.0f}%", std::clamp(std::ceil(2 * missing), 5.0, 99.0));
     line(
         "\n# Next: segue prep --raw {} --schema THIS_FILE --out STORE --history 256 --min-history "
         "5{}",

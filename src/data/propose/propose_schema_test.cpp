@@ -376,7 +376,7 @@ TEST_F(ProposeSchema, Mistakes) {
   put("d.csv.gz", "BZh9....");
   const std::string text = message(folder_);
   EXPECT_TRUE(contains(text, "no rows in Parquet or CSV files"));
-  EXPECT_TRUE(contains(text, "a.json: not looked at"));
+  EXPECT_TRUE(contains(text, "a.json: is JSON; bring Parquet or CSV"));
   EXPECT_TRUE(contains(text, "b.csv: is empty"));
   EXPECT_TRUE(contains(text, "c.csv: has no columns that can be told apart"));
   EXPECT_TRUE(contains(text, "compressed (bzip2)"));

@@ -28,17 +28,23 @@ constexpr size_t kHeadBytes = 64 << 10;
 constexpr int kDeepest = 4;
 constexpr double kMost = 0.99;  // a few values may be wrong
 
-constexpr const char* kExtensions[] = {".parquet", ".pq",  ".csv",  ".tsv", ".txt",
-                                       ".dat",     ".log", ".data", ".gz",  ".zst"};
+constexpr const char* kExtensions[] = {".parquet", ".pq",    ".csv",   ".tsv", ".txt",
+                                       ".dat",     ".log",   ".data",  ".gz",  ".zst",
+                                       ".json",    ".jsonl", ".ndjson"};
 constexpr const char* kSeparators[] = {"::", "\t", ";", "|", ","};
 
-/// Fields of a line, quotes aside: what is looked for is their number and whether they are numbers.
+/// Fields of a line. Quotes mean something where a field begins, as for the reader of CSV files.
 std::vector<std::string> split(std::string_view line, std::string_view separator) {
   std::vector<std::string> fields(1);
   bool quoted = false;
   for (size_t i = 0; i < line.size(); ++i) {
-    if (separator.size() == 1 && line[i] == '"') {
-      quoted = !quoted;
+    if (separator.size() == 1 && line[i] == '"' && (quoted || fields.back().empty())) {
+      const bool doubled = quoted && line.substr(i + 1).starts_with('"');
+      if (doubled) {
+        fields.back() += line[++i];
+      } else {
+        quoted = !quoted;
+      }
     } else if (!quoted && line.substr(i).starts_with(separator)) {
       fields.emplace_back();
       i += separator.size() - 1;
@@ -54,23 +60,49 @@ bool parse_number(std::string_view text, double& value) {
   return error == std::errc() && stop == text.data() + text.size() && std::isfinite(value);
 }
 
-std::vector<std::string> first_lines(const std::string& path) {
-  constexpr size_t kLines = 32;
+/// 12.0, as tables with missing values have integers.
+bool is_whole_number(std::string_view text) {
+  const size_t point = text.find('.');
+  int64_t ignored = 0;
+  return point != std::string_view::npos && point + 1 < text.size() &&
+         parse_canonical_integer(text.substr(0, point), ignored) &&
+         text.find_first_not_of('0', point + 1) == std::string_view::npos;
+}
+
+struct Head {
+  std::string text;    // the beginning of a file
+  bool whole = false;  // it is all of it
+};
+
+Head read_head(const std::string& path) {
   const ByteSource source = open_bytes(path);
-  std::string head(kHeadBytes, '\0');
-  head.resize(source.read(head.data(), head.size()));
-  const bool whole = head.size() < kHeadBytes;
-  if (head.find('\0') != std::string::npos) {
+  Head head{.text = std::string(kHeadBytes, '\0')};
+  std::string& text = head.text;
+  text.resize(source.read(text.data(), text.size()));
+  head.whole = text.size() < kHeadBytes;
+  check_csv_text(path, text);
+  if (text.find('\0') != std::string::npos) {
     fail(ErrorCode::kUnsupported, "is neither Parquet nor text");
   }
-  if (head.starts_with("\xef\xbb\xbf")) head.erase(0, 3);  // byte order mark
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // byte order mark
+  return head;
+}
+
+/// With `quotes` a line end between two of them is part of a field.
+std::vector<std::string> first_lines(const Head& head, bool quotes) {
+  constexpr size_t kLines = 32;
+  const std::string& text = head.text;
   std::vector<std::string> lines;
   size_t begin = 0;
-  while (begin < head.size() && lines.size() < kLines) {
-    size_t end = head.find('\n', begin);
-    if (end == std::string::npos && !whole) break;
-    end = std::min(end, head.size());
-    std::string line = head.substr(begin, end - begin);
+  while (begin < text.size() && lines.size() < kLines) {
+    bool inside = false;
+    size_t end = begin;
+    while (end < text.size() && (inside || text[end] != '\n')) {
+      inside = text[end] == '"' && quotes ? !inside : inside;
+      ++end;
+    }
+    if (end == text.size() && (!head.whole || inside)) break;
+    std::string line = text.substr(begin, end - begin);
     if (line.ends_with('\r')) line.pop_back();
     if (!line.empty()) lines.push_back(std::move(line));
     begin = end + 1;
@@ -78,22 +110,45 @@ std::vector<std::string> first_lines(const std::string& path) {
   return lines;
 }
 
-/// What stands between the fields, and what columns are called: by the first lines.
-CsvFormat look_at_csv(const std::string& path, std::vector<std::string>& names) {
-  const std::vector<std::string> lines = first_lines(path);
-  if (lines.empty()) fail(ErrorCode::kCorrupt, "is empty");
-  CsvFormat format;
+/// What stands between the fields of most lines, and how many there are; at least two.
+size_t find_separator(const std::vector<std::string>& lines, std::string& separator) {
   size_t most = 1;
-  for (const char* const separator : kSeparators) {
-    const size_t fields = split(lines.front(), separator).size();
+  for (const char* const candidate : kSeparators) {
+    const size_t fields = lines.empty() ? 0 : split(lines.front(), candidate).size();
     const auto same = std::ranges::count_if(
-        lines, [&](const std::string& line) { return split(line, separator).size() == fields; });
+        lines, [&](const std::string& line) { return split(line, candidate).size() == fields; });
     if (fields > most && same * 10 >= std::ssize(lines) * 8) {
       most = fields;
-      format.separator = separator;
+      separator = candidate;
     }
   }
-  if (most < 2) fail(ErrorCode::kUnsupported, "has no columns that can be told apart");
+  return most;
+}
+
+/// "7, 12, 1": the blank is no part of a field. Quotes mean nothing with such a separator.
+bool has_blanks_behind_commas(const std::string& line) {
+  for (size_t i = line.find(','); i != std::string::npos; i = line.find(',', i + 1)) {
+    if (i + 1 >= line.size() || line[i + 1] != ' ') return false;
+  }
+  return line.find('"') == std::string::npos;
+}
+
+/// What stands between the fields, and what columns are called: by the first lines.
+CsvFormat look_at_csv(const std::string& path, std::vector<std::string>& names) {
+  const Head head = read_head(path);
+  if (head.text.find_first_not_of("\r\n") == std::string::npos)
+    fail(ErrorCode::kCorrupt, "is empty");
+  std::vector<std::string> lines = first_lines(head, false);
+  CsvFormat format;
+  if (find_separator(lines, format.separator) < 2) {
+    lines = first_lines(head, true);  // a quote may also be just a character
+    if (find_separator(lines, format.separator) < 2) {
+      fail(ErrorCode::kUnsupported, "has no columns that can be told apart");
+    }
+  }
+  if (format.separator == "," && std::ranges::all_of(lines, has_blanks_behind_commas)) {
+    format.separator = ", ";
+  }
   names = split(lines.front(), format.separator);
   double ignored = 0;
   int64_t seconds = 0;
@@ -133,10 +188,6 @@ class ColumnTaker {
 
   /// What a column of a file without types holds, by most of its values.
   void classify() {
-    if (column_.unit_seconds > 0) {
-      column_.type = ColumnSample::Type::kTime;
-      return;
-    }
     int64_t integers = 0, numbers = 0, dates = 0;
     column_.min = std::numeric_limits<double>::infinity();
     column_.max = -column_.min;
@@ -144,9 +195,13 @@ class ColumnTaker {
       const std::string& text = column_.values[v];
       int64_t integer = 0;
       double number = 0;
-      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), integer);
+      const char* const end = text.data() + text.size();
+      const auto [stop, error] = std::from_chars(text.data(), end, integer);
       bool flag = false;
-      if ((error == std::errc() && stop == text.data() + text.size()) || parse_bool(text, flag)) {
+      // Integers that 64 bits do not hold are names.
+      if (error == std::errc::result_out_of_range && stop == end) continue;
+      if ((error == std::errc() && stop == end) || parse_bool(text, flag) ||
+          is_whole_number(text)) {
         integers += column_.counts[v];
       }
       if (parse_number(text, number)) {
@@ -158,7 +213,9 @@ class ColumnTaker {
       }
     }
     const double enough = kMost * static_cast<double>(column_.present());
-    if (static_cast<double>(integers) >= enough) {
+    if (column_.unit_seconds > 0) {  // the file says so
+      column_.type = ColumnSample::Type::kTime;
+    } else if (static_cast<double>(integers) >= enough) {
       column_.type = ColumnSample::Type::kInteger;
     } else if (static_cast<double>(numbers) >= enough) {
       column_.type = ColumnSample::Type::kNumber;
@@ -182,17 +239,24 @@ Columns columns_of(const std::string& path, const ParquetSupport* parquet) {
   Columns columns;
   if (is_parquet(path)) {
     for (const ParquetColumn& c : require_parquet(path, parquet).columns(path)) {
-      if (c.readable) {
+      if (c.unreadable.empty()) {
         columns.requests.push_back({c.name, c.role});
       } else {
-        columns.unreadable.push_back(c.name);
+        columns.unreadable.push_back(fmt::format("{}: is {}", c.name, c.unreadable));
       }
     }
     return columns;
   }
   std::vector<std::string> names;
   columns.csv = look_at_csv(path, names);
-  for (const std::string& name : names) columns.requests.push_back({name, ColumnRole::kText});
+  for (size_t i = 0; i < names.size(); ++i) {
+    const auto same = names.begin() + static_cast<std::ptrdiff_t>(i);
+    if (std::find(names.begin(), same, names[i]) == same) {
+      columns.requests.push_back({names[i], ColumnRole::kText});
+    } else {
+      columns.unreadable.push_back(names[i] + ": is a second column of this name; rename it");
+    }
+  }
   return columns;
 }
 
@@ -328,8 +392,14 @@ bool ColumnSample::is_flag() const {
   if (type != Type::kInteger || values.size() > 4) return false;
   return std::ranges::all_of(values, [](const std::string& v) {
     bool flag = false;
-    return v == "0" || v == "1" || parse_bool(v, flag);
+    return v == "0" || v == "1" || parse_bool(v, flag) || v == "0.0" || v == "1.0";
   });
+}
+
+bool ColumnSample::is_padded() const {
+  return type == Type::kInteger && std::ranges::any_of(values, [](const std::string& v) {
+           return v.size() > 1 && v[0] == '0' && v[1] >= '0' && v[1] <= '9';
+         });
 }
 
 const ColumnSample* TableSample::find(const std::string& name) const {

@@ -29,8 +29,10 @@ struct ColumnSample {
   double number(size_t value) const;
   bool has(const std::string& value) const;
   bool has_numbers() const { return min <= max; }
-  /// No values but 0 and 1, or false and true.
+  /// No values but 0 and 1, also as 0.0 and 1.0, or false and true.
   bool is_flag() const;
+  /// Integers with zeros in front, such as 007, that are lost where it is taken as a number.
+  bool is_padded() const;
 };
 
 /// The beginning of files that have the same columns.
@@ -39,7 +41,7 @@ struct TableSample {
   std::string pattern;  // names them below the folder
   CsvFormat csv;        // columns: where the files have no header line
   std::vector<ColumnSample> columns;
-  std::vector<std::string> unreadable;  // columns of types that nothing is made of
+  std::vector<std::string> unreadable;  // "COLUMN: why it cannot be read"
   int64_t rows = 0;                     // in the sample
   double all_rows = 0;                  // in the files, about
 

@@ -199,12 +199,15 @@ void require_rows(const RunConfig& config, const data::EventStore& events) {
   if (config.sparse.out_of_range != sparse::OutOfRange::kError) return;
   const std::vector<std::string> missing = missing_rows(config, events);
   if (missing.empty()) return;
-  fail(
-      ErrorCode::kConfig,
-      fmt::format("{} has ids beyond the rows of {}; set{}\nor kind = \"dynamic\", which takes any "
-                  "id, or sparse.out_of_range = \"clamp\" or \"zero\"",
-                  events.folder(), missing.size() == 1 ? "a table" : "some tables",
-                  fmt::join(missing, "")));
+  fail(ErrorCode::kConfig,
+       fmt::format(
+           "{} has ids beyond the rows of {}; set{}\nor kind = \"dynamic\", which takes any "
+           "id, or sparse.out_of_range = \"clamp\" or \"zero\". Tables of a run that has begun "
+           "keep their rows; it goes on with kind = \"dynamic\" and twice as many max_rows: "
+           "--set sparse.tables.N.kind=dynamic --set sparse.tables.N.max_rows=ROWS of each, "
+           "and --allow-config-change sparse",
+           events.folder(), missing.size() == 1 ? "a table" : "some tables",
+           fmt::join(missing, "")));
 }
 
 std::vector<std::string> doubts_about(const RunConfig& config, const RunStore& store) {

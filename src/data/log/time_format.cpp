@@ -1,0 +1,176 @@
+#include "data/log/time_format.h"
+
+#include <array>
+#include <cctype>
+#include <chrono>
+#include <cstddef>
+
+#include <fmt/format.h>
+
+namespace segue::data {
+namespace {
+
+constexpr std::string_view kMonths = "janfebmaraprmayjunjulaugsepoctnovdec";
+constexpr std::string_view kDays = "sunmontuewedthufrisat";
+constexpr std::string_view kLetters = "YymdbaHIpMSz%";
+
+std::string_view trimmed(std::string_view text) {
+  while (text.starts_with(' ')) text.remove_prefix(1);
+  while (text.ends_with(' ')) text.remove_suffix(1);
+  return text;
+}
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// The place of the next three letters among names of three letters each; -1: none.
+int take_name(std::string_view& text, std::string_view names) {
+  std::array<char, 3> name{};
+  if (text.size() < name.size()) return -1;
+  for (size_t i = 0; i < name.size(); ++i) {
+    name[i] = static_cast<char>(std::tolower(static_cast<unsigned char>(text[i])));
+  }
+  text.remove_prefix(name.size());
+  for (size_t i = 0; i < names.size(); i += name.size()) {
+    if (names.substr(i, name.size()) == std::string_view(name.data(), name.size())) {
+      return static_cast<int>(i / name.size());
+    }
+  }
+  return -1;
+}
+
+/// Takes a time off a text, piece by piece of a format.
+class TimeParser {
+ public:
+  explicit TimeParser(std::string_view text) : text_(text) {}
+
+  /// `exact`: a digit may follow, so all digits are there.
+  bool take(char letter, bool exact) {
+    switch (letter) {
+      case 'Y':
+        return number(4, true, year_);
+      case 'y':
+        if (!number(2, true, year_)) return false;
+        year_ += year_ < 69 ? 2000 : 1900;
+        return true;
+      case 'm':
+        return number(2, exact, month_);
+      case 'd':
+        return number(2, exact, day_);
+      case 'b':
+        month_ = take_name(text_, kMonths) + 1;
+        return month_ > 0;
+      case 'a':
+        return take_name(text_, kDays) >= 0;
+      case 'H':
+        return number(2, exact, hour_);
+      case 'I':
+        return number(2, exact, hour_) && hour_ >= 1 && hour_ <= 12;
+      case 'p':
+        return half_of_day();
+      case 'M':
+        return number(2, exact, minute_);
+      case 'S':
+        return number(2, exact, second_);
+      case 'z':
+        return zone();
+      default:
+        return literal(letter);
+    }
+  }
+
+  bool literal(char c) {
+    if (!text_.starts_with(c)) return false;
+    text_.remove_prefix(1);
+    return true;
+  }
+
+  bool finish(int64_t& seconds) const {
+    if (!text_.empty() || hour_ > 23 || minute_ > 59 || second_ > 60) return false;
+    const std::chrono::year_month_day date{std::chrono::year(year_),
+                                           std::chrono::month(static_cast<unsigned>(month_)),
+                                           std::chrono::day(static_cast<unsigned>(day_))};
+    if (!date.ok()) return false;
+    int hour = hour_;
+    if (half_ >= 0) hour = hour_ % 12 + 12 * half_;
+    const auto days = std::chrono::sys_days(date).time_since_epoch().count();
+    seconds = int64_t{days} * 86400 + hour * 3600 + minute_ * 60 + second_ - east_;
+    return true;
+  }
+
+ private:
+  bool number(size_t digits, bool exact, int& value) {
+    size_t n = 0;
+    value = 0;
+    while (n < digits && n < text_.size() && is_digit(text_[n])) {
+      value = value * 10 + (text_[n++] - '0');
+    }
+    text_.remove_prefix(n);
+    return n > 0 && (!exact || n == digits);
+  }
+
+  bool half_of_day() {
+    if (text_.size() < 2 || (text_[1] != 'M' && text_[1] != 'm')) return false;
+    const int letter = std::tolower(static_cast<unsigned char>(text_[0]));
+    half_ = letter == 'p' ? 1 : 0;
+    text_.remove_prefix(2);
+    return letter == 'a' || letter == 'p';
+  }
+
+  bool zone() {
+    if (literal('Z')) return true;
+    const int sign = text_.starts_with('-') ? -1 : 1;
+    if (!literal('+') && !literal('-')) return false;
+    int hours = 0, minutes = 0;
+    if (!number(2, true, hours)) return false;
+    literal(':');
+    if (!number(2, true, minutes)) return false;
+    east_ = sign * (hours * 3600 + minutes * 60);
+    return hours < 24 && minutes < 60;
+  }
+
+  std::string_view text_;
+  int year_ = 0, month_ = 1, day_ = 1, hour_ = 0, minute_ = 0, second_ = 0, half_ = -1;
+  int64_t east_ = 0;
+};
+
+}  // namespace
+
+bool parse_time(std::string_view text, std::string_view format, int64_t& seconds) {
+  TimeParser parser(trimmed(text));
+  for (size_t i = 0; i < format.size(); ++i) {
+    const bool piece = format[i] == '%' && i + 1 < format.size();
+    if (!piece) {
+      if (!parser.literal(format[i])) return false;
+      continue;
+    }
+    ++i;
+    const bool digit_follows =
+        i + 1 < format.size() && (format[i + 1] == '%' || is_digit(format[i + 1]));
+    if (!parser.take(format[i], digit_follows)) return false;
+  }
+  return parser.finish(seconds);
+}
+
+std::string time_format_problem(std::string_view format) {
+  bool year = false, month = false, day = false, half = false, twelve = false;
+  for (size_t i = 0; i < format.size(); ++i) {
+    if (format[i] != '%') continue;
+    const char letter = ++i < format.size() ? format[i] : '\0';
+    if (letter == '\0' || kLetters.find(letter) == std::string_view::npos) {
+      return fmt::format(
+          "%{} is not known; there are %Y %y %m %d %b %a %H %I %p %M %S %z, as in "
+          "\"%d.%m.%Y %H:%M\" or \"%y%m%d%H\"",
+          letter == '\0' ? ' ' : letter);
+    }
+    year = year || letter == 'Y' || letter == 'y';
+    month = month || letter == 'm' || letter == 'b';
+    day = day || letter == 'd';
+    half = half || letter == 'p';
+    twelve = twelve || letter == 'I';
+  }
+  if (!year || !month || !day) return "a date has %Y (or %y), %m (or %b) and %d";
+  if (half != twelve) return "%I, hours from 1 to 12, and %p, AM or PM, belong together";
+  return "";
+}
+
+}  // namespace segue::data

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "data/propose/table_sample.h"
+
+namespace segue::data {
+
+/// How the times of a column are written, where they are no numbers of seconds and no ISO dates.
+struct WrittenTimes {
+  std::string format;  // of time_format.h; empty: none that is known
+  std::string other;   // another that fits as well, where days are all below 13
+};
+/// Numbers such as 20260131 are looked at if `numbers` is set: any id may look like that.
+WrittenTimes written_times(const ColumnSample& c, bool numbers);
+
+/// Another value in every row: the number of a row, not a user or an item.
+bool is_row_number(const ColumnSample& c);
+
+/// Fields such as "N12-1 N7-0": several items of one row.
+bool holds_several_items(const ColumnSample& c);
+
+/// What stands between several values in a field, and what they are then.
+struct SeveralValues {
+  std::string separator;  // empty: fields have one value
+  double share = 0;       // of the different fields have it
+  std::set<std::string> values;
+  int64_t most = 0, kept = 0;  // values of a row, of which so many are kept
+  double enough = 0;           // share of rows that have no more
+};
+/// Many fields have it, and they are made of fewer values than there are of them: genres are,
+/// "Paris, France" is not. At most `room` are kept.
+SeveralValues several_values(const ColumnSample& c, int64_t room);
+
+/// Numbers such as "3,5", which nothing reads as such.
+bool has_decimal_commas(const ColumnSample& c);
+
+}  // namespace segue::data
