@@ -24,6 +24,8 @@ EventNumbers::EventNumbers(const EventLog& log)
   for (size_t p = 0; p < log.num_pieces(); ++p) {
     days_.push_back(DayCounts::open_or_build(log.piece(p), log.piece(0)));
     const uint64_t key = key_of(p);
+    groups_.push_back(
+        ValueGroups::open_or_build(log, days_, p == 0 ? nullptr : &groups_[p - 1], key));
     IndexFile file = open_or_build(log.piece(p).index_folder(), kNumbersFile, key,
                                    [&](const std::string& path) { build(p, path, key); });
     const std::span<const float> rows = file.section<float>(0);
@@ -89,6 +91,8 @@ EveryonesCounts EventNumbers::everyone(const CountedEvent& event, size_t piece) 
       sum.attributes[a] += days.before(DayCounts::kFirstAttribute + a, event.attributes[a], day);
     }
   }
+  sum.groups = &groups_[piece];
+  sum.period = groups_[piece].period(day);
   return sum;
 }
 
@@ -97,7 +101,8 @@ void EventNumbers::replay(int64_t user, size_t piece, int64_t end, UserCounts& c
     const UserEvents of = log_.piece(p).events_of(user);
     const std::span<const int64_t> times = log_.piece(p).timestamps();
     for (int64_t i = of.begin; i < of.end && times[static_cast<size_t>(i)] < end; ++i) {
-      counts.add(event_at(p, i));
+      const CountedEvent event = event_at(p, i);
+      counts.add(event, everyone(event, p));
     }
   }
 }
@@ -141,9 +146,10 @@ void EventNumbers::build(size_t piece, const std::string& path, uint64_t key) co
         if (piece > 0) replay(user, piece - 1, std::numeric_limits<int64_t>::max(), counts);
         for (int64_t i = of.begin; i < of.end; ++i) {
           const CountedEvent event = event_at(piece, i);
-          counts.write(event, everyone(event, piece),
+          const EveryonesCounts known = everyone(event, piece);
+          counts.write(event, known,
                        std::span(rows).subspan(static_cast<size_t>(i - first) * width_, width_));
-          counts.add(event);
+          counts.add(event, known);
         }
       }
       writer.write_items(0, first * static_cast<int64_t>(width_), std::span<const float>(rows));

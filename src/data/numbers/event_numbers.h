@@ -33,7 +33,7 @@ class EventNumbers {
   size_t width() const { return width_; }
   /// What was opened of a piece, for those who verify it.
   std::vector<const IndexFile*> files(size_t piece) const {
-    return {&days_[piece].file(), &pieces_[piece].file};
+    return {&days_[piece].file(), &groups_[piece].file(), &pieces_[piece].file};
   }
 
  private:
@@ -53,6 +53,7 @@ class EventNumbers {
   const SampleSchema& schema_;
   size_t success_, width_;
   std::vector<DayCounts> days_;
+  std::vector<ValueGroups> groups_;
   std::vector<Piece> pieces_;
 };
 

@@ -29,8 +29,67 @@ TestStore fresh_store(uint64_t seed, const StoreShape& shape = {}) {
   return make_store(folder, seed, shape);
 }
 
+/// Values of the store's only piece in groups, as its numbers are made with.
+ValueGroups groups_of(const TestStore& s) {
+  const EventStore store(s.folder, s.schema);
+  const EventLog log(store);
+  const DayCounts days = DayCounts::open_or_build(store, store);
+  return ValueGroups::open_or_build(log, {&days, 1}, nullptr, 1);
+}
+
+struct Rules {
+  double prior = 0, own = 0, expected = 0;  // the last by what is known of user and item
+  std::vector<double> tastes, others;       // of the item and its attributes
+};
+
+/// What is known of event `e` from the user's earlier tries and everyone's on days before.
+Rules rules_of(const TestStore& s, const ValueGroups& groups, size_t e) {
+  const int64_t now = s.timestamps[e], day = now / kDay, period = groups.period(day);
+  const auto value = [&](size_t k, size_t i) {
+    const int64_t item = s.items[i];
+    if (k == 0) return item;
+    const std::vector<int64_t>& map = s.maps[k - 1];
+    return item < std::ssize(map) ? map[static_cast<size_t>(item)] : 0;
+  };
+  const size_t kinds = 1 + s.maps.size();
+  Tally everyone, of_item, user;
+  std::vector<Tally> same(kinds), others(kinds);
+  for (size_t i = 0; i < s.users.size(); ++i) {
+    const bool success = s.pools[0][i] != 0;
+    if (s.kinds[i] != 0) continue;
+    if (s.timestamps[i] / kDay < day) {
+      everyone.add(success);
+      if (s.items[i] == s.items[e]) of_item.add(success);
+    }
+    if (s.users[i] != s.users[e] || s.timestamps[i] >= now) continue;
+    user.add(success);
+    for (size_t k = 0; k < kinds; ++k) {
+      const int group = groups.group(period, DayCounts::kItem + k, value(k, e));
+      if (value(k, i) == value(k, e)) {
+        same[k].add(success);
+      } else if (group > 0 && groups.group(period, DayCounts::kItem + k, value(k, i)) == group) {
+        others[k].add(success);
+      }
+    }
+  }
+  const auto odds = [](double p) { return std::log(p / (1 - p)); };
+  Rules rules;
+  rules.prior = everyone.all > 0 ? everyone.share(0.5, 1) : 0.5;
+  rules.own = user.share(rules.prior, 5);
+  double sum = 0;
+  for (size_t k = 0; k < kinds; ++k) {
+    rules.tastes.push_back(odds(same[k].share(others[k].share(rules.own, 4), 3)));
+    rules.others.push_back(std::log1p(static_cast<double>(others[k].all)) / 4);
+    sum += rules.tastes.back() / static_cast<double>(kinds);
+  }
+  const double all = sum + odds(of_item.share(rules.prior, 10)) - odds(rules.prior);
+  rules.expected = 1 / (1 + std::exp(-all));
+  return rules;
+}
+
 /// Numbers of event `e` by the words of the docs, from all events of the store.
-std::map<std::string, double> by_the_rules(const TestStore& s, size_t e) {
+std::map<std::string, double> by_the_rules(const TestStore& s, const ValueGroups& groups,
+                                           size_t e) {
   const auto odds = [](double p) {
     p = std::clamp(p, 1e-3, 1 - 1e-3);
     return std::log(p / (1 - p));
@@ -73,11 +132,15 @@ std::map<std::string, double> by_the_rules(const TestStore& s, size_t e) {
   const double prior = everyone.all > 0 ? everyone.share(0.5, 1) : 0.5;
   const double own = user.share(prior, 5);
   Tally session;
+  double excess = 0, information = 0;
   int64_t end = now;
   for (size_t i = earlier.size(); i-- > 0;) {
     if (end - s.timestamps[earlier[i]] > 1800) break;
     end = s.timestamps[earlier[i]];
     session.add(s.pools[0][earlier[i]] != 0);
+    const double expected = rules_of(s, groups, earlier[i]).expected;
+    excess += (s.pools[0][earlier[i]] != 0 ? 1 : 0) - expected;
+    information += expected * (1 - expected);
   }
   int64_t recent = 0;
   for (size_t i = 0; i < std::min<size_t>(32, earlier.size()); ++i) {
@@ -99,6 +162,13 @@ std::map<std::string, double> by_the_rules(const TestStore& s, size_t e) {
       {"hour_cos", std::cos(angle)},
       {"organic", s.organic[e]},
       {"gap", last_event < 0 ? 0 : count(static_cast<double>(now - last_event))}};
+  const Rules rules = rules_of(s, groups, e);
+  expected["session_lift"] = excess / (information + 2);
+  for (size_t k = 0; k < rules.tastes.size(); ++k) {
+    const std::string name = k == 0 ? "item" : k == 1 ? "artist" : "album";
+    expected["user_" + name + "_taste"] = rules.tastes[k];
+    expected["user_" + name + "_taste_count"] = rules.others[k];
+  }
   for (size_t i = 1; i <= 5; ++i) {
     const bool known = earlier.size() >= i;
     const bool success = known && s.pools[0][earlier[earlier.size() - i]] != 0;
@@ -119,23 +189,32 @@ std::map<std::string, double> by_the_rules(const TestStore& s, size_t e) {
 TEST(EventNumbers, AreWhatTheirNamesSay) {
   for (const uint64_t seed : {1, 2, 3}) {
     SCOPED_TRACE(seed);
-    // Few values, so that pairs come again.
-    TestStore s = fresh_store(seed, {.users = 6, .max_events = 90, .items = 12, .days = 4});
+    // Few values, so that pairs come again, and enough users for groups.
+    TestStore s = fresh_store(seed, {.users = 24, .max_events = 60, .items = 12, .days = 4});
     for (std::vector<int64_t>& map : s.maps) {
       for (int64_t& value : map) value %= 4;
     }
+    // Half of the users like items of even numbers, mostly.
+    for (size_t i = 0; i < s.users.size(); ++i) {
+      if (i % 8 != 0) s.pools[0][i] = (s.users[i] + s.items[i]) % 2 == 0 ? 1 : 0;
+    }
     s.write({});
+    const ValueGroups groups = groups_of(s);
     const Opened opened(s);
     const std::vector<std::string> names = count_names(s.schema);
     ASSERT_EQ(names.size(), opened.numbers.width());
+    bool grouped = false;
     for (int64_t i = 0; i < s.num_events(); ++i) {
-      const std::map<std::string, double> expected = by_the_rules(s, static_cast<size_t>(i));
+      const std::map<std::string, double> expected =
+          by_the_rules(s, groups, static_cast<size_t>(i));
       ASSERT_EQ(expected.size(), names.size());
+      grouped = grouped || expected.at("user_item_taste_count") > 0;
       const std::span<const float> found = opened.numbers.of_event(0, i);
       for (size_t n = 0; n < names.size(); ++n) {
         ASSERT_NEAR(found[n], expected.at(names[n]), 1e-5) << names[n] << " of event " << i;
       }
     }
+    EXPECT_TRUE(grouped);
   }
 }
 
@@ -144,7 +223,7 @@ TEST(EventNumbers, AreWhatTheirNamesSay) {
 TEST(EventNumbers, TheFutureChangesNothing) {
   for (const uint64_t seed : {11, 12, 13, 14}) {
     SCOPED_TRACE(seed);
-    TestStore s = fresh_store(seed, {.users = 10, .items = 9, .days = 6});
+    TestStore s = fresh_store(seed, {.users = 30, .items = 9, .days = 6});
     const int64_t now = s.timestamps[static_cast<size_t>(seed * 7919) % s.timestamps.size()];
     std::vector<std::vector<float>> before;
     {
@@ -264,7 +343,7 @@ TEST(UserCounts, AnOutcomeBeyondAllTimesIsNotKnown) {
       static_cast<size_t>(std::ranges::find(names, "user_count") - names.begin());
   for (const int64_t wait : {int64_t{0}, int64_t{1800}}) {
     UserCounts counts(0, wait);
-    counts.add({.time = kLast - 60, .tried = true, .success = true});
+    counts.add({.time = kLast - 60, .tried = true, .success = true}, {});
     std::vector<float> row(names.size());
     counts.write({.time = kLast}, {}, row);
     EXPECT_EQ(row[user_count] > 0, wait == 0) << wait;
@@ -278,7 +357,7 @@ TEST(EventNumbers, StaleAndDamagedFilesAreMadeAgain) {
     const std::span<const float> row = opened.numbers.of_event(0, s.num_events() - 1);
     return std::vector<float>(row.begin(), row.end());
   }();
-  for (const char* const name : {"numbers.idx", "counts.idx"}) {
+  for (const char* const name : {"numbers.idx", "counts.idx", "groups.idx"}) {
     std::string bytes = base::read_file(s.index(name));
     bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
     base::put_file(s.index(name), bytes);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "data/numbers/tally.h"
+#include "data/numbers/value_groups.h"
 #include "data/sample/sample_schema.h"
 
 namespace segue::data {
@@ -20,12 +21,16 @@ struct CountedEvent {
   bool tried = false;    // counts at all: of a kind that may be predicted
   bool success = false;  // is in the success pool
   int64_t session = 0;   // of tries, set when it is seen
+  double expected = 0;   // probability of success by what was known then, set when it is added
 };
 
-/// What all users together did on days before that of an event: see DayCounts.
+/// What all users together did on days before that of an event (DayCounts), and the groups that
+/// follow from it.
 struct EveryonesCounts {
   Tally all, item;
   std::array<Tally, kMaxAttributes> attributes{};
+  const ValueGroups* groups = nullptr;  // none: no value is in one
+  int64_t period = 0;                   // of the groups
 };
 
 /// What a user's earlier events say about the next one. Events come in order, and an event sees
@@ -38,10 +43,12 @@ struct EveryonesCounts {
 class UserCounts {
  public:
   explicit UserCounts(size_t num_attributes, int64_t wait = 0)
-      : num_attributes_(num_attributes), wait_(wait) {}
+      : num_attributes_(num_attributes), wait_(wait) {
+    clear();
+  }
 
   void clear();  // another user comes
-  void add(const CountedEvent& event);
+  void add(CountedEvent event, const EveryonesCounts& everyone);
   /// Numbers of `event`, which need not be added.
   void write(const CountedEvent& event, const EveryonesCounts& everyone, std::span<float> out);
 
@@ -49,12 +56,26 @@ class UserCounts {
   static constexpr size_t kRecentItems = 32, kLastOutcomes = 5;
 
  private:
+  /// Shares of successes of everyone, and of the user.
+  struct Shares {
+    double prior = 0, own = 0;
+  };
+  /// What the user did with other values of a value's group, and their share with the value by it.
+  struct Taste {
+    Tally others;
+    double share = 0;
+  };
   void settle(int64_t now);
   void see(CountedEvent& event);
   void count(const CountedEvent& event);
   /// Of the user with an item (0) or with the value of an attribute (1 and on).
   Tally& with(size_t of, int64_t id) { return by_id_[static_cast<uint64_t>(id) << 8 | of]; }
   Tally look(size_t of, int64_t id) const;
+  size_t group_of(size_t of, int64_t id) const;
+  void use_groups(const EveryonesCounts& everyone);
+  Shares shares(const EveryonesCounts& everyone) const;
+  Taste taste(size_t of, int64_t id, double own) const;
+  double expected(const CountedEvent& event, const EveryonesCounts& everyone) const;
 
   size_t num_attributes_;
   int64_t wait_;
@@ -62,8 +83,12 @@ class UserCounts {
   size_t seen_ = 0;                   // of them, from the first on
   Tally user_;
   std::unordered_map<uint64_t, Tally> by_id_;
+  const ValueGroups* groups_ = nullptr;
+  int64_t period_ = 0;
+  std::vector<Tally> by_group_;  // of the period: as with(), and by group
   std::array<Tally, 24> by_hour_{};
   Tally session_;
+  double session_excess_ = 0, session_information_ = 0;  // over what was expected
   int64_t session_number_ = 0, counted_session_ = 0;  // of the last try that was seen, and counted
   int64_t num_events_ = 0, last_event_ = 0, num_tried_ = 0, last_tried_ = 0;
   std::array<int64_t, kRecentItems> recent_{};

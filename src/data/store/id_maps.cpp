@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kBufferBytes = 1 << 20;
 
-[[noreturn]] void corrupt(const std::string& path, const std::string& problem) {
+[[noreturn]] void corrupt_map(const std::string& path, const std::string& problem) {
   fail(ErrorCode::kCorrupt,
        fmt::format("{}: {}; without it nobody can tell which ids the numbers of the store stand "
                    "for. Bring the file back as it was",
@@ -30,7 +30,7 @@ bool read_through(const base::InputFile& file, int64_t begin,
   std::vector<char> buffer(static_cast<size_t>(kBufferBytes));
   for (int64_t at = begin; at < file.size();) {
     const size_t n = file.read_at(at, buffer.data(), buffer.size());
-    if (n == 0) corrupt(file.path(), "became shorter while it was read");
+    if (n == 0) corrupt_map(file.path(), "became shorter while it was read");
     if (!take(std::span<const char>(buffer).first(n))) return false;
     at += static_cast<int64_t>(n);
   }
@@ -50,7 +50,7 @@ bool read_lines(const base::InputFile& file, const std::function<bool(std::strin
     rest.append(text);
     return true;
   });
-  if (all && !rest.empty()) corrupt(file.path(), "does not end with a line");
+  if (all && !rest.empty()) corrupt_map(file.path(), "does not end with a line");
   return all;
 }
 
@@ -109,7 +109,7 @@ void IdMaps::read(const std::string& column,
     FileCheck check(open(), map.file->bytes, checksums_of(*map.file));
     check.finish();
     const base::InputFile file = open();
-    if (!check.problem().empty()) corrupt(file.path(), check.problem());
+    if (!check.problem().empty()) corrupt_map(file.path(), check.problem());
     const bool integers = map.file->dtype == "<i8";
     if (!(integers ? read_integers(file, map.file->count, each) : read_lines(file, each))) return;
   }

@@ -15,7 +15,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFolder = "segue/segments";
 
-[[noreturn]] void corrupt(const std::string& path, const std::string& what) {
+[[noreturn]] void corrupt_segment(const std::string& path, const std::string& what) {
   fail(ErrorCode::kCorrupt,
        fmt::format("{}: {}; bring the segments back as they were, or prepare the store again", path,
                    what));
@@ -24,16 +24,16 @@ constexpr const char* kFolder = "segue/segments";
 void require_next(const StoreManifest& base, const StoreManifest& before, const StoreManifest& m,
                   int64_t number, const std::string& path) {
   if (m.segment.number != number) {
-    corrupt(path, fmt::format("is segment {}, not {}", m.segment.number, number));
+    corrupt_segment(path, fmt::format("is segment {}, not {}", m.segment.number, number));
   }
   if (m.segment.previous != before.checksum()) {
-    corrupt(path, number == 1 ? "was appended to another store"
-                              : fmt::format("does not follow segment {}", number - 1));
+    corrupt_segment(path, number == 1 ? "was appended to another store"
+                                      : fmt::format("does not follow segment {}", number - 1));
   }
   const base::FileRecord *const mine = m.find(kSchemaFile), *const first = base.find(kSchemaFile);
   if (m.history_length != base.history_length || mine == nullptr || first == nullptr ||
       mine->xxh64 != first->xxh64) {
-    corrupt(path, "has another schema or history length than the store");
+    corrupt_segment(path, "has another schema or history length than the store");
   }
 }
 
@@ -57,7 +57,7 @@ int64_t count_segments(const std::string& store) {
     const std::string wanted = segment_name(static_cast<int64_t>(i) + 1);
     const std::string path = fmt::format("{}/{}", store, wanted);
     if (!wanted.ends_with("/" + names[i])) {
-      corrupt(path, fmt::format("is missing, while there is {}/{}", folder, names[i]));
+      corrupt_segment(path, fmt::format("is missing, while there is {}/{}", folder, names[i]));
     }
   }
   return static_cast<int64_t>(names.size());

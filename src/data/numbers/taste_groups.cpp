@@ -1,0 +1,173 @@
+#include "data/numbers/taste_groups.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+#include "data/numbers/tally.h"
+
+namespace segue::data {
+namespace {
+
+constexpr size_t kGroups = kMostTasteGroups;
+constexpr int64_t kFewestUsers = 10;  // of a value
+constexpr int kPasses = 12;
+constexpr double kRandomness = 3;  // of log-likelihoods, in the first pass; none in the last third
+constexpr double kLeastVariance = 0.05, kMostVariance = 10;
+constexpr double kWeightOfUsers = 5, kWeightOfValues = 10;  // tries of the wider share
+
+double logit(double share) { return std::log(share / (1 - share)); }
+
+/// How much better than expected a user does with a value, in log-odds, and how well that is known.
+struct Liking {
+  int32_t user = 0;
+  float excess = 0, precision = 0;
+};
+
+class Groups {
+ public:
+  Groups(std::span<const UserValueTally> tallies, std::span<uint8_t> groups) : groups_(groups) {
+    likings_.reserve(tallies.size());
+    begins_.resize(groups.size() + 1);
+    Tally all;
+    for (const UserValueTally& t : tallies) {
+      const auto user = static_cast<size_t>(t.user);
+      if (user >= users_.size()) users_.resize(user + 1);
+      const Tally tally = {t.positive, t.all};
+      users_[user] += tally;
+      all += tally;
+    }
+    const double share = all.share(0.5, 1);
+    for (size_t begin = 0, end = 0; begin < tallies.size(); begin = end) {
+      Tally of_value;
+      for (; end < tallies.size() && tallies[end].value == tallies[begin].value; ++end) {
+        of_value += {tallies[end].positive, tallies[end].all};
+      }
+      const double base = logit(of_value.share(share, kWeightOfValues)) - logit(share);
+      for (size_t i = begin; i < end; ++i) likings_.push_back(liking(tallies[i], base, share));
+      begins_[static_cast<size_t>(tallies[begin].value) + 1] = static_cast<int64_t>(end - begin);
+    }
+    set_variance();
+    for (size_t v = 0; v < groups.size(); ++v) begins_[v + 1] += begins_[v];
+    for (size_t v = 0; v < groups.size(); ++v) {
+      if (users_of(v) >= kFewestUsers) order_.push_back(v);
+      if (users_of(v) < kFewestUsers) groups_[v] = 0;
+    }
+    std::ranges::stable_sort(order_, [&](size_t a, size_t b) { return users_of(a) > users_of(b); });
+    tastes_.resize(users_.size());
+    for (const size_t v : order_) add(v, 1);
+  }
+
+  /// One pass over all values; says how many moved.
+  int64_t pass(int number, double randomness) {
+    int64_t moved = 0;
+    for (const size_t v : order_) {
+      add(v, -1);
+      const std::array<float, kGroups> fit = fits(v);
+      double best = -std::numeric_limits<double>::infinity();
+      uint8_t to = 0;
+      for (size_t g = 0; g < kGroups; ++g) {
+        const double value = fit[g] + (randomness > 0 ? randomness * gumbel(number, v, g) : 0);
+        if (value <= best) continue;
+        best = value;
+        to = static_cast<uint8_t>(g + 1);
+      }
+      moved += to != groups_[v] ? 1 : 0;
+      groups_[v] = to;
+      add(v, 1);
+    }
+    return moved;
+  }
+
+ private:
+  /// Sums over a user's values in each group: posterior mean and precision of the taste, without
+  /// the prior.
+  struct Tastes {
+    std::array<float, kGroups> weighted{}, precision{};
+  };
+
+  Liking liking(const UserValueTally& t, double base, double share) const {
+    const double own = users_[static_cast<size_t>(t.user)].share(share, kWeightOfUsers);
+    const double expected = 1 / (1 + std::exp(-base - logit(own)));
+    const double information = t.all * expected * (1 - expected);
+    return {t.user, static_cast<float>((t.positive - t.all * expected) / information),
+            static_cast<float>(information)};
+  }
+
+  /// Likings vary more than chance alone makes them: half of that is taken for tastes for groups,
+  /// half for what a value has beyond its group, which a liking cannot be told from.
+  void set_variance() {
+    double squares = 0, weights = 0;
+    for (const Liking& l : likings_) {
+      const double information = l.precision, r = l.excess * information;
+      squares += r * r - information;
+      weights += information * information;
+    }
+    const double variance =
+        std::clamp(weights > 0 ? squares / weights : 0, kLeastVariance, kMostVariance) / 2;
+    prior_precision_ = static_cast<float>(1 / variance);
+    for (Liking& l : likings_) l.precision = static_cast<float>(1 / (1 / l.precision + variance));
+  }
+  int64_t users_of(size_t v) const { return begins_[v + 1] - begins_[v]; }
+  std::span<const Liking> likings_of(size_t v) const {
+    return std::span(likings_).subspan(static_cast<size_t>(begins_[v]),
+                                       static_cast<size_t>(users_of(v)));
+  }
+
+  void add(size_t v, float times) {
+    if (groups_[v] == 0) return;
+    const size_t g = groups_[v] - 1u;
+    for (const Liking& l : likings_of(v)) {
+      Tastes& t = tastes_[static_cast<size_t>(l.user)];
+      t.weighted[g] += times * l.precision * l.excess;
+      t.precision[g] += times * l.precision;
+    }
+  }
+
+  /// Log-likelihood of what was done with the value, but for a constant, if it were in each group.
+  std::array<float, kGroups> fits(size_t v) const {
+    std::array<float, kGroups> sum{};
+    for (const Liking& l : likings_of(v)) {
+      const Tastes& t = tastes_[static_cast<size_t>(l.user)];
+      for (size_t g = 0; g < kGroups; ++g) {
+        const float variance = 1 / (t.precision[g] + prior_precision_);
+        const float distance = l.excess - t.weighted[g] * variance, z = variance * l.precision;
+        const float log1p_z = z * (6 + z) / (6 + 4 * z);  // to 1 % where z <= 1
+        sum[g] -= 0.5f * (distance * distance * l.precision / (1 + z) + log1p_z);
+      }
+    }
+    return sum;
+  }
+
+  /// The largest of values with such noise is each with the odds of its likelihood.
+  static double gumbel(int number, size_t v, size_t g) {
+    const base::PhiloxCounter random = base::philox(
+        {static_cast<uint32_t>(v), static_cast<uint32_t>(g), static_cast<uint32_t>(number), 0},
+        base::philox_key(0, 0));
+    const double uniform = (random.x + 0.5) * 0x1p-32;
+    return -std::log(-std::log(uniform));
+  }
+
+  std::span<uint8_t> groups_;
+  std::vector<Liking> likings_;  // by value
+  std::vector<int64_t> begins_;  // by value, one more at the end
+  std::vector<size_t> order_;    // values of enough users
+  std::vector<Tally> users_;
+  std::vector<Tastes> tastes_;
+  float prior_precision_ = 0;  // of a taste
+};
+
+}  // namespace
+
+void find_taste_groups(std::span<const UserValueTally> tallies, std::span<uint8_t> groups) {
+  Groups all(tallies, groups);
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const double left = 1 - static_cast<double>(pass) / (kPasses * 2 / 3);
+    const int64_t moved = all.pass(pass, std::max(0.0, kRandomness * left));
+    if (left <= 0 && moved == 0) return;
+  }
+}
+
+}  // namespace segue::data
