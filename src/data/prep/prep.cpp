@@ -339,7 +339,9 @@ void Prep::write_maps(const LogScan& scan, const IdMaps* known, StoreWriter& sto
   const std::vector<const AttributeFile*> attributes = config_.schema.all_attributes();
   for (const bool of_users : {false, true}) {
     const IdColumn& owners = of_users ? scan.users : scan.items;
-    bool begun = false;
+    // New items that no map reaches would be taken for the last one that it does.
+    bool begun = target_ && !of_users && owners.dictionary && owners.dictionary->has_new();
+    if (begun) begin_maps(of_users, owners, store);
     for (size_t i = 0; i < attributes.size(); ++i) {
       if (attribute_files_[i].empty() || attributes[i]->of_users != of_users) continue;
       if (!std::exchange(begun, true)) begin_maps(of_users, owners, store);
