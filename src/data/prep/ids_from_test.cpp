@@ -209,6 +209,9 @@ TEST_F(IdsFrom, Mistakes) {
   c = config("none");
   c.schema.item = "track_length_seconds";
   EXPECT_TRUE(contains(error(ErrorCode::kConfig, c), "`item = \"item_id\"` there"));
+  c = config("none");  // integers of an attribute would all be larger by one
+  c.schema.user_attributes[0].zero = ZeroMeaning::kValue;
+  EXPECT_TRUE(contains(error(ErrorCode::kConfig, c), "`zero of attribute age = \"value\"` here"));
 
   c = integers.config("none");
   c.schema.attributes.clear();
