@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bitset>
+#include <iterator>
 #include <limits>
 #include <utility>
 
@@ -238,7 +239,7 @@ DayCounts DayCounts::open_or_build(const EventStore& piece, const EventStore& ma
 
 Tally DayCounts::before(size_t of, int64_t id, int64_t day) const {
   const Counts& c = counts_[of];
-  if (id < 0 || id + 1 >= static_cast<int64_t>(c.offsets.size())) return {};
+  if (id < 0 || id >= std::ssize(c.offsets) - 1) return {};  // candidates may have any
   const auto begin = c.cells.begin() + c.offsets[static_cast<size_t>(id)];
   const auto end = c.cells.begin() + c.offsets[static_cast<size_t>(id) + 1];
   const auto found =

@@ -193,6 +193,20 @@ TEST(EventNumbers, ACandidateHasThoseOfAnEventOfItsTime) {
   }
 }
 
+/// Ids of a question may be any number where the log's own stay as they are.
+TEST(EventNumbers, ACandidateThatNobodyKnows) {
+  const TestStore s = fresh_store(22);
+  const Opened opened(s);
+  const size_t width = opened.numbers.width();
+  std::vector<float> found(width), unknown(width);
+  opened.numbers.of_candidate(s.users[0], {.item = 1'000'000, .time = 86400 * 5}, unknown);
+  for (const int64_t item :
+       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{-1}}) {
+    opened.numbers.of_candidate(s.users[0], {.item = item, .time = 86400 * 5}, found);
+    EXPECT_EQ(found, unknown) << item;
+  }
+}
+
 TEST(EventNumbers, SamplesCarryThoseThatAreAskedFor) {
   TestStore s = fresh_store(31, {.disjoint_pools = false});
   s.schema.history_numbers = {"gap", "user_rate"};
@@ -269,6 +283,24 @@ TEST(UserCounts, AnOutcomeBeyondAllTimesIsNotKnown) {
     counts.write({.time = kLast}, {}, row);
     EXPECT_EQ(row[user_count] > 0, wait == 0) << wait;
   }
+}
+
+/// However far times are apart, a pause is one and its length a number.
+TEST(UserCounts, TimesMayBeAnyFarApart) {
+  constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
+  const std::vector<std::string> names = count_names({});
+  const auto place = [&](const char* name) {
+    return static_cast<size_t>(std::ranges::find(names, name) - names.begin());
+  };
+  UserCounts counts(0);
+  counts.add({.time = kFirst, .tried = true, .success = true});
+  std::vector<float> row(names.size());
+  counts.write({.time = 1}, {}, row);
+  EXPECT_NEAR(row[place("gap")], std::log(std::ldexp(1.0, 63)) / 4, 1e-5);
+  EXPECT_EQ(row[place("session_count")], 0);
+  counts.add({.time = 1, .tried = true});
+  counts.write({.time = 2}, {}, row);
+  EXPECT_NEAR(row[place("session_count")], std::log(2) / 4, 1e-6);
 }
 
 TEST(EventNumbers, StaleAndDamagedFilesAreMadeAgain) {
