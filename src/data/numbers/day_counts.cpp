@@ -223,7 +223,7 @@ DayCounts DayCounts::open_or_build(const EventStore& piece, const EventStore& ma
   const int64_t wait = outcome_wait(schema);
   if (wait > 0) key = fingerprint_of(std::span<const int64_t>(&wait, 1), key);
   for (size_t a = 0; a < schema.attributes.size(); ++a) {
-    key = fingerprint_of(maps.attribute_map(a), key);
+    key = fingerprint_of_map(maps.attribute_map(a), key);
   }
   return {data::open_or_build(
               piece.index_folder(), "counts.idx", key,

@@ -323,5 +323,32 @@ TEST(EventNumbers, StaleAndDamagedFilesAreMadeAgain) {
   EXPECT_FALSE(std::ranges::equal(opened.numbers.of_event(0, s.num_events() - 1), first));
 }
 
+/// A segment may bring a map that differs in a few places from the one before.
+TEST(EventNumbers, AreThoseOfALargeMapThatChangedInAFewPlaces) {
+  constexpr int64_t kFirst = 5000;  // items
+  TestStore s = fresh_store(42, {.users = 6, .items = 8});
+  for (int64_t& item : s.items) item += kFirst;
+  for (std::vector<int64_t>& map : s.maps) map.assign(size_t{1} << 21, 0);
+  const auto rows = [&] {
+    s.write({});
+    const Opened opened(s);
+    std::vector<float> all;
+    for (int64_t i = 0; i < s.num_events(); ++i) {
+      const std::span<const float> row = opened.numbers.of_event(0, i);
+      all.insert(all.end(), row.begin(), row.end());
+    }
+    return all;
+  };
+  const std::vector<float> alike = rows();
+  for (int64_t item = kFirst; item < kFirst + 8; ++item) {
+    s.maps[0][static_cast<size_t>(item)] = item;
+  }
+  const std::vector<float> different = rows();
+  EXPECT_NE(different, alike);
+  for (const char* const name : {"numbers.idx", "counts.idx"})
+    std::filesystem::remove(s.index(name));
+  EXPECT_EQ(different, rows());
+}
+
 }  // namespace
 }  // namespace segue::data
