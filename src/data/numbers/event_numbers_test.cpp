@@ -350,5 +350,35 @@ TEST(EventNumbers, AreThoseOfALargeMapThatChangedInAFewPlaces) {
   EXPECT_EQ(different, rows());
 }
 
+/// However many events are sorted at a time, and however wide counts are.
+TEST(DayCounts, DoNotDependOnTheirLimits) {
+  for (const uint64_t seed : {51, 52}) {
+    SCOPED_TRACE(seed);
+    const TestStore s = fresh_store(seed, {.users = 20, .items = 60, .days = 9});
+    const EventStore store(s.folder, s.schema);
+    constexpr int64_t kMany = 1 << 20;
+    std::vector<Tally> first;
+    for (const DayCountLimits& limits :
+         {DayCountLimits(), DayCountLimits{kMany, 4, 0}, DayCountLimits{50, 4, kMany},
+          DayCountLimits{50, 4, 0}, DayCountLimits{1, 1, kMany}}) {
+      std::filesystem::remove(s.index("counts.idx"));
+      const DayCounts counts = DayCounts::open_or_build(store, store, limits);
+      std::vector<Tally> found;
+      for (size_t of = 0; of < DayCounts::kFirstAttribute + s.maps.size(); ++of) {
+        for (int64_t id = -1; id < 70; ++id) {
+          for (int64_t day = -1; day < 12; ++day) found.push_back(counts.before(of, id, day));
+        }
+      }
+      if (first.empty()) first = found;
+      ASSERT_EQ(found.size(), first.size());
+      for (size_t i = 0; i < found.size(); ++i) {
+        ASSERT_EQ(std::pair(found[i].positive, found[i].all),
+                  std::pair(first[i].positive, first[i].all))
+            << i;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace segue::data
