@@ -228,7 +228,9 @@ void rank(const ScoreArguments& arguments, const train::StoreScorer& scorer,
 
 /// Pairs of a file, asked at times of theirs.
 std::vector<data::CandidateQuery> asked_pairs(const std::string& path,
-                                              const data::EventStore& store, const StoreIds& ids) {
+                                              const train::StoreScorer& scorer,
+                                              const StoreIds& ids) {
+  const data::EventStore& store = scorer.store();
   std::vector<data::CandidateQuery> questions = read_pairs(path, ids);
   if (questions.empty()) {
     base::log_warning(
@@ -241,6 +243,7 @@ std::vector<data::CandidateQuery> asked_pairs(const std::string& path,
   for (size_t i = 0; i < questions.size(); ++i) {
     data::CandidateQuery& q = questions[i];
     q.time = settled_time(log, q.user, q.time, ids, row_of(path, i));
+    q.organic = scorer.organic();
   }
   doubt_times(store, questions, path);
   return questions;
@@ -280,8 +283,7 @@ void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
     progress.update(total);
   };
   if (!arguments.pairs.empty()) {
-    const std::vector<data::CandidateQuery> questions =
-        asked_pairs(arguments.pairs, scorer.store(), ids);
+    const std::vector<data::CandidateQuery> questions = asked_pairs(arguments.pairs, scorer, ids);
     for (const data::CandidateQuery& q : questions) answers.put(q.user, q.item, q.time);
     return scorer.score(trainer, questions, take);
   }

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -69,6 +70,15 @@ value = "country"
   return folder;
 }
 
+std::vector<std::string> rows_of(const std::string& path) {
+  const std::string text = base::read_file(path);
+  std::vector<std::string> rows;
+  for (size_t at = 0, end = 0; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    rows.push_back(text.substr(at, end - at));
+  }
+  return rows;
+}
+
 TEST(FeaturesCommand, FromALogToScores) {
   const std::string folder = make_log(), store = folder + "/store";
   const Outcome prepared = run({"prep", "--raw", folder, "--out", store, "--schema",
@@ -108,11 +118,7 @@ TEST(FeaturesCommand, FromALogToScores) {
   const Outcome scored =
       run({"score", trained, "--pairs", folder + "/pairs.csv", "--out", folder + "/scores.csv"});
   ASSERT_EQ(scored.code, 0) << scored.err;
-  const std::string scores = base::read_file(folder + "/scores.csv");
-  std::vector<std::string> rows;
-  for (size_t at = 0, end = 0; (end = scores.find('\n', at)) != std::string::npos; at = end + 1) {
-    rows.push_back(scores.substr(at, end - at));
-  }
+  const std::vector<std::string> rows = rows_of(folder + "/scores.csv");
   ASSERT_EQ(rows.size(), 4u);
   EXPECT_NE(rows[1], rows[2]) << "the price counts";
   EXPECT_NE(rows[1], rows[3]);
@@ -128,6 +134,34 @@ TEST(FeaturesCommand, FromALogToScores) {
       run({"score", trained, "--pairs", folder + "/pairs.csv", "--out", folder + "/never.csv"});
   EXPECT_NE(infinite.code, 0);
   EXPECT_TRUE(contains(infinite.err, "row 1 has 1e+300 as `price`"));
+}
+
+/// What is asked about an event of the log is told what the event was.
+TEST(FeaturesCommand, APairIsScoredAsTheEventThatItIs) {
+  const std::string folder = make_log(), store = folder + "/store", trained = folder + "/run";
+  const std::string config = folder + "/my.toml";
+  ASSERT_EQ(run({"prep", "--raw", folder, "--out", store, "--schema", folder + "/schema.toml",
+                 "--min-history", "4"})
+                .code,
+            0);
+  base::put_file(config, run({"init", store}).out);
+  ASSERT_EQ(run({"train", config, "--run", trained, "--set", "train.steps=4", "--set",
+                 "model.numeric.columns=[\"user_rate\", \"organic\"]", "--set",
+                 "model.numeric.outcomes=[]", "--set", "model.numeric.forms=[]"})
+                .code,
+            0);
+  ASSERT_EQ(run({"score", trained, "--out", folder + "/events.csv"}).code, 0);
+  // It has columns user, item and time.
+  ASSERT_EQ(
+      run({"score", trained, "--pairs", folder + "/events.csv", "--out", folder + "/pairs.csv"})
+          .code,
+      0);
+  const std::vector<std::string> events = rows_of(folder + "/events.csv");
+  const std::vector<std::string> pairs = rows_of(folder + "/pairs.csv");
+  ASSERT_GT(events.size(), 100u);
+  ASSERT_EQ(pairs.size(), events.size());
+  const auto score = [](const std::string& row) { return row.substr(row.rfind(',')); };
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(score(pairs[i]), score(events[i])) << i;
 }
 
 }  // namespace
