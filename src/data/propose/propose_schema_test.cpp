@@ -319,6 +319,23 @@ TEST_F(ProposeSchema, CommentsAreLinesOfUtf8WhateverIsInTheFiles) {
   EXPECT_TRUE(contains(text_, "odd name.xyz"));
 }
 
+/// A schema is UTF-8: what is not called so cannot be in it.
+TEST_F(ProposeSchema, NamesThatNoSchemaCanHaveAreLeftOut) {
+  std::string rows = "user,item,time,clicked,event,caf\xe9\n";
+  for (int64_t i = 0; i < 900; ++i) {
+    rows += fmt::format("{},{},{},{},{},{}\n", i % 50, i % 90, 1'600'000'000 + i, below(2),
+                        below(3) == 0 ? "achet\xe9" : "view", i % 90 % 4);
+  }
+  put("log.csv", rows);
+  put("caf\xe9.csv", rows);
+  const LogSchema s = propose();
+  EXPECT_EQ(s.kind, "");
+  EXPECT_EQ(s.flags, std::vector<std::string>{"clicked"});
+  EXPECT_TRUE(s.attributes.empty());
+  EXPECT_TRUE(contains(text_, "# Left out: caf?: has a name that is not UTF-8"));
+  EXPECT_TRUE(contains(text_, "# Left out: caf?.csv: its name is not UTF-8"));
+}
+
 TEST_F(ProposeSchema, AColumnCalledAValueMayHaveNoNumber) {
   std::string rows = "user,item,time,rating\n";
   for (int64_t i = 0; i < 1000; ++i) {
