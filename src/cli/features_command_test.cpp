@@ -136,6 +136,34 @@ TEST(FeaturesCommand, FromALogToScores) {
   EXPECT_TRUE(contains(infinite.err, "row 1 has 1e+300 as `price`"));
 }
 
+/// Attributes of items and of users may be called alike, and like users themselves.
+TEST(FeaturesCommand, ProposedNamesAreDistinct) {
+  const std::string folder = make_log(), store = folder + "/store", config = folder + "/my.toml";
+  base::put_file(folder + "/items.csv", "item,seller,made_in\n1,7,3\n2,9,4\n");
+  base::put_file(folder + "/more.toml", base::read_file(folder + "/schema.toml") + R"(
+[[attributes]]
+name = "user_id"
+file = "items.csv"
+item = "item"
+value = "seller"
+[[attributes]]
+name = "country_id"
+file = "items.csv"
+item = "item"
+value = "made_in"
+)");
+  ASSERT_EQ(run({"prep", "--raw", folder, "--out", store, "--schema", folder + "/more.toml",
+                 "--min-history", "4"})
+                .code,
+            0);
+  const Outcome proposed = run({"init", store});
+  ASSERT_EQ(proposed.code, 0) << proposed.err;
+  EXPECT_TRUE(contains(proposed.out, "table = \"user_id\""));
+  base::put_file(config, proposed.out);
+  const Outcome ran = run({"train", config, "--run", folder + "/run", "--set", "train.steps=2"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+}
+
 /// What is asked about an event of the log is told what the event was.
 TEST(FeaturesCommand, APairIsScoredAsTheEventThatItIs) {
   const std::string folder = make_log(), store = folder + "/store", trained = folder + "/run";
