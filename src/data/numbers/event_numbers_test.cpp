@@ -187,7 +187,7 @@ TEST(EventNumbers, ACandidateHasThoseOfAnEventOfItsTime) {
     CountedEvent candidate;
     candidate.item = s.items[e];
     candidate.time = s.timestamps[e];
-    candidate.organic = s.organic[e];
+    candidate.organic = s.organic[e];  // NOLINT(bugprone-signed-char-misuse): a number
     opened.numbers.of_candidate(s.users[e], candidate, found);
     EXPECT_TRUE(std::ranges::equal(found, opened.numbers.of_event(0, i))) << i;
   }
