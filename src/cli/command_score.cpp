@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/commands.h"
@@ -151,6 +152,9 @@ void require_output(const ScoreArguments& arguments) {
            fmt::format("--out {} is the file of {}; write to another one", arguments.out, option));
     }
   }
+  // Now: scores that nobody can write would be lost.
+  const std::string folder = std::filesystem::path(arguments.out).parent_path().string();
+  if (!folder.empty()) base::make_folders(folder);
 }
 
 void score(const ScoreArguments& arguments) {
