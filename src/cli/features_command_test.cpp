@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "cli/test_util.h"
@@ -134,6 +135,28 @@ TEST(FeaturesCommand, FromALogToScores) {
       run({"score", trained, "--pairs", folder + "/pairs.csv", "--out", folder + "/never.csv"});
   EXPECT_NE(infinite.code, 0);
   EXPECT_TRUE(contains(infinite.err, "row 1 has 1e+300 as `price`"));
+}
+
+/// Also where numbers are far from 0 and close to each other.
+TEST(FeaturesCommand, ProposedFormsHaveAMeanOf0) {
+  const std::string folder = make_log(), store = folder + "/store";
+  std::string events = "user,item,when,price,paid,bought,year\n";
+  for (int64_t i = 0; i < 900; ++i) {
+    events += fmt::format("{},{},{},1,1,{},{}\n", i % 30, i % 7, i * 7200, i % 2, 20'240'000 + i);
+  }
+  base::put_file(folder + "/events.csv", events);
+  base::put_file(folder + "/more.toml",
+                 base::read_file(folder + "/schema.toml") + "[[numbers]]\nname = \"year\"\n");
+  ASSERT_EQ(run({"prep", "--raw", folder, "--out", store, "--schema", folder + "/more.toml",
+                 "--min-history", "4"})
+                .code,
+            0);
+  const std::string proposed = run({"init", store}).out;
+  const std::string form = "column = \"year\", shape = \"identity\", offset = ";
+  const size_t at = proposed.find(form);
+  ASSERT_NE(at, std::string::npos) << proposed;
+  constexpr double kMean = 20'240'449.5, kDeviation = 259.8;
+  EXPECT_NEAR(std::stod(proposed.substr(at + form.size(), 20)), kMean, 0.01 * kDeviation);
 }
 
 /// Attributes of items and of users may be called alike, and like users themselves.

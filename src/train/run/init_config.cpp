@@ -1,6 +1,7 @@
 #include "train/run/init_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -112,6 +113,14 @@ std::vector<std::pair<std::string, int64_t>> features_of(
     all.emplace_back(columns == 1 ? attributes[a].name : attributes[a].bag, columns);
   }
   return all;
+}
+
+/// As many digits as keep it within a hundredth of a deviation.
+std::string offset_text(double offset, double deviation) {
+  constexpr int kDigits = 4, kOfFloat = 9;
+  if (!(deviation > 0)) return fmt::format("{:.{}g}", offset, kOfFloat);
+  const double more = std::floor(std::log10(std::max(1.0, std::abs(offset) / deviation)));
+  return fmt::format("{:.{}g}", offset, kDigits + static_cast<int>(more));
 }
 
 /// Tables by the columns that read them: artist of artist_id, unless another is called so.
@@ -280,10 +289,11 @@ class Writer {
       const double offset = log ? n.log_mean : n.mean;
       const double deviation = log ? n.log_deviation : n.deviation;
       line(
-          "  {{ column = \"{}\", shape = \"{}\", offset = {:.4g}, scale = {:.4g} }},  "
+          "  {{ column = \"{}\", shape = \"{}\", offset = {}, scale = {:.4g} }},  "
           "# from {:g} to {:g}, {:.1f} % missing",
-          n.name, log ? "log" : "identity", offset, deviation > 0 ? 1 / deviation : 1.0, n.min,
-          n.max, 100 * static_cast<double>(n.missing) / static_cast<double>(n.events));
+          n.name, log ? "log" : "identity", offset_text(offset, deviation),
+          deviation > 0 ? 1 / deviation : 1.0, n.min, n.max,
+          100 * static_cast<double>(n.missing) / static_cast<double>(n.events));
     }
     line("]");
   }
