@@ -94,7 +94,7 @@ TEST_F(ProposeSchema, MovieLens) {
 
 /// Genres in one field are several values; a field that merely has a comma in it is one.
 TEST_F(ProposeSchema, SeveralValuesOfAnItem) {
-  const char* const kGenres[] = {"Action", "Comedy", "Crime", "Drama", "War"};
+  constexpr const char* kGenres[] = {"Action", "Comedy", "Crime", "Drama", "War"};
   std::string films = "film,genres,place,tags\n", log = "user,film,when,rating\n";
   for (int64_t f = 0; f < 120; ++f) {
     std::string genres = kGenres[f % 5], tags = fmt::format("t{}", f % 9);
