@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,19 +10,18 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/output.h"
-#include "cli/pair_numbers.h"
 #include "cli/parquet.h"
 #include "cli/score_table.h"
-#include "data/log/event_normalizer.h"
 #include "data/log/iso_time.h"
-#include "data/log/original_ids.h"
 #include "data/log/table_reader.h"
 #include "data/store/event_log.h"
 #include "train/run/catalogue.h"
+#include "train/run/questions.h"
 #include "train/run/scoring.h"
 #include "train/step/metrics.h"
 
@@ -36,12 +34,6 @@ struct ScoreArguments {
   std::optional<int64_t> window;
   int64_t top = 20;
   bool ranks() const { return !users.empty() || !users_file.empty(); }
-};
-
-/// The users and items of a store by the ids of its log.
-struct StoreIds {
-  explicit StoreIds(const data::IdMaps& maps) : users(maps, "user"), items(maps, "item") {}
-  data::OriginalIds users, items;
 };
 
 /// Numbers of what was asked and answered, row by row, until they get their ids.
@@ -57,9 +49,9 @@ struct Answers {
     items.push_back(item);
     times.push_back(time);
   }
-  ScoreTable table(const StoreIds& ids, bool labelled) && {
-    ScoreTable table = {ids.users.ids_of("user", users),
-                        ids.items.ids_of("item", items),
+  ScoreTable table(const train::Questions& ids, bool labelled) && {
+    ScoreTable table = {ids.users().ids_of("user", users),
+                        ids.items().ids_of("item", items),
                         {.name = "time", .integers = std::move(times)}};
     if (labelled) table.push_back({.name = "label", .integers = std::move(labels)});
     for (data::TableColumn& column : scores) table.push_back(std::move(column));
@@ -67,150 +59,22 @@ struct Answers {
   }
 };
 
-constexpr int64_t kLast = std::numeric_limits<int64_t>::max();
-
-/// A question, in the words of the file, so that errors can name it.
-std::string row_of(const std::string& path, size_t row) {
-  return fmt::format("{}: row {}", path, row + 1);
-}
-
-/// `each` gets every row of a file with these columns, whose values are all there.
-template <class Each>
-void read_rows(const std::string& path, const std::vector<data::ColumnRequest>& requests,
-               const data::TableOptions& options, Each each) {
-  const auto reader = data::open_table(path, requests, options);
-  data::RawBlock block;
-  while (reader->read(block)) {
-    for (size_t row = 0; row < block.rows; ++row) {
-      const std::string where = row_of(path, static_cast<size_t>(block.first_row) + row);
-      for (size_t c = 0; c < requests.size(); ++c) {
-        if (block.columns[c].is_valid(row)) continue;
-        fail(ErrorCode::kCorrupt, fmt::format("{} has no {}", where, requests[c].name));
-      }
-      each(block, row, where);
-    }
-  }
-}
-
-/// Seconds since 1970, as integers say them, dates, or timestamps of any unit.
-int64_t seconds_of(const data::RawColumn& column, size_t row, const std::string& where) {
-  int64_t seconds = 0;
-  const double unit = column.unit_seconds > 0 ? column.unit_seconds : 1;
-  if (!data::UnitScale(unit).to_seconds(column.integers[row], seconds)) {
-    fail(ErrorCode::kOutOfRange,
-         fmt::format("{} has the time {}, which is later than any", where, column.integers[row]));
-  }
-  return seconds;
-}
-
-/// Columns user and item, and time if the file has it; otherwise everything that happened counts.
-std::vector<data::CandidateQuery> read_pairs(const std::string& path, const StoreIds& ids) {
-  data::TableOptions options;
-  options.parquet = parquet();
-  std::vector<data::ColumnRequest> requests = {{"user", ids.users.role(path, "user", options)},
-                                               {"item", ids.items.role(path, "item", options)}};
-  const bool with_time = data::has_column(path, "time", options);
-  if (with_time) requests.push_back({"time", data::ColumnRole::kTime});
-  std::vector<data::CandidateQuery> questions;
-  read_rows(
-      path, requests, options,
-      [&](const data::RawBlock& block, size_t row, const std::string& where) {
-        questions.push_back({.user = ids.users.number(block.columns[0], row, where),
-                             .item = ids.items.number(block.columns[1], row, where),
-                             .time = with_time ? seconds_of(block.columns[2], row, where) : kLast});
-      });
-  return questions;
-}
-
-/// "After the last event" becomes a time that has an hour of day. Error(kOutOfRange) for a user
-/// without events.
-int64_t settled_time(const data::EventLog& log, int64_t user, int64_t time, const StoreIds& ids,
-                     const std::string& where) {
-  const int64_t last_event = log.last_event_of(user);
-  if (last_event < 0) {
-    fail(ErrorCode::kOutOfRange, fmt::format("{}: user {} has no events in {}", where,
-                                             ids.users.text(user), log.piece(0).folder()));
-  }
-  if (time != kLast) return time;
-  return std::min(log.at(last_event, &data::EventStore::timestamps), kLast - 1) + 1;
-}
-
-/// Times that are legal and yet hardly meant; `where` they were given.
-void doubt_times(const data::EventStore& store, const std::vector<data::CandidateQuery>& questions,
-                 const std::string& where) {
-  constexpr int64_t kYear = 365 * 86400;
-  const data::EventLog log(store);
-  const int64_t end = log.last_time();
-  int64_t late = 0, early = 0;
-  for (const data::CandidateQuery& q : questions) {
-    late += q.time > end && q.time - end > kYear ? 1 : 0;
-    const std::vector<int64_t> events = log.events_of(q.user);
-    early += !events.empty() && q.time <= log.at(events.front(), &data::EventStore::timestamps);
-  }
-  if (late > 0) {
-    base::log_warning(fmt::format(
-        "{}: {} of {} times are more than a year after the log, which ends at {}; times count "
-        "seconds, as the store does, and may be left out: then all that happened counts",
-        where, late, questions.size(), end));
-  }
-  if (early > 0) {
-    base::log_warning(fmt::format(
-        "{}: {} of {} times are before the first event of their user, who is scored "
-        "without a history; times count seconds, as the store does, whose last is {}, and "
-        "may be left out: then all that happened counts",
-        where, early, questions.size(), end));
-  }
-}
-
-/// Users in the order that they were asked for, and where.
-struct AskedUser {
-  int64_t user = 0;
-  std::string where;
-};
-std::vector<AskedUser> asked_users(const ScoreArguments& arguments, const StoreIds& ids) {
-  std::vector<AskedUser> asked;
-  for (const std::string& user : arguments.users) {
-    asked.push_back({ids.users.number(user, "--user"), "--user"});
-  }
-  if (arguments.users_file.empty()) return asked;
-  data::TableOptions options;
-  options.parquet = parquet();
-  const std::string& path = arguments.users_file;
-  read_rows(path, {{"user", ids.users.role(path, "user", options)}}, options,
-            [&](const data::RawBlock& block, size_t row, const std::string& where) {
-              asked.push_back({ids.users.number(block.columns[0], row, where), where});
-            });
-  if (asked.empty()) {
-    base::log_warning(fmt::format("{}: has no rows, so nothing is scored; a row is a user", path));
-  }
-  return asked;
-}
-
-int64_t time_of(const std::string& text) {
-  int64_t time = kLast;
-  if (text.empty() || data::parse_canonical_integer(text, time) ||
-      data::parse_iso_time(text, time)) {
-    return time;
-  }
+std::optional<int64_t> time_of(const std::string& text) {
+  if (text.empty()) return std::nullopt;
+  int64_t time = 0;
+  if (data::parse_canonical_integer(text, time) || data::parse_iso_time(text, time)) return time;
   fail(ErrorCode::kInvalidArgument,
        fmt::format("--time {}: seconds since 1970, or a date such as 2026-01-31T23:59:59Z", text));
 }
 
 /// The best items of the catalogue, user by user.
 void rank(const ScoreArguments& arguments, const train::StoreScorer& scorer,
-          train::Trainer& trainer, const StoreIds& ids, Answers& answers) {
-  const data::EventLog log(scorer.store());
-  const std::vector<AskedUser> asked = asked_users(arguments, ids);
+          train::Trainer& trainer, const train::Questions& asked, Answers& answers) {
+  const std::vector<data::CandidateQuery> questions =
+      asked.of_users(arguments.users, arguments.users_file, time_of(arguments.time));
   const std::vector<int64_t> items = train::catalogue(scorer.store());
-  const int64_t time = time_of(arguments.time);
-  std::vector<data::CandidateQuery> questions;  // of every user; an item comes with each answer
-  questions.reserve(asked.size());
-  for (const AskedUser& a : asked) {
-    questions.push_back({.user = a.user, .time = settled_time(log, a.user, time, ids, a.where)});
-  }
-  doubt_times(scorer.store(), questions, "--time");
   const auto all = static_cast<int64_t>(items.size());
-  base::Progress progress("score", all * static_cast<int64_t>(asked.size()), "items");
+  base::Progress progress("score", all * std::ssize(questions), "items");
   int64_t done = 0;
   for (const data::CandidateQuery& q : questions) {
     for (const train::RankedItem& r :
@@ -224,26 +88,6 @@ void rank(const ScoreArguments& arguments, const train::StoreScorer& scorer,
     done += all;
   }
   progress.finish();
-}
-
-/// Pairs of a file, asked at times of theirs.
-std::vector<data::CandidateQuery> asked_pairs(const std::string& path,
-                                              const data::EventStore& store, const StoreIds& ids) {
-  std::vector<data::CandidateQuery> questions = read_pairs(path, ids);
-  if (questions.empty()) {
-    base::log_warning(
-        fmt::format("{}: has no rows, so nothing is scored; a row is a user, an item and, if "
-                    "histories are to end there, a time",
-                    path));
-  }
-  read_pair_numbers(path, store.schema(), questions);
-  const data::EventLog log(store);
-  for (size_t i = 0; i < questions.size(); ++i) {
-    data::CandidateQuery& q = questions[i];
-    q.time = settled_time(log, q.user, q.time, ids, row_of(path, i));
-  }
-  doubt_times(store, questions, path);
-  return questions;
 }
 
 /// Anchors of a window, or of what the run holds out.
@@ -264,7 +108,7 @@ std::vector<int64_t> asked_events(const ScoreArguments& arguments,
 
 /// The events of a window, or pairs that somebody brings.
 void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
-             train::Trainer& trainer, const StoreIds& ids, Answers& answers) {
+             train::Trainer& trainer, const train::Questions& asked, Answers& answers) {
   int64_t total = 0;
   base::Progress progress("score", 0, "samples");
   const auto take = [&](const model::Pass& pass) {
@@ -280,8 +124,7 @@ void predict(const ScoreArguments& arguments, const train::StoreScorer& scorer,
     progress.update(total);
   };
   if (!arguments.pairs.empty()) {
-    const std::vector<data::CandidateQuery> questions =
-        asked_pairs(arguments.pairs, scorer.store(), ids);
+    const std::vector<data::CandidateQuery> questions = asked.pairs(arguments.pairs);
     for (const data::CandidateQuery& q : questions) answers.put(q.user, q.item, q.time);
     return scorer.score(trainer, questions, take);
   }
@@ -309,22 +152,25 @@ void require_output(const ScoreArguments& arguments) {
            fmt::format("--out {} is the file of {}; write to another one", arguments.out, option));
     }
   }
+  // Now: scores that nobody can write would be lost.
+  const std::string folder = std::filesystem::path(arguments.out).parent_path().string();
+  if (!folder.empty()) base::make_folders(folder);
 }
 
 void score(const ScoreArguments& arguments) {
   require_output(arguments);
   train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
   const train::StoreScorer scorer(model);
-  const StoreIds ids{data::IdMaps(scorer.store().folder())};
+  const train::Questions asked(scorer, parquet());
   Answers answers(model.trainer->model().tasks());
   if (arguments.ranks()) {
-    rank(arguments, scorer, *model.trainer, ids, answers);
+    rank(arguments, scorer, *model.trainer, asked, answers);
   } else {
-    predict(arguments, scorer, *model.trainer, ids, answers);
+    predict(arguments, scorer, *model.trainer, asked, answers);
   }
   const size_t rows = answers.users.size();
   const bool labelled = !arguments.ranks() && arguments.pairs.empty();
-  const ScoreTable table = std::move(answers).table(ids, labelled);
+  const ScoreTable table = std::move(answers).table(asked, labelled);
   if (arguments.out.empty()) return print(csv_text(table));
   write_table(arguments.out, table);
   print(fmt::format("{}: {} scores by {}\n", arguments.out, rows, model.checkpoint));

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <random>
 #include <string>
+#include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "cli/test_util.h"
@@ -69,6 +71,15 @@ value = "country"
   return folder;
 }
 
+std::vector<std::string> rows_of(const std::string& path) {
+  const std::string text = base::read_file(path);
+  std::vector<std::string> rows;
+  for (size_t at = 0, end = 0; (end = text.find('\n', at)) != std::string::npos; at = end + 1) {
+    rows.push_back(text.substr(at, end - at));
+  }
+  return rows;
+}
+
 TEST(FeaturesCommand, FromALogToScores) {
   const std::string folder = make_log(), store = folder + "/store";
   const Outcome prepared = run({"prep", "--raw", folder, "--out", store, "--schema",
@@ -108,11 +119,7 @@ TEST(FeaturesCommand, FromALogToScores) {
   const Outcome scored =
       run({"score", trained, "--pairs", folder + "/pairs.csv", "--out", folder + "/scores.csv"});
   ASSERT_EQ(scored.code, 0) << scored.err;
-  const std::string scores = base::read_file(folder + "/scores.csv");
-  std::vector<std::string> rows;
-  for (size_t at = 0, end = 0; (end = scores.find('\n', at)) != std::string::npos; at = end + 1) {
-    rows.push_back(scores.substr(at, end - at));
-  }
+  const std::vector<std::string> rows = rows_of(folder + "/scores.csv");
   ASSERT_EQ(rows.size(), 4u);
   EXPECT_NE(rows[1], rows[2]) << "the price counts";
   EXPECT_NE(rows[1], rows[3]);
@@ -128,6 +135,84 @@ TEST(FeaturesCommand, FromALogToScores) {
       run({"score", trained, "--pairs", folder + "/pairs.csv", "--out", folder + "/never.csv"});
   EXPECT_NE(infinite.code, 0);
   EXPECT_TRUE(contains(infinite.err, "row 1 has 1e+300 as `price`"));
+}
+
+/// Also where numbers are far from 0 and close to each other.
+TEST(FeaturesCommand, ProposedFormsHaveAMeanOf0) {
+  const std::string folder = make_log(), store = folder + "/store";
+  std::string events = "user,item,when,price,paid,bought,year\n";
+  for (int64_t i = 0; i < 900; ++i) {
+    events += fmt::format("{},{},{},1,1,{},{}\n", i % 30, i % 7, i * 7200, i % 2, 20'240'000 + i);
+  }
+  base::put_file(folder + "/events.csv", events);
+  base::put_file(folder + "/more.toml",
+                 base::read_file(folder + "/schema.toml") + "[[numbers]]\nname = \"year\"\n");
+  ASSERT_EQ(run({"prep", "--raw", folder, "--out", store, "--schema", folder + "/more.toml",
+                 "--min-history", "4"})
+                .code,
+            0);
+  const std::string proposed = run({"init", store}).out;
+  const std::string form = "column = \"year\", shape = \"identity\", offset = ";
+  const size_t at = proposed.find(form);
+  ASSERT_NE(at, std::string::npos) << proposed;
+  constexpr double kMean = 20'240'449.5, kDeviation = 259.8;
+  EXPECT_NEAR(std::stod(proposed.substr(at + form.size(), 20)), kMean, 0.01 * kDeviation);
+}
+
+/// Attributes of items and of users may be called alike, and like users themselves.
+TEST(FeaturesCommand, ProposedNamesAreDistinct) {
+  const std::string folder = make_log(), store = folder + "/store", config = folder + "/my.toml";
+  base::put_file(folder + "/items.csv", "item,seller,made_in\n1,7,3\n2,9,4\n");
+  base::put_file(folder + "/more.toml", base::read_file(folder + "/schema.toml") + R"(
+[[attributes]]
+name = "user_id"
+file = "items.csv"
+item = "item"
+value = "seller"
+[[attributes]]
+name = "country_id"
+file = "items.csv"
+item = "item"
+value = "made_in"
+)");
+  ASSERT_EQ(run({"prep", "--raw", folder, "--out", store, "--schema", folder + "/more.toml",
+                 "--min-history", "4"})
+                .code,
+            0);
+  const Outcome proposed = run({"init", store});
+  ASSERT_EQ(proposed.code, 0) << proposed.err;
+  EXPECT_TRUE(contains(proposed.out, "table = \"user_id\""));
+  base::put_file(config, proposed.out);
+  const Outcome ran = run({"train", config, "--run", folder + "/run", "--set", "train.steps=2"});
+  EXPECT_EQ(ran.code, 0) << ran.err;
+}
+
+/// What is asked about an event of the log is told what the event was.
+TEST(FeaturesCommand, APairIsScoredAsTheEventThatItIs) {
+  const std::string folder = make_log(), store = folder + "/store", trained = folder + "/run";
+  const std::string config = folder + "/my.toml";
+  ASSERT_EQ(run({"prep", "--raw", folder, "--out", store, "--schema", folder + "/schema.toml",
+                 "--min-history", "4"})
+                .code,
+            0);
+  base::put_file(config, run({"init", store}).out);
+  ASSERT_EQ(run({"train", config, "--run", trained, "--set", "train.steps=4", "--set",
+                 "model.numeric.columns=[\"user_rate\", \"organic\"]", "--set",
+                 "model.numeric.outcomes=[]", "--set", "model.numeric.forms=[]"})
+                .code,
+            0);
+  ASSERT_EQ(run({"score", trained, "--out", folder + "/events.csv"}).code, 0);
+  // It has columns user, item and time.
+  ASSERT_EQ(
+      run({"score", trained, "--pairs", folder + "/events.csv", "--out", folder + "/pairs.csv"})
+          .code,
+      0);
+  const std::vector<std::string> events = rows_of(folder + "/events.csv");
+  const std::vector<std::string> pairs = rows_of(folder + "/pairs.csv");
+  ASSERT_GT(events.size(), 100u);
+  ASSERT_EQ(pairs.size(), events.size());
+  const auto score = [](const std::string& row) { return row.substr(row.rfind(',')); };
+  for (size_t i = 0; i < events.size(); ++i) EXPECT_EQ(score(pairs[i]), score(events[i])) << i;
 }
 
 }  // namespace

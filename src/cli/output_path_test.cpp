@@ -54,6 +54,10 @@ TEST_F(OutputPath, NeedsNoFolder) {
     formats.emplace_back("parquet");
   }
   for (const std::string& name : scores) expect_file({"score", "a", "--out", name}, name);
+  for (const std::string& name : scores) {  // one is made
+    fs::remove_all(folder_ + "/new");
+    expect_file({"score", "a", "--out", "new/" + name}, "new/" + name);
+  }
   expect_file({"checkpoint", "export", "a", "--out", "w.safetensors"}, "w.safetensors");
   expect_file({"report", "a", "--out", "page.html"}, "page.html");
   expect_file({"report", "a", "a"}, "report.html");

@@ -11,19 +11,8 @@
 namespace segue::cli {
 namespace {
 
-/// Quoted where it would not be read back as one field.
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"') quoted += '"';
-    quoted += c;
-  }
-  return quoted + '"';
-}
-
-std::string csv_field(const data::TableColumn& column, size_t row) {
-  if (column.is_text()) return csv_field(column.texts[row]);
+std::string field_of(const data::TableColumn& column, size_t row) {
+  if (column.is_text()) return data::csv_field(column.texts[row]);
   return column.is_real() ? fmt::format("{}", column.reals[row])
                           : std::to_string(column.integers[row]);
 }
@@ -50,12 +39,13 @@ std::string jsonl_text(const ScoreTable& table) {
 
 std::string csv_text(const ScoreTable& table) {
   std::string text;
-  for (const data::TableColumn& c : table) text += (text.empty() ? "" : ",") + csv_field(c.name);
+  for (const data::TableColumn& c : table)
+    text += (text.empty() ? "" : ",") + data::csv_field(c.name);
   text += '\n';
   for (size_t row = 0; row < table.front().size(); ++row) {
     for (size_t c = 0; c < table.size(); ++c) {
       if (c > 0) text += ',';
-      text += csv_field(table[c], row);
+      text += field_of(table[c], row);
     }
     text += '\n';
   }

@@ -79,10 +79,7 @@ void validate_forms(std::span<const NumberForm> forms, std::span<const std::stri
 
 int64_t numbers_width(std::span<const std::string> columns, std::span<const NumberForm> forms) {
   int64_t width = 0;
-  for (const std::string& column : columns) {
-    const auto found = std::ranges::find(forms, column, &NumberForm::column);
-    width += found == forms.end() ? 1 : found->width();
-  }
+  for (const std::string& column : columns) width += form_of(column, forms).width();
   return width;
 }
 

@@ -1,9 +1,12 @@
 #include "data/log/attribute_reader.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -31,21 +34,65 @@ void for_values(std::string_view field, std::string_view separator, const Each& 
   }
 }
 
+/// Which rows of files are rows of the log that it had to leave out.
+class LeftOutRows {
+ public:
+  LeftOutRows(const ScannedLog& log, const std::vector<LogFile>& files)
+      : of_log_(shared_files(log.files, files)),
+        normalizer_(log.schema, of_log_, log.users, log.items) {
+    for (const LogFile& file : files) {
+      is_of_log_.push_back(std::ranges::find(of_log_, file.path, &LogFile::path) != of_log_.end());
+    }
+    if (!of_log_.empty()) reader_.emplace(of_log_, normalizer_.requests(), log.options);
+  }
+
+  /// Of every block of the files, in their order.
+  const std::vector<BadRow>& of(const RawBlock& block) {
+    bad_.clear();
+    if (!is_of_log_[block.file]) return bad_;
+    if (!reader_->next(block_) || block_.first_row != block.first_row ||
+        block_.rows != block.rows) {
+      fail(ErrorCode::kCorrupt, "the log changed while it was being read");
+    }
+    return bad_ = normalizer_.find_bad(block_);
+  }
+
+ private:
+  static std::vector<LogFile> shared_files(const std::vector<LogFile>& log,
+                                           std::vector<LogFile> files) {
+    const auto place = [](const LogFile& file) {
+      return std::filesystem::path(file.path).lexically_normal();
+    };
+    std::erase_if(files, [&](const LogFile& file) {
+      return std::ranges::find(log, place(file), place) == log.end();
+    });
+    return files;
+  }
+
+  std::vector<LogFile> of_log_;
+  EventNormalizer normalizer_;
+  std::vector<bool> is_of_log_;
+  std::optional<LogReader> reader_;
+  RawBlock block_;
+  std::vector<BadRow> bad_;
+};
+
 /// One attribute, from its files to the store.
 class AttributeReader {
  public:
   AttributeReader(const AttributeFile& attribute, const std::vector<LogFile>& files,
-                  const TableOptions& options, const IdColumn& owners)
+                  const ScannedLog& log, const TableOptions& options)
       : attribute_(attribute),
         files_(files),
+        log_(log),
         options_(options),
-        owners_(owners),
+        owners_(attribute.of_users ? log.users : log.items),
         columns_(attribute.columns()),
         values_(columns_.size()),
         text_(attribute.several() || column_is_text(files[0].path, attribute.value, options)),
-        text_ids_(owners.dictionary &&
-                  (owners.text ? column_has_text(files[0].path, attribute.item, options)
-                               : column_is_text(files[0].path, attribute.item, options))) {}
+        text_ids_(owners_.dictionary &&
+                  (owners_.text ? column_has_text(files[0].path, attribute.item, options)
+                                : column_is_text(files[0].path, attribute.item, options))) {}
 
   /// Numbers for values that are texts; those of `known` (may be null) stay.
   void collect(int64_t memory_bytes, const IdMaps* known) {
@@ -62,13 +109,12 @@ class AttributeReader {
 
   void read(StoreWriter& store) {
     shift_ = !dictionary_ && attribute_.zero == ZeroMeaning::kValue ? 1 : 0;
-    LogReader reader(files_, requests(), options_);
-    RawBlock block;
-    while (reader.next(block)) {
+    for_blocks([&](const RawBlock& block, const std::vector<BadRow>& left_out) {
       ids_.clear();
       for (std::vector<int64_t>& values : values_) values.clear();
       rows_ += static_cast<int64_t>(block.rows);
-      for (size_t row = 0, bad = 0; row < block.rows; ++row) {
+      for (size_t row = 0, bad = 0, left = 0; row < block.rows; ++row) {
+        if (is_listed(left_out, row, left)) continue;
         if (is_listed(block.bad, row, bad)) {
           skip(block, row, block.bad[bad].fault);
           continue;
@@ -83,7 +129,8 @@ class AttributeReader {
       for (size_t k = 0; k < columns_.size(); ++k) {
         store.set_attribute(columns_[k], ids_, values_[k]);
       }
-    }
+      return true;
+    });
     if (dictionary_) dictionary_->save(attribute_.name, store);
   }
 
@@ -199,20 +246,30 @@ class AttributeReader {
   }
   static bool is_id(int64_t id) { return id >= 0 && id <= StoreWriter::kLargestId; }
 
+  /// Every block, and its rows that the log left out, until `each` returns false.
+  template <class Each>
+  void for_blocks(const Each& each) const {
+    std::optional<LeftOutRows> left_out;
+    if (options_.mark_bad_rows) left_out.emplace(log_, files_);
+    LogReader reader(files_, requests(), options_);
+    RawBlock block;
+    while (reader.next(block)) {
+      if (!each(block, left_out ? left_out->of(block) : std::vector<BadRow>())) return;
+    }
+  }
   /// Every text of rows that read() takes, until `each` has enough and returns false.
   template <class Each>
   void for_texts(const Each& each) const {
-    LogReader reader(files_, requests(), options_);
-    RawBlock block;
-    bool more = true;
-    while (more && reader.next(block)) {
-      for (size_t row = 0, bad = 0; more && row < block.rows; ++row) {
-        if (is_listed(block.bad, row, bad) || !has_owner(block.columns[0], row)) continue;
-        if (!block.columns[1].is_valid(row)) continue;
+    for_blocks([&](const RawBlock& block, const std::vector<BadRow>& left_out) {
+      bool more = true;
+      for (size_t row = 0, bad = 0, left = 0; more && row < block.rows; ++row) {
+        if (is_listed(left_out, row, left) || is_listed(block.bad, row, bad)) continue;
+        if (!has_owner(block.columns[0], row) || !block.columns[1].is_valid(row)) continue;
         for_values(block.columns[1].text(row), attribute_.separator,
                    [&](std::string_view text) { more = more && each(text); });
       }
-    }
+      return more;
+    });
   }
   bool all_integers() const {
     bool all = true;
@@ -229,6 +286,7 @@ class AttributeReader {
 
   const AttributeFile& attribute_;
   const std::vector<LogFile>& files_;
+  const ScannedLog& log_;
   const TableOptions& options_;
   const IdColumn& owners_;
   std::vector<std::string> columns_;          // of the store
@@ -245,12 +303,11 @@ class AttributeReader {
 }  // namespace
 
 void read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& files,
-                    const TableOptions& table_options, const SkipLimit& skip_bad,
-                    const IdColumn& owners, int64_t memory_bytes, const IdMaps* known,
-                    StoreWriter& store) {
-  TableOptions options = table_options;
+                    const ScannedLog& log, const SkipLimit& skip_bad, int64_t memory_bytes,
+                    const IdMaps* known, StoreWriter& store) {
+  TableOptions options = log.options;
   options.csv.columns = attribute.csv_columns;
-  AttributeReader reader(attribute, files, options, owners);
+  AttributeReader reader(attribute, files, log, options);
   reader.collect(memory_bytes, known);
   reader.read(store);
   reader.report(skip_bad);

@@ -159,7 +159,7 @@ base::FileRecord IdDictionary::write(const StoreStage& stage, const std::string&
 
 void IdDictionary::save(const std::string& name, StoreWriter& store) const {
   const int64_t first = store.is_segment() ? kept() : 0;
-  if (first == 0 || first < size()) store.add_file(write(store.stage(), name, first));
+  if (first == 0 || has_new()) store.add_file(write(store.stage(), name, first));
   store.add_ids(record(name));
 }
 

@@ -29,6 +29,7 @@ class IdDictionary {
 
   int64_t size() const { return static_cast<int64_t>(ends_.size()); }
   int64_t kept() const { return static_cast<int64_t>(kept_); }  // of them by keep()
+  bool has_new() const { return size() > kept(); }
   bool integers() const { return integers_; }  // all values are, in their only spelling
   /// -1 for a value that was never added.
   int64_t find(std::string_view value) const;

@@ -8,21 +8,6 @@
 #include "base/error.h"
 
 namespace segue::data {
-namespace {
-
-/// A field of a CSV file, in quotes where it needs them.
-std::string csv_field(const std::string& field) {
-  if (field.find_first_of(",\"\r\n") == std::string::npos) return field;
-  std::string text = "\"";
-  for (const char c : field) {
-    if (c == '"') text += c;
-    text += c;
-  }
-  return text + '"';
-}
-
-}  // namespace
-
 SkipLimit SkipLimit::parse(std::string_view text) {
   SkipLimit limit;
   limit.text = text;

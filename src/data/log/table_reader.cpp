@@ -67,6 +67,16 @@ const ParquetSupport& require_parquet(const std::string& path, const ParquetSupp
   return *parquet;
 }
 
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted += '"';
+    quoted += c;
+  }
+  return quoted + '"';
+}
+
 void RawColumn::clear() {
   integers.clear();
   numbers.clear();

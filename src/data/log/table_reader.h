@@ -141,6 +141,9 @@ struct TableColumn {
   size_t size() const { return std::max({integers.size(), reals.size(), texts.size()}); }
 };
 
+/// A field of a CSV file, in quotes where it would not be read back as one.
+std::string csv_field(const std::string& text);
+
 /// A column of a Parquet file, and as what it is best read.
 struct ParquetColumn {
   std::string name;

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <bitset>
+#include <iterator>
 #include <limits>
+#include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
@@ -14,9 +17,7 @@ namespace segue::data {
 namespace {
 
 constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();
-constexpr int64_t kEventsTogether = int64_t{1} << 25;  // sorted at a time, 8 bytes each
-constexpr size_t kEventsPerPass = size_t{1} << 20;     // whose pages stay
-constexpr int64_t kIdsPerBucket = 1 << 12;
+constexpr size_t kEventsPerPass = size_t{1} << 20;  // whose pages stay
 
 constexpr size_t offsets_section(size_t of) { return 2 * of; }
 constexpr size_t cells_section(size_t of) { return 2 * of + 1; }
@@ -45,12 +46,14 @@ int64_t attribute_of(const EventStore& maps, size_t attribute, int64_t item) {
 }
 
 /// Ids in ranges of as many events as are sorted at a time; of one range everything fits, and the
-/// cells that were counted are the ones that are written.
+/// words that were counted are the ones that are written. Where a few ids have more, such as
+/// everyone, their days are counted instead.
 class DayCounts::Builder {
  public:
-  Builder(const EventStore& store, const EventStore& maps)
+  Builder(const EventStore& store, const EventStore& maps, const DayCountLimits& limits)
       : store_(store),
         maps_(maps),
+        limits_(limits),
         success_(store.in_pool(success_pool(store.schema()))),
         wait_(outcome_wait(store.schema())),
         progress_("counts",
@@ -59,30 +62,28 @@ class DayCounts::Builder {
     for (const int64_t kind : store.schema().anchor_kinds) tried_.set(static_cast<size_t>(kind));
   }
 
+  template <class C>
   void write(const std::string& path, uint64_t key) {
     std::vector<int64_t> sizes;
-    std::vector<Plan> plans;
+    std::vector<std::vector<Range>> plans;
     for (size_t of = 0; of < kinds_counted(store_.schema()); ++of) {
-      Plan& plan = plans.emplace_back(plan_for(of));
-      sizes.push_back((plan.largest + 2) * static_cast<int64_t>(sizeof(int64_t)));
-      sizes.push_back(plan.total() * static_cast<int64_t>(sizeof(Cell)));
+      const std::vector<Range>& ranges = plans.emplace_back(plan_for(of));
+      int64_t cells = 0;
+      for (const Range& range : ranges) cells += range.cells;
+      sizes.push_back((ranges.back().end + 1) * static_cast<int64_t>(sizeof(int64_t)));
+      sizes.push_back(cells * static_cast<int64_t>(sizeof(C)));
     }
     IndexWriter writer(path, key, sizes);
-    for (size_t of = 0; of < plans.size(); ++of) write_counts(of, plans[of], writer);
+    for (size_t of = 0; of < plans.size(); ++of) write_counts<C>(of, plans[of], writer);
     writer.commit();
   }
 
  private:
-  struct Plan {
-    int64_t largest = -1;          // id
-    std::vector<int64_t> first;    // id of every range, one more at the end
-    std::vector<int64_t> cells;    // of every range
-    std::vector<uint64_t> sorted;  // of the only range
-    int64_t total() const {
-      int64_t sum = 0;
-      for (const int64_t c : cells) sum += c;
-      return sum;
-    }
+  /// Of ids.
+  struct Range {
+    int64_t begin = 0, end = 0;
+    int64_t events = 0, cells = 0;
+    std::vector<uint64_t> words;  // sorted; of the only range
   };
 
   /// f(id, event) for everything that was tried.
@@ -108,111 +109,139 @@ class DayCounts::Builder {
     }
   }
 
-  Plan plan_for(size_t of) {
-    Plan plan;
+  std::vector<Range> plan_for(size_t of) {
     std::vector<int64_t> buckets;
+    int64_t end = 0;
     for_events(of, [&](int64_t id, size_t) {
-      const auto bucket = static_cast<size_t>(id / kIdsPerBucket);
+      const auto bucket = static_cast<size_t>(id / limits_.ids_together);
       if (bucket >= buckets.size()) buckets.resize(bucket + 1);
       ++buckets[bucket];
-      plan.largest = std::max(plan.largest, id);
+      end = std::max(end, id + 1);
     });
-    int64_t events = 0;
-    plan.first.push_back(0);
+    std::vector<Range> ranges(1);
     for (size_t b = 0; b < buckets.size(); ++b) {
-      if (events > 0 && events + buckets[b] > kEventsTogether) {
-        plan.first.push_back(static_cast<int64_t>(b) * kIdsPerBucket);
-        events = 0;
+      const int64_t events = ranges.back().events;
+      if (events > 0 && events + buckets[b] > limits_.events_together) {
+        ranges.back().end = static_cast<int64_t>(b) * limits_.ids_together;
+        ranges.push_back({.begin = ranges.back().end});
       }
-      events += buckets[b];
+      ranges.back().events += buckets[b];
     }
-    plan.first.push_back(plan.largest + 1);
-    for (size_t r = 0; r + 1 < plan.first.size(); ++r) {
-      std::vector<uint64_t> sorted = sort_range(of, plan, r);
-      int64_t cells = 0;
-      for (size_t i = 0; i < sorted.size(); ++i) {
-        cells += i == 0 || sorted[i] >> 1 != sorted[i - 1] >> 1 ? 1 : 0;
-      }
-      plan.cells.push_back(cells);
-      if (plan.first.size() == 2) plan.sorted = std::move(sorted);
+    ranges.back().end = end;
+    for (Range& range : ranges) {
+      for_days(of, range, [&](uint64_t, const Tally&) { ++range.cells; });
+      if (ranges.size() > 1) range.words = {};
     }
-    return plan;
+    return ranges;
   }
 
-  // A word of what is sorted: id, day, success.
+  // A word of what is sorted: id, day, success. Without the last it is a day of an id.
   static uint64_t word(int64_t id, int64_t day, bool success) {
     const auto from_first = static_cast<uint64_t>(day - std::numeric_limits<int32_t>::min());
     return static_cast<uint64_t>(id) << 33 | from_first << 1 | (success ? 1 : 0);
   }
-  static int64_t id_of(uint64_t word) { return static_cast<int64_t>(word >> 33); }
-  static int32_t day_of_word(uint64_t word) {
-    return static_cast<int32_t>(static_cast<int64_t>(word >> 1 & 0xffffffffu) +
+  static int64_t id_of(uint64_t id_day) { return static_cast<int64_t>(id_day >> 32); }
+  static int32_t day_of_id(uint64_t id_day) {
+    return static_cast<int32_t>(static_cast<int64_t>(id_day & 0xffffffffu) +
                                 std::numeric_limits<int32_t>::min());
   }
 
-  std::vector<uint64_t> sort_range(size_t of, const Plan& plan, size_t range) {
-    const int64_t first = plan.first[range], end = plan.first[range + 1];
-    std::vector<uint64_t> words;
+  /// f(word) for everything of a range, in the order of the store.
+  template <class F>
+  void for_words(size_t of, const Range& range, const F& f) {
     for_events(of, [&](int64_t id, size_t i) {
-      if (id < first || id >= end) return;
-      words.push_back(word(id, day_of(known_at(store_.timestamps()[i], wait_)), success_[i] != 0));
+      if (id < range.begin || id >= range.end) return;
+      f(word(id, day_of(known_at(store_.timestamps()[i], wait_)), success_[i] != 0));
     });
-    std::ranges::sort(words);
-    return words;
   }
 
-  void write_counts(size_t of, Plan& plan, const IndexWriter& writer) {
-    std::vector<int64_t> offsets;
-    std::vector<Cell> cells;
-    int64_t written = 0;
-    for (size_t r = 0; r + 1 < plan.first.size(); ++r) {
-      const std::vector<uint64_t> words =
-          plan.first.size() == 2 ? std::move(plan.sorted) : sort_range(of, plan, r);
-      const int64_t first_id = plan.first[r], count = plan.first[r + 1] - first_id;
-      offsets.assign(static_cast<size_t>(count), 0);
-      cells.clear();
-      size_t at = 0;
-      for (int64_t id = first_id; id < first_id + count; ++id) {
-        offsets[static_cast<size_t>(id - first_id)] = written + static_cast<int64_t>(cells.size());
-        Cell sum;
-        for (; at < words.size() && id_of(words[at]) == id; ++at) {
-          const bool new_day = sum.all == 0 || sum.day != day_of_word(words[at]);
-          sum.day = day_of_word(words[at]);
-          sum.positive += static_cast<uint32_t>(words[at] & 1);
-          ++sum.all;
-          if (new_day) cells.emplace_back();
-          cells.back() = sum;
-        }
-      }
-      writer.write_items(offsets_section(of), first_id, std::span<const int64_t>(offsets));
-      writer.write_items(cells_section(of), written, std::span<const Cell>(cells));
-      written += static_cast<int64_t>(cells.size());
+  /// f(day of an id, what it had then), in their order.
+  template <class F>
+  void for_days(size_t of, Range& range, const F& f) {
+    if (range.events == 0) return;
+    if (range.events > limits_.events_together) {
+      std::unordered_map<uint64_t, Tally> tallies;
+      for_words(of, range, [&](uint64_t w) { tallies[w >> 1].add((w & 1) != 0); });
+      std::vector<uint64_t> days;
+      days.reserve(tallies.size());
+      for (const auto& [day, tally] : tallies) days.push_back(day);
+      std::ranges::sort(days);
+      for (const uint64_t day : days) f(day, tallies[day]);
+      return;
     }
-    writer.write_items(offsets_section(of), plan.largest + 1,
+    std::vector<uint64_t>& words = range.words;
+    if (words.empty()) {
+      for_words(of, range, [&](uint64_t w) { words.push_back(w); });
+      std::ranges::sort(words);
+    }
+    for (size_t i = 0; i < words.size();) {
+      const uint64_t day = words[i] >> 1;
+      Tally tally;
+      for (; i < words.size() && words[i] >> 1 == day; ++i) tally.add((words[i] & 1) != 0);
+      f(day, tally);
+    }
+  }
+
+  template <class C>
+  void write_counts(size_t of, std::vector<Range>& ranges, const IndexWriter& writer) {
+    using Count = decltype(C::all);
+    std::vector<int64_t> offsets;
+    std::vector<C> cells;
+    int64_t written = 0;
+    for (Range& range : ranges) {
+      offsets.clear();
+      cells.clear();
+      C sum;
+      const auto begin_ids = [&](int64_t end) {
+        if (range.begin + std::ssize(offsets) < end) sum = {};
+        offsets.resize(static_cast<size_t>(end - range.begin), written + std::ssize(cells));
+      };
+      for_days(of, range, [&](uint64_t day, const Tally& tally) {
+        begin_ids(id_of(day) + 1);
+        sum.day = day_of_id(day);
+        sum.positive += static_cast<Count>(tally.positive);
+        sum.all += static_cast<Count>(tally.all);
+        cells.push_back(sum);
+      });
+      begin_ids(range.end);
+      writer.write_items(offsets_section(of), range.begin, std::span<const int64_t>(offsets));
+      writer.write_items(cells_section(of), written, std::span<const C>(cells));
+      written += std::ssize(cells);
+      range.words = {};
+    }
+    writer.write_items(offsets_section(of), ranges.back().end,
                        std::span<const int64_t>(&written, 1));
   }
 
   const EventStore &store_, &maps_;
+  const DayCountLimits limits_;
   std::span<const uint8_t> success_;
   int64_t wait_;
   std::bitset<256> tried_;
   BuildProgress progress_;
 };
 
-DayCounts::DayCounts(IndexFile file, size_t of) : file_(std::move(file)) {
+DayCounts::DayCounts(IndexFile file, size_t of, bool wide) : file_(std::move(file)) {
   for (size_t k = 0; k < of; ++k) {
-    counts_.push_back(
-        {file_.section<int64_t>(offsets_section(k)), file_.section<Cell>(cells_section(k))});
-    const std::span<const int64_t> offsets = counts_[k].offsets;  // look-ups trust them
-    if (offsets.empty() || offsets.front() != 0 || !std::ranges::is_sorted(offsets) ||
-        offsets.back() != static_cast<int64_t>(counts_[k].cells.size())) {
+    Counts& c = counts_.emplace_back();
+    c.offsets = file_.section<int64_t>(offsets_section(k));
+    if (wide) {
+      c.wide = file_.section<WideCell>(cells_section(k));
+    } else {
+      c.cells = file_.section<Cell>(cells_section(k));
+    }
+    // Look-ups trust them.
+    if (c.offsets.empty() || c.offsets.front() != 0 || !std::ranges::is_sorted(c.offsets) ||
+        c.offsets.back() != static_cast<int64_t>(c.cells.size() + c.wide.size())) {
       file_.fail_senseless("its offsets are wrong");
     }
   }
 }
 
-DayCounts DayCounts::open_or_build(const EventStore& piece, const EventStore& maps) {
+DayCounts DayCounts::open_or_build(const EventStore& piece, const EventStore& maps,
+                                   const DayCountLimits& limits) {
   const SampleSchema& schema = piece.schema();
+  const bool wide = piece.num_events() > limits.narrow_events;
   const std::string& pool = schema.pools[success_pool(schema)].name;
   uint64_t key = fingerprint_of(piece.items(), kinds_counted(schema));
   key = fingerprint_of(piece.timestamps(), key);
@@ -222,8 +251,10 @@ DayCounts DayCounts::open_or_build(const EventStore& piece, const EventStore& ma
   const int64_t wait = outcome_wait(schema);
   if (wait > 0) key = fingerprint_of(std::span<const int64_t>(&wait, 1), key);
   for (size_t a = 0; a < schema.attributes.size(); ++a) {
-    key = fingerprint_of(maps.attribute_map(a), key);
+    key = fingerprint_of_map(maps.attribute_map(a), key);
   }
+  constexpr std::string_view kWide = "wide";
+  if (wide) key = fingerprint_of(std::span<const char>(kWide), key);
   return {data::open_or_build(
               piece.index_folder(), "counts.idx", key,
               [&](const std::string& path) {
@@ -231,20 +262,27 @@ DayCounts DayCounts::open_or_build(const EventStore& piece, const EventStore& ma
                     piece.column_path("flat_item_ids"), piece.column_path("flat_timestamps"),
                     piece.column_path("flat_event_types"), piece.column_path("flat_is_" + pool)};
                 piece.require_intact(made_from);
-                Builder(piece, maps).write(path, key);
+                Builder builder(piece, maps, limits);
+                if (wide) return builder.write<WideCell>(path, key);
+                builder.write<Cell>(path, key);
               }),
-          kinds_counted(schema)};
+          kinds_counted(schema), wide};
 }
 
 Tally DayCounts::before(size_t of, int64_t id, int64_t day) const {
   const Counts& c = counts_[of];
-  if (id < 0 || id + 1 >= static_cast<int64_t>(c.offsets.size())) return {};
-  const auto begin = c.cells.begin() + c.offsets[static_cast<size_t>(id)];
-  const auto end = c.cells.begin() + c.offsets[static_cast<size_t>(id) + 1];
-  const auto found =
-      std::lower_bound(begin, end, day, [](const Cell& cell, int64_t d) { return cell.day < d; });
-  if (found == begin) return {};
-  return {std::prev(found)->positive, std::prev(found)->all};
+  if (id < 0 || id >= std::ssize(c.offsets) - 1) return {};  // candidates may have any
+  const auto begin = static_cast<size_t>(c.offsets[static_cast<size_t>(id)]);
+  const auto end = static_cast<size_t>(c.offsets[static_cast<size_t>(id) + 1]);
+  const auto newest = [&](const auto& cells) -> Tally {
+    const auto of_id = cells.subspan(begin, end - begin);
+    const auto found = std::ranges::lower_bound(
+        of_id, day, {}, [](const auto& cell) -> int64_t { return cell.day; });
+    if (found == of_id.begin()) return {};
+    const auto& cell = *std::prev(found);
+    return {static_cast<int64_t>(cell.positive), static_cast<int64_t>(cell.all)};
+  };
+  return c.wide.empty() ? newest(c.cells) : newest(c.wide);
 }
 
 }  // namespace segue::data

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,13 @@ int64_t day_of(int64_t time);
 /// for an item beyond it, as candidates have it.
 int64_t attribute_of(const EventStore& maps, size_t attribute, int64_t item);
 
+/// How counts are made and kept; tests lower it.
+struct DayCountLimits {
+  int64_t events_together = int64_t{1} << 25;                    // sorted at a time, 8 bytes each
+  int64_t ids_together = 1 << 12;                                // are not sorted apart
+  int64_t narrow_events = std::numeric_limits<uint32_t>::max();  // that 4 bytes count
+};
+
 /// How often all, an item or an attribute's value were tried and with success in the events of one
 /// piece of a log, day by day: what any of them had at the start of a day, for all users together.
 /// Events that may be predicted count (SampleSchema::anchor_kinds). Whole days, so that no order
@@ -30,7 +38,8 @@ class DayCounts {
  public:
   /// counts.idx of the piece's index folder, made when it is missing or stale: one pass over the
   /// columns for each of them, more where they have more events than are sorted at a time.
-  static DayCounts open_or_build(const EventStore& piece, const EventStore& maps);
+  static DayCounts open_or_build(const EventStore& piece, const EventStore& maps,
+                                 const DayCountLimits& limits = {});
 
   /// Who is counted: everyone (id 0), items, then the values of each attribute.
   enum Of : size_t { kAll, kItem, kFirstAttribute };
@@ -41,16 +50,20 @@ class DayCounts {
 
  private:
   /// All of an id up to the end of a day on which there was something.
-  struct Cell {
-    int32_t day = 0;
-    uint32_t positive = 0, all = 0;
+  template <class Day, class Count>
+  struct CellOf {
+    Day day = 0;
+    Count positive = 0, all = 0;
   };
+  using Cell = CellOf<int32_t, uint32_t>;
+  using WideCell = CellOf<int64_t, uint64_t>;  // of a piece with more events than Cell counts
   class Builder;
   struct Counts {
     std::span<const int64_t> offsets;  // by id, one more at the end
     std::span<const Cell> cells;
+    std::span<const WideCell> wide;  // instead
   };
-  DayCounts(IndexFile file, size_t of);
+  DayCounts(IndexFile file, size_t of, bool wide);
 
   IndexFile file_;
   std::vector<Counts> counts_;

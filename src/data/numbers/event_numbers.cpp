@@ -55,7 +55,7 @@ uint64_t EventNumbers::key_of(size_t piece) const {
   const int64_t wait = outcome_wait(schema_);
   if (wait > 0) key = fingerprint_of(std::span<const int64_t>(&wait, 1), key);
   for (size_t a = 0; a < schema_.attributes.size(); ++a) {
-    key = fingerprint_of(log_.piece(0).attribute_map(a), key);
+    key = fingerprint_of_map(log_.piece(0).attribute_map(a), key);
   }
   return key;
 }

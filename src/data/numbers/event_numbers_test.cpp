@@ -266,9 +266,23 @@ TEST(EventNumbers, ACandidateHasThoseOfAnEventOfItsTime) {
     CountedEvent candidate;
     candidate.item = s.items[e];
     candidate.time = s.timestamps[e];
-    candidate.organic = s.organic[e];
+    candidate.organic = s.organic[e];  // NOLINT(bugprone-signed-char-misuse): a number
     opened.numbers.of_candidate(s.users[e], candidate, found);
     EXPECT_TRUE(std::ranges::equal(found, opened.numbers.of_event(0, i))) << i;
+  }
+}
+
+/// Ids of a question may be any number where the log's own stay as they are.
+TEST(EventNumbers, ACandidateThatNobodyKnows) {
+  const TestStore s = fresh_store(22);
+  const Opened opened(s);
+  const size_t width = opened.numbers.width();
+  std::vector<float> found(width), unknown(width);
+  opened.numbers.of_candidate(s.users[0], {.item = 1'000'000, .time = 86400 * 5}, unknown);
+  for (const int64_t item :
+       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{-1}}) {
+    opened.numbers.of_candidate(s.users[0], {.item = item, .time = 86400 * 5}, found);
+    EXPECT_EQ(found, unknown) << item;
   }
 }
 
@@ -350,6 +364,24 @@ TEST(UserCounts, AnOutcomeBeyondAllTimesIsNotKnown) {
   }
 }
 
+/// However far times are apart, a pause is one and its length a number.
+TEST(UserCounts, TimesMayBeAnyFarApart) {
+  constexpr int64_t kFirst = std::numeric_limits<int64_t>::min();
+  const std::vector<std::string> names = count_names({});
+  const auto place = [&](const char* name) {
+    return static_cast<size_t>(std::ranges::find(names, name) - names.begin());
+  };
+  UserCounts counts(0);
+  counts.add({.time = kFirst, .tried = true, .success = true});
+  std::vector<float> row(names.size());
+  counts.write({.time = 1}, {}, row);
+  EXPECT_NEAR(row[place("gap")], std::log(std::ldexp(1.0, 63)) / 4, 1e-5);
+  EXPECT_EQ(row[place("session_count")], 0);
+  counts.add({.time = 1, .tried = true});
+  counts.write({.time = 2}, {}, row);
+  EXPECT_NEAR(row[place("session_count")], std::log(2) / 4, 1e-6);
+}
+
 TEST(EventNumbers, StaleAndDamagedFilesAreMadeAgain) {
   TestStore s = fresh_store(41);
   const std::vector<float> first = [&] {
@@ -368,6 +400,63 @@ TEST(EventNumbers, StaleAndDamagedFilesAreMadeAgain) {
   s.write({});
   const Opened opened(s);
   EXPECT_FALSE(std::ranges::equal(opened.numbers.of_event(0, s.num_events() - 1), first));
+}
+
+/// A segment may bring a map that differs in a few places from the one before.
+TEST(EventNumbers, AreThoseOfALargeMapThatChangedInAFewPlaces) {
+  constexpr int64_t kFirst = 5000;  // items
+  TestStore s = fresh_store(42, {.users = 6, .items = 8});
+  for (int64_t& item : s.items) item += kFirst;
+  for (std::vector<int64_t>& map : s.maps) map.assign(size_t{1} << 21, 0);
+  const auto rows = [&] {
+    s.write({});
+    const Opened opened(s);
+    std::vector<float> all;
+    for (int64_t i = 0; i < s.num_events(); ++i) {
+      const std::span<const float> row = opened.numbers.of_event(0, i);
+      all.insert(all.end(), row.begin(), row.end());
+    }
+    return all;
+  };
+  const std::vector<float> alike = rows();
+  for (int64_t item = kFirst; item < kFirst + 8; ++item) {
+    s.maps[0][static_cast<size_t>(item)] = item;
+  }
+  const std::vector<float> different = rows();
+  EXPECT_NE(different, alike);
+  for (const char* const name : {"numbers.idx", "counts.idx"})
+    std::filesystem::remove(s.index(name));
+  EXPECT_EQ(different, rows());
+}
+
+/// However many events are sorted at a time, and however wide counts are.
+TEST(DayCounts, DoNotDependOnTheirLimits) {
+  for (const uint64_t seed : {51, 52}) {
+    SCOPED_TRACE(seed);
+    const TestStore s = fresh_store(seed, {.users = 20, .items = 60, .days = 9});
+    const EventStore store(s.folder, s.schema);
+    constexpr int64_t kMany = 1 << 20;
+    std::vector<Tally> first;
+    for (const DayCountLimits& limits :
+         {DayCountLimits(), DayCountLimits{kMany, 4, 0}, DayCountLimits{50, 4, kMany},
+          DayCountLimits{50, 4, 0}, DayCountLimits{1, 1, kMany}}) {
+      std::filesystem::remove(s.index("counts.idx"));
+      const DayCounts counts = DayCounts::open_or_build(store, store, limits);
+      std::vector<Tally> found;
+      for (size_t of = 0; of < DayCounts::kFirstAttribute + s.maps.size(); ++of) {
+        for (int64_t id = -1; id < 70; ++id) {
+          for (int64_t day = -1; day < 12; ++day) found.push_back(counts.before(of, id, day));
+        }
+      }
+      if (first.empty()) first = found;
+      ASSERT_EQ(found.size(), first.size());
+      for (size_t i = 0; i < found.size(); ++i) {
+        ASSERT_EQ(std::pair(found[i].positive, found[i].all),
+                  std::pair(first[i].positive, first[i].all))
+            << i;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ void UserCounts::see(CountedEvent& e) {
   ++num_events_;
   last_event_ = e.time;
   if (!e.tried) return;
-  if (num_tried_++ > 0 && e.time - last_tried_ > kSessionGap) ++session_number_;
+  if (num_tried_++ > 0 && seconds_between(last_tried_, e.time) > kSessionGap) ++session_number_;
   last_tried_ = e.time;
   e.session = session_number_;
 }
@@ -189,8 +189,8 @@ void UserCounts::write(const CountedEvent& e, const EveryonesCounts& everyone,
     put(log_count(taste.others.all));
   };
   const auto [prior, own] = shares(everyone);
-  const bool in_session =
-      num_tried_ > 0 && e.time - last_tried_ <= kSessionGap && counted_session_ == session_number_;
+  const bool in_session = num_tried_ > 0 && seconds_between(last_tried_, e.time) <= kSessionGap &&
+                          counted_session_ == session_number_;
   const Tally session = in_session ? session_ : Tally();
   const int64_t second = second_of_day(e.time);
   const double angle =
@@ -207,7 +207,7 @@ void UserCounts::write(const CountedEvent& e, const EveryonesCounts& everyone,
   put(std::sin(angle));
   put(std::cos(angle));
   put(e.organic != 0 ? 1 : 0);
-  put(num_events_ > 0 ? log_count(e.time - last_event_) : 0);
+  put(num_events_ > 0 ? log_count(seconds_between(last_event_, e.time)) : 0);
   for (int64_t i = 1; i <= static_cast<int64_t>(kLastOutcomes); ++i) {
     const bool known = user_.all >= i;
     const auto place = static_cast<size_t>(known ? user_.all - i : 0) % kLastOutcomes;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -16,36 +15,12 @@
 #include "base/error.h"
 #include "data/log/iso_time.h"
 #include "data/log/time_format.h"
+#include "data/parquet/parquet_file.h"
 
 namespace segue::data {
 namespace {
 
-constexpr int64_t kColumnBuffer = 256 << 10;
 constexpr double kLargestInteger = 9.2e18;  // as a double, safely inside int64
-
-/// Runs `action`; what Arrow throws becomes an Error that names the file.
-template <class Action>
-auto translated(const std::string& path, Action action) {
-  try {
-    return action();
-  } catch (const Error&) {
-    throw;
-  } catch (const std::bad_alloc&) {
-    throw;
-  } catch (const std::exception& error) {
-    fail(ErrorCode::kCorrupt, fmt::format("{}: damaged Parquet file: {}", path, error.what()));
-  }
-}
-
-std::unique_ptr<parquet::ParquetFileReader> open_file(const std::string& path) {
-  // Column chunks are read piece by piece, and memory goes back to the system: peak memory does not
-  // depend on how the file was cut into row groups.
-  parquet::ReaderProperties properties(arrow::system_memory_pool());
-  properties.enable_buffered_stream();
-  properties.set_buffer_size(kColumnBuffer);
-  properties.set_page_checksum_verification(true);
-  return parquet::ParquetFileReader::OpenFile(path, /*memory_map=*/false, properties);
-}
 
 /// Names at the top of the schema; a nested column has the name of its outermost group.
 std::vector<std::string> column_names(const parquet::SchemaDescriptor& schema) {
@@ -318,7 +293,7 @@ class ParquetReader final : public TableReader {
       : path_(path),
         block_rows_(block_rows),
         mark_bad_rows_(mark_bad_rows),
-        file_(open_file(path)) {
+        file_(open_parquet_file(path)) {
     const std::shared_ptr<parquet::FileMetaData> metadata = file_->metadata();
     total_rows_ = metadata->num_rows();
     for (const ColumnRequest& request : columns) {
@@ -376,133 +351,21 @@ class ParquetReader final : public TableReader {
   int64_t row_ = 0;
 };
 
-/// Every number of a file of vectors is there: it says so in its schema, and its lists have equal
-/// lengths.
-class ParquetVectorReader final : public VectorReader {
- public:
-  ParquetVectorReader(const std::string& path, const VectorShape& shape)
-      : path_(path), shape_(shape), file_(open_file(path)) {
-    const parquet::SchemaDescriptor& schema = *file_->metadata()->schema();
-    const bool f32 = shape.number == VectorShape::Number::kF32;
-    std::vector<std::pair<std::string, parquet::Type::type>> wanted = {
-        {"id", parquet::Type::INT64}};
-    if (shape.dim > 0) {
-      wanted.emplace_back("weight", f32 ? parquet::Type::FLOAT : parquet::Type::INT32);
-    }
-    if (shape.scaled) wanted.emplace_back("scale", parquet::Type::FLOAT);
-    bool fits = schema.num_columns() == static_cast<int>(wanted.size());
-    for (int i = 0; fits && i < schema.num_columns(); ++i) {
-      const auto& [name, type] = wanted[static_cast<size_t>(i)];
-      const int levels = name == "weight" ? 1 : 0;
-      const parquet::ColumnDescriptor& column = *schema.Column(i);
-      fits = column.path()->ToDotVector().front() == name && column.physical_type() == type &&
-             column.max_repetition_level() == levels && column.max_definition_level() == levels;
-    }
-    if (!fits) fail(ErrorCode::kCorrupt, path + ": has other columns than a table of vectors");
-  }
-
-  int64_t rows() const override { return file_->metadata()->num_rows(); }
-  bool read(VectorBlock& block) override {
-    return translated(path_, [&] { return read_block(block); });
-  }
-
- private:
-  bool read_block(VectorBlock& block) {
-    constexpr int64_t kBlockNumbers = 1 << 17;
-    while (left_in_group_ == 0) {
-      if (group_ == file_->metadata()->num_row_groups()) {
-        if (row_ != rows()) throw parquet::ParquetException("row groups have another sum of rows");
-        return false;
-      }
-      row_group_ = file_->RowGroup(group_++);
-      left_in_group_ = row_group_->metadata()->num_rows();
-      if (left_in_group_ < 0) throw parquet::ParquetException("a row group has no possible size");
-      columns_.clear();
-      for (int i = 0; i < row_group_->metadata()->num_columns(); ++i) {
-        columns_.push_back(row_group_->Column(i));
-      }
-    }
-    const int64_t most = std::max<int64_t>(1, kBlockNumbers / std::max<int64_t>(1, shape_.dim));
-    const auto count = static_cast<size_t>(std::min(most, left_in_group_));
-    read_flat<parquet::Int64Type>(0, count, ids_);
-    if (shape_.dim > 0) read_weights(count);
-    if (shape_.scaled) read_flat<parquet::FloatType>(2, count, scales_);
-    left_in_group_ -= static_cast<int64_t>(count);
-    row_ += static_cast<int64_t>(count);
-    block = {ids_, numbers_.data(), scales_.data()};
-    return true;
-  }
-
-  /// Fills `values`, and the levels of a list.
-  template <class ParquetType>
-  void read_column(size_t column, std::vector<typename ParquetType::c_type>& values, bool list) {
-    auto& reader = static_cast<parquet::TypedColumnReader<ParquetType>&>(*columns_[column]);
-    definition_.resize(list ? values.size() : 0);
-    repetition_.resize(definition_.size());
-    for (size_t done = 0; done < values.size();) {
-      int64_t found = 0;
-      const int64_t n = reader.ReadBatch(
-          static_cast<int64_t>(values.size() - done), list ? &definition_[done] : nullptr,
-          list ? &repetition_[done] : nullptr, &values[done], &found);
-      if (n <= 0 || found != n) throw parquet::ParquetException("a column has too few values");
-      done += static_cast<size_t>(n);
-    }
-  }
-  template <class ParquetType>
-  void read_flat(size_t column, size_t rows, std::vector<typename ParquetType::c_type>& values) {
-    values.resize(rows);
-    read_column<ParquetType>(column, values, false);
-  }
-
-  void read_weights(size_t rows) {
-    const auto dim = static_cast<size_t>(shape_.dim);
-    const size_t count = rows * dim;
-    numbers_.resize(count * static_cast<size_t>(shape_.number_bytes()));
-    if (shape_.number == VectorShape::Number::kF32) {
-      floats_.resize(count);
-      read_column<parquet::FloatType>(1, floats_, true);
-      std::memcpy(numbers_.data(), floats_.data(), numbers_.size());
-    } else {
-      integers_.resize(count);
-      read_column<parquet::Int32Type>(1, integers_, true);
-      if (shape_.number == VectorShape::Number::kU16) narrow<uint16_t>();
-      if (shape_.number == VectorShape::Number::kI8) narrow<int8_t>();
-    }
-    for (size_t i = 0; i < count; ++i) {
-      if (repetition_[i] != (i % dim == 0 ? 0 : 1)) {
-        throw parquet::ParquetException("a list has another length");
-      }
-    }
-  }
-  template <class Number>
-  void narrow() {
-    for (size_t i = 0; i < integers_.size(); ++i) {
-      if (!std::in_range<Number>(integers_[i])) {
-        throw parquet::ParquetException("a number is too large for its type");
-      }
-      const auto number = static_cast<Number>(integers_[i]);
-      std::memcpy(&numbers_[i * sizeof(Number)], &number, sizeof(Number));
-    }
-  }
-
-  std::string path_;
-  VectorShape shape_;
-  std::unique_ptr<parquet::ParquetFileReader> file_;
-  std::shared_ptr<parquet::RowGroupReader> row_group_;
-  std::vector<std::shared_ptr<parquet::ColumnReader>> columns_;
-  int group_ = 0;
-  int64_t left_in_group_ = 0, row_ = 0;
-  std::vector<int64_t> ids_;
-  std::vector<float> floats_, scales_;
-  std::vector<int32_t> integers_;
-  std::vector<int16_t> definition_, repetition_;
-  std::vector<std::byte> numbers_;
-};
-
 }  // namespace
 
-std::unique_ptr<VectorReader> open_vectors(const std::string& path, const VectorShape& shape) {
-  return translated(path, [&] { return std::make_unique<ParquetVectorReader>(path, shape); });
+void fail_damaged_parquet(const std::string& path, const std::exception& error) {
+  fail(ErrorCode::kCorrupt, fmt::format("{}: damaged Parquet file: {}", path, error.what()));
+}
+
+std::unique_ptr<parquet::ParquetFileReader> open_parquet_file(const std::string& path) {
+  constexpr int64_t kColumnBuffer = 256 << 10;
+  // Column chunks are read piece by piece, and memory goes back to the system: peak memory does not
+  // depend on how the file was cut into row groups.
+  parquet::ReaderProperties properties(arrow::system_memory_pool());
+  properties.enable_buffered_stream();
+  properties.set_buffer_size(kColumnBuffer);
+  properties.set_page_checksum_verification(true);
+  return parquet::ParquetFileReader::OpenFile(path, /*memory_map=*/false, properties);
 }
 
 std::unique_ptr<TableReader> open_parquet(const std::string& path,
@@ -515,7 +378,7 @@ std::unique_ptr<TableReader> open_parquet(const std::string& path,
 
 std::vector<ParquetColumn> parquet_columns(const std::string& path) {
   return translated(path, [&] {
-    const auto file = open_file(path);
+    const auto file = open_parquet_file(path);
     const parquet::SchemaDescriptor& schema = *file->metadata()->schema();
     const std::vector<std::string> names = column_names(schema);
     std::vector<ParquetColumn> columns;
@@ -547,7 +410,7 @@ std::vector<ParquetColumn> parquet_columns(const std::string& path) {
 
 bool is_text_column(const std::string& path, const std::string& column) {
   return translated(path, [&] {
-    const auto file = open_file(path);
+    const auto file = open_parquet_file(path);
     const parquet::SchemaDescriptor& schema = *file->metadata()->schema();
     const size_t index = find_column(path, column_names(schema), column);
     return schema.Column(static_cast<int>(index))->physical_type() == parquet::Type::BYTE_ARRAY;

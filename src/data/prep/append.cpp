@@ -34,8 +34,10 @@ std::string without_comment(const std::string& line) {
   return line.substr(0, std::min(line.size(), line.rfind("  # ")));
 }
 
-/// The error names the first line in which two schemas differ.
-void require_same_schema(const std::string& store, const LogSchema& own, const LogSchema& given) {
+/// The error names the first line in which two schemas differ. What the files are called says
+/// nothing of what is in them.
+void require_same_schema(const std::string& store, const LogSchema& own, LogSchema given) {
+  given.events = own.events;
   std::istringstream mine(base::to_toml(own)), other(base::to_toml(given));
   std::string a, b;
   bool more = true;

@@ -263,6 +263,22 @@ TEST_F(AppendMistakes, AnotherSchema) {
 }
 
 /// What a schema says in its comments, and which keys it has, differs from version to version.
+TEST(Append, FilesMayBeCalledAnotherName) {
+  const GrowingLog log(cut(growing_log(600, 8), 2, 8));
+  log.prepare();
+  const StoreBytes wanted = store_bytes(log.store());
+  fs::remove_all(log.store());
+  prep(log.config(0));
+  PrepConfig c = log.config(1);
+  fs::rename(c.raw + "/events.csv", c.raw + "/monday.csv");
+  c.schema.events = "monday.csv";
+  prep(c);
+  StoreBytes found = store_bytes(log.store());
+  EXPECT_EQ(EventLog(EventStore(log.store(), c.schema.samples())).num_pieces(), 2u);
+  found[segment_name(1) + "/" + kManifestFile] = wanted.at(segment_name(1) + "/" + kManifestFile);
+  EXPECT_TRUE(same_store(found, wanted));  // but for the names of sources
+}
+
 TEST(Append, TheSchemaStaysAsAnotherVersionWroteIt) {
   const GrowingLog log(cut(growing_log(600, 3), 2, 3));
   prep(log.config(0));

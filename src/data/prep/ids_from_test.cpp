@@ -209,6 +209,9 @@ TEST_F(IdsFrom, Mistakes) {
   c = config("none");
   c.schema.item = "track_length_seconds";
   EXPECT_TRUE(contains(error(ErrorCode::kConfig, c), "`item = \"item_id\"` there"));
+  c = config("none");  // integers of an attribute would all be larger by one
+  c.schema.user_attributes[0].zero = ZeroMeaning::kValue;
+  EXPECT_TRUE(contains(error(ErrorCode::kConfig, c), "`zero of attribute age = \"value\"` here"));
 
   c = integers.config("none");
   c.schema.attributes.clear();
@@ -282,6 +285,44 @@ TEST_F(IdsFrom, AppendedIdsFollowThoseOfTheStore) {
   EXPECT_FALSE(base::exists(before() + "/" + segment_name(2) + "/segue/user_ids.txt"));
   EXPECT_EQ(IdMaps(before()).record("user"), IdMaps(after()).record("user"));
   EXPECT_TRUE(verify_store(before()).ok());
+}
+
+/// An item that no map knows is like one that a map of all items has without an attribute.
+TEST_F(IdsFrom, AppendedItemsWithoutAMapHaveNoAttribute) {
+  const TextLog later("later"), all("all");
+  std::vector<Event> new_days;
+  std::ranges::copy_if(days_.all, std::back_inserter(new_days),
+                       [](const Event& e) { return e.time >= 2 * 86400; });
+  later.put(new_days);
+  fs::remove(later.raw.folder + "/artists.csv");
+  fs::remove(later.raw.folder + "/users.csv");
+  all.put(days_.old_days, "other.csv");  // artists of these alone
+  const std::string artists = base::read_file(all.raw.folder + "/artists.csv");
+  all.put(days_.all);
+  all.raw.put("artists.csv", artists);
+  PrepConfig whole = all.raw.config("store");
+  whole.ids_from = before();
+  prep(whole);
+  PrepConfig c = later.raw.config("store");
+  c.store = before();
+  c.append = true;
+  prep(c);
+  EXPECT_TRUE(verify_store(before()).ok());
+
+  const EventStore a(before(), old_.raw.schema.samples()), b(whole.store, all.raw.schema.samples());
+  EXPECT_TRUE(std::ranges::equal(a.attribute_map(0), b.attribute_map(0)));
+  std::vector<CandidateQuery> questions;
+  for (const int64_t user : EventLog(b).users()) {
+    questions.push_back({.user = user, .item = user % b.num_items(), .time = 5 * 86400});
+  }
+  Batch of_a, of_b;
+  Gatherer(a, {}).fill(questions, of_a);
+  Gatherer(b, {}).fill(questions, of_b);
+  HostArray<int64_t> memory_a, memory_b;
+  EXPECT_TRUE(
+      std::ranges::equal(of_a.values("item_id", memory_a), of_b.values("item_id", memory_b)));
+  EXPECT_TRUE(
+      std::ranges::equal(of_a.values("artist_id", memory_a), of_b.values("artist_id", memory_b)));
 }
 
 // ---- identity ----

@@ -23,6 +23,8 @@ const char* word(IdMapping mapping) {
   return "dense";
 }
 
+const char* word(ZeroMeaning zero) { return zero == ZeroMeaning::kValue ? "value" : "none"; }
+
 void require_same_columns(const std::string& store, const LogSchema& there, const LogSchema& here) {
   const auto require = [&](const std::string& key, const std::string& a, const std::string& b) {
     if (a == b) return;
@@ -41,6 +43,8 @@ void require_same_columns(const std::string& store, const LogSchema& there, cons
     const auto same = std::ranges::find(known, a->name, &AttributeFile::name);
     if (same == known.end()) continue;
     require(fmt::format("value of attribute {}", a->name), (*same)->value, a->value);
+    // Integers would all be larger by one, or smaller.
+    require(fmt::format("zero of attribute {}", a->name), word((*same)->zero), word(a->zero));
   }
 }
 

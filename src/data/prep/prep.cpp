@@ -337,13 +337,16 @@ void Prep::find_files() {
 /// Attributes of items, and which ids the numbers stand for.
 void Prep::write_maps(const LogScan& scan, const IdMaps* known, StoreWriter& store) const {
   const std::vector<const AttributeFile*> attributes = config_.schema.all_attributes();
+  const ScannedLog log{config_.schema, files_, tables_, scan.users, scan.items};
   for (const bool of_users : {false, true}) {
     const IdColumn& owners = of_users ? scan.users : scan.items;
-    bool begun = false;
+    // New items that no map reaches would be taken for the last one that it does.
+    bool begun = target_ && !of_users && owners.dictionary && owners.dictionary->has_new();
+    if (begun) begin_maps(of_users, owners, store);
     for (size_t i = 0; i < attributes.size(); ++i) {
       if (attribute_files_[i].empty() || attributes[i]->of_users != of_users) continue;
       if (!std::exchange(begun, true)) begin_maps(of_users, owners, store);
-      read_attribute(*attributes[i], attribute_files_[i], tables_, config_.skip_bad, owners,
+      read_attribute(*attributes[i], attribute_files_[i], log, config_.skip_bad,
                      plan_.dictionary_bytes / 2, known, store);
     }
   }

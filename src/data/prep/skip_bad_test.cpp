@@ -237,6 +237,24 @@ TEST_F(SkipBad, AttributesInTheSameFileLoseTheSameRows) {
   EXPECT_TRUE(contains(strict->what(), "--skip-bad"));
 }
 
+/// A row that the log leaves out says nothing of its item either, and gives no text a number.
+TEST_F(SkipBad, AttributesOfTheLogItselfAreThoseOfTheRowsThatAreLeft) {
+  for (const std::string value : {"event_type", "track_length_seconds"}) {
+    SCOPED_TRACE(value);
+    log_.schema.attributes = {{.name = "artist_id", .file = "event*.csv", .value = value}};
+    put(rows_);
+    PrepConfig c = config("0");
+    c.store = log_.folder + "/wanted";
+    prep(c);
+    for (const uint64_t seed : {4, 5}) {
+      put(mixed(seed));
+      prep(config("2%"));
+      EXPECT_TRUE(same_store(without_row_files(store_bytes(c.store)),
+                             without_row_files(store_bytes(log_.folder + "/store"))));
+    }
+  }
+}
+
 /// Texts are numbered in the order of their bytes: one that is left out would move all others.
 TEST_F(SkipBad, TextsOfAttributesThatAreLeftOutGetNoNumbers) {
   put(rows_);

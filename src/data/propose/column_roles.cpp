@@ -8,6 +8,7 @@
 #include <set>
 #include <tuple>
 
+#include "base/config_tree.h"
 #include "data/log/iso_time.h"
 #include "data/log/log_schema.h"
 #include "data/log/time_format.h"
@@ -155,7 +156,8 @@ void guess_rest(const TableSample& table, ColumnRoles& roles) {
   };
   roles.kind = best_of(table, [&](const ColumnSample& c) {
     if (!free(c) || c.values.size() < 2 || c.values.size() > kMaxKinds || c.is_flag() ||
-        (c.type != Type::kText && c.type != Type::kInteger)) {
+        (c.type != Type::kText && c.type != Type::kInteger) ||
+        !std::ranges::all_of(c.values, base::detail::is_utf8)) {  // a schema lists them
       return 0;
     }
     const auto known = std::ranges::count_if(

@@ -94,7 +94,7 @@ TEST_F(ProposeSchema, MovieLens) {
 
 /// Genres in one field are several values; a field that merely has a comma in it is one.
 TEST_F(ProposeSchema, SeveralValuesOfAnItem) {
-  const char* const kGenres[] = {"Action", "Comedy", "Crime", "Drama", "War"};
+  constexpr const char* kGenres[] = {"Action", "Comedy", "Crime", "Drama", "War"};
   std::string films = "film,genres,place,tags\n", log = "user,film,when,rating\n";
   for (int64_t f = 0; f < 120; ++f) {
     std::string genres = kGenres[f % 5], tags = fmt::format("t{}", f % 9);
@@ -317,6 +317,23 @@ TEST_F(ProposeSchema, CommentsAreLinesOfUtf8WhateverIsInTheFiles) {
   ASSERT_EQ(s.attributes.size(), 1U);
   EXPECT_TRUE(contains(text_, "3 values: two lines, caf?, aэлектроника\n"));
   EXPECT_TRUE(contains(text_, "odd name.xyz"));
+}
+
+/// A schema is UTF-8: what is not called so cannot be in it.
+TEST_F(ProposeSchema, NamesThatNoSchemaCanHaveAreLeftOut) {
+  std::string rows = "user,item,time,clicked,event,caf\xe9\n";
+  for (int64_t i = 0; i < 900; ++i) {
+    rows += fmt::format("{},{},{},{},{},{}\n", i % 50, i % 90, 1'600'000'000 + i, below(2),
+                        below(3) == 0 ? "achet\xe9" : "view", i % 90 % 4);
+  }
+  put("log.csv", rows);
+  put("caf\xe9.csv", rows);
+  const LogSchema s = propose();
+  EXPECT_EQ(s.kind, "");
+  EXPECT_EQ(s.flags, std::vector<std::string>{"clicked"});
+  EXPECT_TRUE(s.attributes.empty());
+  EXPECT_TRUE(contains(text_, "# Left out: caf?: has a name that is not UTF-8"));
+  EXPECT_TRUE(contains(text_, "# Left out: caf?.csv: its name is not UTF-8"));
 }
 
 TEST_F(ProposeSchema, AColumnCalledAValueMayHaveNoNumber) {

@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_tree.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "data/log/byte_source.h"
@@ -237,13 +238,19 @@ struct Columns {
 
 Columns columns_of(const std::string& path, const ParquetSupport* parquet) {
   Columns columns;
+  const auto add = [&](const std::string& name, ColumnRole role, std::string why_not) {
+    if (why_not.empty() && !base::detail::is_utf8(name)) {
+      why_not = "has a name that is not UTF-8, as those in a schema are; rename it";
+    }
+    if (why_not.empty()) {
+      columns.requests.push_back({name, role});
+    } else {
+      columns.unreadable.push_back(name + ": " + why_not);
+    }
+  };
   if (is_parquet(path)) {
     for (const ParquetColumn& c : require_parquet(path, parquet).columns(path)) {
-      if (c.unreadable.empty()) {
-        columns.requests.push_back({c.name, c.role});
-      } else {
-        columns.unreadable.push_back(fmt::format("{}: is {}", c.name, c.unreadable));
-      }
+      add(c.name, c.role, c.unreadable.empty() ? "" : "is " + c.unreadable);
     }
     return columns;
   }
@@ -251,11 +258,8 @@ Columns columns_of(const std::string& path, const ParquetSupport* parquet) {
   columns.csv = look_at_csv(path, names);
   for (size_t i = 0; i < names.size(); ++i) {
     const auto same = names.begin() + static_cast<std::ptrdiff_t>(i);
-    if (std::find(names.begin(), same, names[i]) == same) {
-      columns.requests.push_back({names[i], ColumnRole::kText});
-    } else {
-      columns.unreadable.push_back(names[i] + ": is a second column of this name; rename it");
-    }
+    const bool first = std::find(names.begin(), same, names[i]) == same;
+    add(names[i], ColumnRole::kText, first ? "" : "is a second column of this name; rename it");
   }
   return columns;
 }
@@ -357,6 +361,10 @@ std::vector<LogFile> list_files(const std::string& folder, std::vector<std::stri
     const std::string extension = it->path().extension().string();
     if (!extension.empty() && std::ranges::find(kExtensions, extension) == std::end(kExtensions)) {
       left_out.push_back(relative + ": not looked at");
+      continue;
+    }
+    if (!base::detail::is_utf8(relative)) {
+      left_out.push_back(relative + ": its name is not UTF-8, as that in a schema must be");
       continue;
     }
     files.push_back({it->path().string(), relative, static_cast<int64_t>(it->file_size(ignored))});

@@ -77,6 +77,14 @@ std::vector<int64_t> EventLog::events_of(int64_t user) const {
   return positions;
 }
 
+int64_t EventLog::first_event_of(int64_t user) const {
+  for (size_t p = 0; p < pieces_.size(); ++p) {
+    const UserEvents events = pieces_[p]->events_of(user);
+    if (events.end > events.begin) return first_[p] + events.begin;
+  }
+  return -1;
+}
+
 int64_t EventLog::last_event_of(int64_t user) const {
   for (size_t p = pieces_.size(); p-- > 0;) {
     const UserEvents events = pieces_[p]->events_of(user);

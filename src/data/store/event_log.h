@@ -48,6 +48,7 @@ class EventLog {
   /// Positions of a user's events in order.
   std::vector<int64_t> events_of(int64_t user) const;
   /// Of the user's events, or -1 if there are none.
+  int64_t first_event_of(int64_t user) const;
   int64_t last_event_of(int64_t user) const;
   int64_t last_time() const { return pieces_.back()->last_time(); }  // times rise over pieces
 

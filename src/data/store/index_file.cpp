@@ -316,12 +316,24 @@ void BuildProgress::add(int64_t done) {
   if (done_ == total_) line_->finish();
 }
 
+namespace {
+
+uint64_t whole_fingerprint(std::span<const std::byte> bytes, uint64_t seed) {
+  return base::xxh64(bytes.data(), bytes.size(), base::splitmix64(seed ^ bytes.size()));
+}
+
+}  // namespace
+
+uint64_t fingerprint_of_map(std::span<const int32_t> map, uint64_t seed) {
+  return whole_fingerprint(std::as_bytes(map), seed);
+}
+
 uint64_t fingerprint(std::span<const std::byte> bytes, uint64_t seed) {
   constexpr size_t kPage = 4096;
   constexpr size_t kPages = 256;
   constexpr size_t kWhole = 4 * kPage * kPages;
+  if (bytes.size() <= kWhole) return whole_fingerprint(bytes, seed);
   uint64_t hash = base::splitmix64(seed ^ bytes.size());
-  if (bytes.size() <= kWhole) return base::xxh64(bytes.data(), bytes.size(), hash);
   for (size_t i = 0; i < kPages; ++i) {
     const size_t at = (bytes.size() - kPage) / (kPages - 1) * i;
     hash = base::xxh64(bytes.data() + at, kPage, hash);

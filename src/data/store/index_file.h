@@ -122,6 +122,8 @@ template <class T>
 uint64_t fingerprint_of(std::span<const T> items, uint64_t seed) {
   return fingerprint(std::as_bytes(items), seed);
 }
+/// The same of all bytes of any array: for maps, which newer ones replace in a few places.
+uint64_t fingerprint_of_map(std::span<const int32_t> map, uint64_t seed);
 
 /// Tells the system that mapped pages, which it can read again, need not stay in memory.
 void forget_pages(std::span<const std::byte> bytes);

@@ -32,7 +32,9 @@ std::vector<RankedItem> rank_items(Trainer& trainer, const StoreScorer& scorer, 
                                    const std::function<void(int64_t)>& progress) {
   std::vector<data::CandidateQuery> questions;
   questions.reserve(items.size());
-  for (const int64_t item : items) questions.push_back({.user = user, .item = item, .time = time});
+  for (const int64_t item : items) {
+    questions.push_back({.user = user, .item = item, .time = time, .organic = scorer.organic()});
+  }
   std::vector<std::vector<float>> scores(trainer.model().tasks().size());  // by task
   scorer.score(trainer, questions, [&](const model::Pass& pass) {
     for (size_t k = 0; k < scores.size(); ++k) {

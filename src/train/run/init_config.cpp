@@ -1,8 +1,12 @@
 #include "train/run/init_config.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
+#include <map>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -98,11 +102,6 @@ Size choose_size(const Windows& windows) {
 
 std::string share_text(double share) { return fmt::format("{:.1f} % of events", 100 * share); }
 
-/// artist_id -> artist
-std::string table_of(const std::string& column) {
-  return column.ends_with("_id") ? column.substr(0, column.size() - 3) : column;
-}
-
 std::string count_text(int64_t count) { return base::with_separators(std::to_string(count)); }
 
 /// Attributes by name, and how many values each has.
@@ -116,6 +115,39 @@ std::vector<std::pair<std::string, int64_t>> features_of(
   return all;
 }
 
+/// As many digits as keep it within a hundredth of a deviation.
+std::string offset_text(double offset, double deviation) {
+  constexpr int kDigits = 4, kOfFloat = 9;
+  if (!(deviation > 0)) return fmt::format("{:.{}g}", offset, kOfFloat);
+  const double more = std::floor(std::log10(std::max(1.0, std::abs(offset) / deviation)));
+  return fmt::format("{:.{}g}", offset, kDigits + static_cast<int>(more));
+}
+
+/// Tables by the columns that read them: artist of artist_id, unless another is called so.
+class TableNames {
+ public:
+  explicit TableNames(const data::SampleSchema& schema) {
+    add("uid", "user");
+    add("item_id", "item");
+    for (const data::CrossConfig& cross : schema.crosses) add(cross.name, cross.name);
+    for (const auto* of : {&schema.attributes, &schema.user_attributes}) {
+      for (const auto& [name, values] : features_of(*of)) {
+        add(name, data::AttributeConfig{.name = name}.stem());
+      }
+    }
+  }
+  const std::string& operator[](const std::string& column) const { return names_.at(column); }
+
+ private:
+  void add(const std::string& column, std::string name) {
+    if (taken_.contains(name)) name = column;
+    while (!taken_.insert(name).second) name += "_";
+    names_[column] = std::move(name);
+  }
+  std::set<std::string> taken_;
+  std::map<std::string, std::string> names_;
+};
+
 std::string values_text(int64_t values) {
   return values == 1 ? "" : fmt::format(", values = {}", values);
 }
@@ -126,6 +158,7 @@ class Writer {
       : path_(path),
         store_(store),
         summary_(summary),
+        tables_(store.schema()),
         min_history_(summary.windows.front().min_history),
         windows_(choose_windows(store, min_history_)),
         size_(choose_size(windows_)) {}
@@ -185,18 +218,18 @@ class Writer {
       for (const auto& [name, values] : features_of(schema.attributes)) {
         line(
             "  {{ history = \"{0}\", candidate = \"item_candidate_{0}\", table = \"{1}\"{2} }},{3}",
-            name, table_of(name), values_text(values), values == 1 ? "" : "  # a sum of rows");
+            name, tables_[name], values_text(values), values == 1 ? "" : "  # a sum of rows");
       }
       line("]");
     }
     line("contextual = [           # each becomes a token in front of the history");
-    line("  {{ name = \"uid\", table = \"user\" }},");
+    line("  {{ name = \"uid\", table = \"{}\" }},", tables_["uid"]);
     for (const auto& [name, values] : features_of(schema.user_attributes)) {
-      line("  {{ name = \"{}\", table = \"{}\"{} }},  # of the user", name, table_of(name),
+      line("  {{ name = \"{}\", table = \"{}\"{} }},  # of the user", name, tables_[name],
            values_text(values));
     }
     for (const data::CrossConfig& cross : schema.crosses) {
-      line("  {{ name = \"{0}\", table = \"{0}\" }},  # hash of {1}", cross.name,
+      line("  {{ name = \"{}\", table = \"{}\" }},  # hash of {}", cross.name, tables_[cross.name],
            fmt::join(cross.keys, ", "));
     }
     line("]");
@@ -230,7 +263,11 @@ class Writer {
     std::erase_if(counted.attributes, [](const data::AttributeConfig& a) {
       return !a.bag.empty() && a.name != a.bag + "_1";
     });
-    std::vector<std::string> columns = data::count_names(counted), outcomes;
+    // An attribute called user or session has rates that are called like those of users.
+    std::vector<std::string> columns, outcomes;
+    for (const std::string& name : data::count_names(counted)) {
+      if (std::ranges::find(columns, name) == columns.end()) columns.push_back(name);
+    }
     for (const data::NumberConfig& number : schema.numbers) {
       (number.outcome ? outcomes : columns).push_back(number.name);
     }
@@ -252,10 +289,11 @@ class Writer {
       const double offset = log ? n.log_mean : n.mean;
       const double deviation = log ? n.log_deviation : n.deviation;
       line(
-          "  {{ column = \"{}\", shape = \"{}\", offset = {:.4g}, scale = {:.4g} }},  "
+          "  {{ column = \"{}\", shape = \"{}\", offset = {}, scale = {:.4g} }},  "
           "# from {:g} to {:g}, {:.1f} % missing",
-          n.name, log ? "log" : "identity", offset, deviation > 0 ? 1 / deviation : 1.0, n.min,
-          n.max, 100 * static_cast<double>(n.missing) / static_cast<double>(n.events));
+          n.name, log ? "log" : "identity", offset_text(offset, deviation),
+          deviation > 0 ? 1 / deviation : 1.0, n.min, n.max,
+          100 * static_cast<double>(n.missing) / static_cast<double>(n.events));
     }
     line("]");
   }
@@ -265,8 +303,7 @@ class Writer {
     line("dim = {}", size_.dim);
     line("tables = [               # rows: the largest id, and one more");
     for (const data::IdRange& range : data::id_ranges(store_)) {
-      const std::string name = range.column == "uid" ? "user" : table_of(range.column);
-      line("  {{ name = \"{}\", rows = {} }},", name, range.largest + 1);
+      line("  {{ name = \"{}\", rows = {} }},", tables_[range.column], range.largest + 1);
     }
     // Combinations that occur are fewer than events, most often by far; those that share a row
     // learn together.
@@ -275,7 +312,7 @@ class Writer {
       line(
           "  {{ name = \"{}\", rows = {} }},  # or kind = \"dynamic\": a row for every "
           "combination that occurs",
-          cross.name, std::min(cross.rows, enough));
+          tables_[cross.name], std::min(cross.rows, enough));
     }
     line("]");
   }
@@ -303,6 +340,7 @@ class Writer {
   std::string path_;
   const data::EventStore& store_;
   const data::StoreSummary& summary_;
+  TableNames tables_;
   int64_t min_history_ = 0;
   Windows windows_;
   Size size_;

@@ -104,7 +104,9 @@ TrainedModel open_model(const std::string& path, const std::vector<std::string>&
 StoreScorer::StoreScorer(const RunConfig& config)
     : batch_size_(config.data.batch_size),
       pipeline_(config.parallel.pipeline),
-      data_(with_store(config)) {}
+      data_(with_store(config)) {
+  if (data::schema_for(store().folder()).organic.empty()) organic_ = 0;
+}
 
 StoreScorer::StoreScorer(const TrainedModel& model) : StoreScorer(model.config) {
   if (!model.new_ids) return;

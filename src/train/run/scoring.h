@@ -43,6 +43,9 @@ class StoreScorer {
 
   const data::EventStore& store() const { return data_.events; }
   int64_t num_events() const { return data::EventLog(store()).num_events(); }
+  /// The flag of a question, as events have it: 0 where the log has no such column, else 1, for an
+  /// item that its user chose.
+  int64_t organic() const { return organic_; }
 
   /// Anchors of a window, or of what the run evaluates on at its end, by event position.
   /// Error(kOutOfRange) for a window that does not exist.
@@ -70,7 +73,7 @@ class StoreScorer {
   using Fill = std::function<void(size_t first, size_t count, Batch& batch)>;
   void score(Trainer& trainer, size_t samples, const Fill& fill, const Each& each) const;
 
-  int64_t batch_size_ = 0;
+  int64_t batch_size_ = 0, organic_ = 1;
   Pipeline pipeline_;
   RunStore data_;
 };
