@@ -73,7 +73,7 @@ set(SEGUE_PCH_HEADERS <algorithm> <array> <chrono> <cmath> <cstdint> <cstring> <
 # Rooms that are compiled several files at a time, which takes a third of the time: headers are read, and templates made,
 # once. Not those that compute: how sums round must not depend on who their neighbours are.
 set(SEGUE_UNITY_ROOMS base comm sparse model data parquet report train publish bench edu cli)
-set(SEGUE_UNITY_FILES 16)
+set(SEGUE_UNITY_FILES 20)  # of a folder, together
 # Rooms that only say things and write them: less is made of their code, in a third less time.
 set(SEGUE_QUICK_ROOMS report publish cli)
 # Files that call something else by a name that another one of their room has, too (door.cpp: g++ takes a string for
@@ -102,6 +102,26 @@ function(segue_precompile target owner)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)  # ccache asks for it
 endfunction()
 
+# segue_group_by_folder(<sources>): files of a folder are compiled together, those of a large one in two halves of the alphabet.
+# So a new file meets the names of its own folder only.
+function(segue_group_by_folder sources)
+  list(FILTER sources INCLUDE REGEX "\\.cpp$")
+  set(folders ${sources})
+  list(TRANSFORM folders REPLACE "/[^/]*$" "")
+  foreach(source folder IN ZIP_LISTS sources folders)
+    set(beside ${folders})
+    list(FILTER beside INCLUDE REGEX "^${folder}$")
+    list(LENGTH beside files)
+    cmake_path(GET source FILENAME name)
+    set(half "")
+    if(files GREATER SEGUE_UNITY_FILES AND name STRGREATER "m")
+      set(half _2)
+    endif()
+    cmake_path(GET folder FILENAME group)
+    set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group}${half})
+  endforeach()
+endfunction()
+
 # segue_add_library(<target> <rooms>): from `headers` and `sources`; links the rooms that exist.
 function(segue_add_library target rooms)
   # Kernels in Hopper's own instructions compile for nothing else; run time decides who calls them.
@@ -126,7 +146,8 @@ function(segue_add_library target rooms)
     if(SEGUE_UNITY AND room IN_LIST SEGUE_UNITY_ROOMS)
       list(TRANSFORM SEGUE_ALONE_FILES PREPEND ${CMAKE_SOURCE_DIR}/ OUTPUT_VARIABLE alone)
       set_source_files_properties(${alone} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${SEGUE_UNITY_FILES})
+      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+      segue_group_by_folder("${sources}")
       # g++ takes the members of a .cpp file's own types for those of a header.
       target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
     endif()

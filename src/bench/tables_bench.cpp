@@ -27,7 +27,7 @@ using sparse::Tables;
 using sparse::Ticket;
 using sparse::Tier;
 
-constexpr double kZipf = 1.05;
+constexpr double kZipfOfIds = 1.05;
 constexpr int64_t kBatches = 4;  // that follow each other, again and again
 constexpr double kLearningRate = 1e-3;
 
@@ -48,7 +48,8 @@ struct Ids {
 
   Ids(const Shape& shape, int64_t number, bool leave_on_device, Workspace& w)
       : of_table(static_cast<size_t>(shape.tables)) {
-    const data::Sampler sampler({data::DistributionKind::kZipfBounded, 0, shape.rows, 0, 0, kZipf});
+    const data::Sampler sampler(
+        {data::DistributionKind::kZipfBounded, 0, shape.rows, 0, 0, kZipfOfIds});
     std::vector<int64_t> all;
     for (int64_t t = 0; t < shape.tables; ++t) {
       std::vector<int64_t>& ids = of_table[static_cast<size_t>(t)];

@@ -26,7 +26,7 @@ namespace {
 constexpr int64_t kShown = 10;
 constexpr int64_t kChunkRows = 1 << 14;
 
-struct Entry {
+struct TableEntry {
   int64_t id = 0, step = 0, score = 0;
   double heat = 0;
 };
@@ -53,15 +53,15 @@ std::vector<double> row_sums(const sparse::SavedArrays& saved, const std::string
   return sums;
 }
 
-Fact mean_of(const std::vector<Entry>& entries, int64_t Entry::*field) {
+Fact mean_of(const std::vector<TableEntry>& entries, int64_t TableEntry::*field) {
   double sum = 0;
-  for (const Entry& e : entries) sum += static_cast<double>(e.*field);
+  for (const TableEntry& e : entries) sum += static_cast<double>(e.*field);
   return Fact::real(entries.empty() ? 0 : sum / static_cast<double>(entries.size()), 1);
 }
 
-std::vector<Entry> rows_of(const sparse::SavedArrays& saved, DType dtype, bool dynamic) {
+std::vector<TableEntry> rows_of(const sparse::SavedArrays& saved, DType dtype, bool dynamic) {
   constexpr int64_t kStamps = 3;
-  std::vector<Entry> rows;
+  std::vector<TableEntry> rows;
   const std::vector<double> heat =
       dtype == DType::kF64 ? row_sums<double>(saved, "state") : row_sums<float>(saved, "state");
   const auto heat_of = [&](size_t r) { return r < heat.size() ? heat[r] : 0; };
@@ -122,7 +122,7 @@ void add_table(const train::Checkpoint& checkpoint, const train::RunConfig& conf
                const sparse::TableConfig& table, FactSheet& sheet) {
   const std::unique_ptr<sparse::SavedArrays> saved = train::table_arrays(checkpoint, table.name);
   const bool dynamic = saved->shape("key").has_value();
-  std::vector<Entry> rows =
+  std::vector<TableEntry> rows =
       rows_of(*saved, train::parameter_dtype(config.train.precision), dynamic);
   FactTable& facts = sheet.table("table " + table.name);
   facts.rows.push_back({"kind", {dynamic ? "dynamic" : "static"}});
@@ -151,17 +151,17 @@ void add_table(const train::Checkpoint& checkpoint, const train::RunConfig& conf
     const std::vector<int64_t> clock = sparse::saved_integers(*saved, "clock", 1);
     const int64_t now = clock.empty() ? 0 : clock.front();
     int64_t oldest = now;
-    for (Entry& e : rows) {
+    for (TableEntry& e : rows) {
       oldest = std::min(oldest, e.step);
       e.step = now - e.step;
     }
-    facts.rows.push_back({"steps since last use, mean", {mean_of(rows, &Entry::step)}});
+    facts.rows.push_back({"steps since last use, mean", {mean_of(rows, &TableEntry::step)}});
     facts.rows.push_back({"steps since last use, most", {now - oldest}});
     if (table.evict != sparse::Evict::kLru) {
       const char* const of[] = {"", "uses", "time of adding", "score"};
-      const auto [least, greatest] = std::ranges::minmax_element(rows, {}, &Entry::score);
+      const auto [least, greatest] = std::ranges::minmax_element(rows, {}, &TableEntry::score);
       const std::string what = of[static_cast<size_t>(table.evict)];
-      facts.rows.push_back({what + ", mean", {mean_of(rows, &Entry::score)}});
+      facts.rows.push_back({what + ", mean", {mean_of(rows, &TableEntry::score)}});
       if (!rows.empty()) {
         facts.rows.push_back({what + ", least", {least->score}});
         facts.rows.push_back({what + ", most", {greatest->score}});
@@ -170,17 +170,18 @@ void add_table(const train::Checkpoint& checkpoint, const train::RunConfig& conf
   }
   const bool by_uses = dynamic && table.evict == sparse::Evict::kLfu;
   if (by_uses) {
-    for (Entry& e : rows) e.heat = static_cast<double>(e.score);
+    for (TableEntry& e : rows) e.heat = static_cast<double>(e.score);
   }
   const auto shown = std::min(kShown, std::ssize(rows));
-  std::ranges::partial_sort(rows, rows.begin() + shown, [](const Entry& a, const Entry& b) {
-    return a.heat != b.heat ? a.heat > b.heat : a.id < b.id;
-  });
+  std::ranges::partial_sort(rows, rows.begin() + shown,
+                            [](const TableEntry& a, const TableEntry& b) {
+                              return a.heat != b.heat ? a.heat > b.heat : a.id < b.id;
+                            });
   std::vector<std::string> columns = {by_uses ? "uses" : "optimizer state"};
   if (dynamic) columns.emplace_back("steps since last use");
   FactTable& hottest = sheet.table("hottest rows of " + table.name, std::move(columns));
   for (int64_t i = 0; i < shown; ++i) {
-    const Entry& e = rows[static_cast<size_t>(i)];
+    const TableEntry& e = rows[static_cast<size_t>(i)];
     hottest.rows.push_back({fmt::format("id {}", e.id), {Fact::real(e.heat, by_uses ? 0 : 4)}});
     if (dynamic) hottest.rows.back().facts.emplace_back(e.step);
   }

@@ -190,7 +190,7 @@ TEST(EventNumbers, AreWhatTheirNamesSay) {
   for (const uint64_t seed : {1, 2, 3}) {
     SCOPED_TRACE(seed);
     // Few values, so that pairs come again, and enough users for groups.
-    TestStore s = fresh_store(seed, {.users = 24, .max_events = 60, .items = 12, .days = 4});
+    TestStore s = fresh_store(seed, {.users = 24, .max_events = 150, .items = 12, .days = 4});
     for (std::vector<int64_t>& map : s.maps) {
       for (int64_t& value : map) value %= 4;
     }
@@ -372,12 +372,12 @@ TEST(UserCounts, TimesMayBeAnyFarApart) {
     return static_cast<size_t>(std::ranges::find(names, name) - names.begin());
   };
   UserCounts counts(0);
-  counts.add({.time = kFirst, .tried = true, .success = true});
+  counts.add({.time = kFirst, .tried = true, .success = true}, {});
   std::vector<float> row(names.size());
   counts.write({.time = 1}, {}, row);
   EXPECT_NEAR(row[place("gap")], std::log(std::ldexp(1.0, 63)) / 4, 1e-5);
   EXPECT_EQ(row[place("session_count")], 0);
-  counts.add({.time = 1, .tried = true});
+  counts.add({.time = 1, .tried = true}, {});
   counts.write({.time = 2}, {}, row);
   EXPECT_NEAR(row[place("session_count")], std::log(2) / 4, 1e-6);
 }

@@ -13,7 +13,7 @@
 namespace segue::data {
 namespace {
 
-constexpr int64_t kEventsPerRun = int64_t{2} << 20;
+constexpr int64_t kEventsOfRun = int64_t{2} << 20;
 
 // Sections of the file: facts, then offsets and positions of every pool.
 constexpr size_t kFacts = 0;
@@ -26,7 +26,7 @@ class Builder {
   explicit Builder(const EventStore& store)
       : store_(store),
         num_pools_(store.schema().pools.size()),
-        runs_(store.user_runs(kEventsPerRun)),
+        runs_(store.user_runs(kEventsOfRun)),
         progress_("pools", 2 * store.num_events(), "events"),
         offsets_(num_pools_, std::vector<int64_t>(store.user_start().size() + 1, 0)) {}
 

@@ -34,7 +34,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr size_t kBuffer = 1 << 18;
+constexpr size_t kComparedBytes = 1 << 18;
 
 std::string header(std::string_view dtype, int64_t count) {
   const int64_t shape[] = {count};
@@ -72,7 +72,7 @@ class ElementReader {
  private:
   void fill() {
     const auto n = static_cast<size_t>(
-        std::min<int64_t>(kBuffer / static_cast<int64_t>(sizeof(T)), count_ - done_));
+        std::min<int64_t>(kComparedBytes / static_cast<int64_t>(sizeof(T)), count_ - done_));
     buffer_.resize(n);
     const int64_t offset = header_bytes_ + done_ * static_cast<int64_t>(sizeof(T));
     if (file_.read_at(offset, buffer_.data(), n * sizeof(T)) != n * sizeof(T)) {
