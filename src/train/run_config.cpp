@@ -81,6 +81,11 @@ void check_labelled_events(const RunConfig& c) {
         "follow those that model.labels = \"every_item\" predicts; set it to 0",
         f.name, f.min_sequence));
   }
+  if (!c.data.gather.same_time) {
+    fail_config(
+        "data.gather.same_time = false leaves events of one second out of each other's history, "
+        "but model.labels = \"every_item\" predicts them in one; leave it true");
+  }
   if (c.data.stream.sort_by_time) {
     fail_config(
         "data.stream.sort_by_time takes a user's events apart, which model.labels = \"every_item\" "

@@ -62,7 +62,7 @@ int64_t known_items(const EventStore& store) {
 /// What one pass over the events counts.
 struct EventCounts {
   std::vector<int64_t> kinds, pools, attributes;
-  int64_t organic = 0, in_no_pool = 0, predicted = 0, positive = 0;
+  int64_t organic = 0, in_no_pool = 0, predicted = 0, positive = 0, same_time = 0;
   int64_t first_time = std::numeric_limits<int64_t>::max();
   int64_t last_time = std::numeric_limits<int64_t>::min();
 
@@ -80,6 +80,7 @@ struct EventCounts {
     in_no_pool += other.in_no_pool;
     predicted += other.predicted;
     positive += other.positive;
+    same_time += other.same_time;
     first_time = std::min(first_time, other.first_time);
     last_time = std::max(last_time, other.last_time);
   }
@@ -97,6 +98,9 @@ void count_labels(const EventStore& piece, size_t begin, size_t end, EventCounts
     if (!std::ranges::binary_search(schema.anchor_kinds, piece.kinds()[i])) continue;
     ++counts.predicted;
     counts.positive += label && piece.in_pool(*label)[i] != 0 ? 1 : 0;
+    const bool same_time = i > 0 && piece.users()[i] == piece.users()[i - 1] &&
+                           piece.timestamps()[i] == piece.timestamps()[i - 1];
+    counts.same_time += same_time ? 1 : 0;
   }
 }
 
@@ -319,6 +323,7 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
   s.organic_share = ratio(counts.organic, s.events);
   s.in_no_pool = counts.in_no_pool;
   s.predicted = counts.predicted;
+  s.same_time = counts.same_time;
   if (!store.schema().label_pool.empty()) s.positive = counts.positive;
   if (s.events > 0) {
     s.first_time = counts.first_time;

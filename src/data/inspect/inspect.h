@@ -64,6 +64,7 @@ struct StoreSummary {
   int64_t in_no_pool = 0;           // events that enter no history
   int64_t predicted = 0;            // events of anchor kinds
   std::optional<int64_t> positive;  // those in the label pool, where there is one
+  int64_t same_time = 0;            // those behind another event of their user at their time
   double organic_share = 0;
   int64_t first_time = 0, last_time = 0;
   std::vector<WindowSummary> windows;  // one per anchor list

@@ -51,6 +51,16 @@ void note_labels(const StoreSummary& s, const LogSchema& schema, std::vector<std
       s.positive == 0 ? "none" : "every one", count_text(s.predicted), schema.label_pool));
 }
 
+void note_same_time(const StoreSummary& s, std::vector<std::string>& notes) {
+  constexpr int64_t kFew = 100;  // one event in so many
+  if (s.same_time * kFew < s.predicted || s.same_time == 0) return;
+  notes.push_back(fmt::format(
+      "{} of {} events of the kinds to predict stand behind another one of their user in the same "
+      "second, as the items of one list do; what came of that is in their history unless "
+      "data.gather.same_time = false",
+      count_text(s.same_time), count_text(s.predicted)));
+}
+
 }  // namespace
 
 std::vector<std::string> notes_about(const StoreSummary& summary, const LogSchema& schema) {
@@ -62,6 +72,7 @@ std::vector<std::string> notes_about(const StoreSummary& summary, const LogSchem
   note_pools(summary, notes);
   note_histories(summary, schema, notes);
   note_anchors(summary, notes);
+  note_same_time(summary, notes);
   return notes;
 }
 

@@ -84,6 +84,9 @@ void describe(base::ConfigVisitor& v, GatherConfig& c) {
   v.choice("strategy", c.strategy, {"interleaved", "last_n"},
            "an equal share of every pool, or the newest events of any");
   v.field("max_history", c.max_history, "newest events kept; 0: no limit");
+  v.field("same_time", c.same_time,
+          "events of the same second that stand before an event are its history, as the benchmark "
+          "has it; false: earlier seconds only");
 }
 
 void GatherConfig::validate() const {
@@ -515,7 +518,13 @@ void Gatherer::fill_samples(std::span<const int64_t> sample_index, Batch& batch,
   for (int64_t i = 0; i < samples; ++i) {
     const auto [anchor, candidate] = sample(i);
     const int64_t begin = used;
-    used = append_history(anchor, used, batch);
+    Anchor end = anchor;
+    if (!config_.same_time) {
+      const std::span<const int64_t> all = log_.piece(end.piece).timestamps();
+      const auto before = [&] { return static_cast<size_t>(end.position - 1); };
+      while (end.offset() > 0 && all[before()] >= candidate.time) --end.position;
+    }
+    used = append_history(end, used, batch);
     if (config_.labelled_events() && anchor.labelled.empty()) {
       used = append_question(anchor.user, candidate, begin, used, batch);
     }

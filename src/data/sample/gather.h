@@ -21,6 +21,7 @@ struct GatherConfig {
   int64_t scan_window = 20000;
   HistoryStrategy strategy = HistoryStrategy::kInterleaved;
   int64_t max_history = 0;  // newest events kept (the model's budget); 0: no limit
+  bool same_time = true;    // events of the anchor's time, where they stand before it, are history
   /// Above 0: anchors are the newest events of their sample's history, marked there as what is
   /// predicted, and at most so many events lie from the first of them to the last; samples have no
   /// candidates.
@@ -48,9 +49,9 @@ Batch sample_columns(const SampleSchema& schema, bool labelled_events = false);
 /// [max(s, a - scan_window), a), strictly earlier in store order.
 ///   interleaved  of every pool the last max(1, history_length / pools) positions, united,
 ///   ascending last_n       the last history_length positions that belong to any pool
-/// then the newest max_history. Cost follows the events taken, not the scan window: positions come
-/// from the pool index. A user's events of earlier pieces of the log come before those of later
-/// ones.
+/// then the newest max_history. Without same_time, a is the first event of the user at its time.
+/// Cost follows the events taken, not the scan window: positions come from the pool index. A user's
+/// events of earlier pieces of the log come before those of later ones.
 ///
 /// Groups and columns of a batch:
 ///   context     uid, the crosses, the user's attributes, dummy_query_time       one each
