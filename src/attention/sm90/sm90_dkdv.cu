@@ -93,7 +93,8 @@ __device__ void fetch(KeyShared<T, kHeadDim>& sh, const KernelMask& mask, const 
   }
 }
 
-template <class T, int kHeadDim, bool kSpill>
+/// kSlices: scores are sums over so many slices of 16 columns; in others a head has zeros.
+template <class T, int kHeadDim, bool kSpill, int kSlices>
 __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int consumer) {
   using Shape = KeyShape<kHeadDim>;
   constexpr int kQueries = Shape::kQueries;
@@ -131,13 +132,12 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
       float s[kQueries / 2];
       float dp[kQueries / 2];
       products_begin();
-      multiply<T, kHeadDim / 16, false>(s, AlongRows<64>(k_tile),
-                                        AlongRows<kQueries>(sh.q[at.stage]));
+      multiply<T, kSlices, false>(s, AlongRows<64>(k_tile), AlongRows<kQueries>(sh.q[at.stage]));
       products_commit();
       barrier_wait(&sh.o_full[at.stage], at.parity);
       products_begin();
-      multiply<T, kHeadDim / 16, false>(dp, AlongRows<64>(v_tile),
-                                        AlongRows<kQueries>(sh.grad_o[at.stage]));
+      multiply<T, kSlices, false>(dp, AlongRows<64>(v_tile),
+                                  AlongRows<kQueries>(sh.grad_o[at.stage]));
       products_commit();
       products_wait<1>();
       pin(s);
@@ -201,7 +201,7 @@ __device__ void compute(KeyShared<T, kHeadDim>& sh, const KeyArgs& args, int con
   }
 }
 
-template <class T, int kHeadDim, bool kSpill>
+template <class T, int kHeadDim, bool kSpill, int kSlices>
 __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
     dkdv_kernel(const __grid_constant__ CUtensorMap q_map,
                 const __grid_constant__ CUtensorMap k_map,
@@ -239,12 +239,12 @@ __global__ void __launch_bounds__((kConsumers + 1) * kWarpgroup, 1)
   } else {
     registers_raise<Shape::kComputeRegisters>();
     const int warpgroup = __shfl_sync(~0u, static_cast<int>(threadIdx.x / kWarpgroup), 0);
-    compute<T, kHeadDim, kSpill>(sh, args, warpgroup - 1);
+    compute<T, kHeadDim, kSpill, kSlices>(sh, args, warpgroup - 1);
   }
 #endif
 }
 
-template <class T, int kHeadDim, bool kSpill>
+template <class T, int kHeadDim, bool kSpill, int kSlices>
 void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o, const Tensor& dk,
             const Tensor& dv, const CudaPlan& plan, int chunk, void* spill,
             const AttentionSums& sums) {
@@ -257,7 +257,7 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& grad_o
   static_assert(kBytes <= kMaxSharedBytes);
   static_assert(Shape::kFetchRegisters + kConsumers * Shape::kComputeRegisters <=
                 shared_registers(kConsumers + 1));
-  launch_persistent(exec, reinterpret_cast<const void*>(dkdv_kernel<T, kHeadDim, kSpill>),
+  launch_persistent(exec, reinterpret_cast<const void*>(dkdv_kernel<T, kHeadDim, kSpill, kSlices>),
                     args.work.tiles, (kConsumers + 1) * kWarpgroup, kBytes,
                     tile_map(p.q, rows, Shape::kQueries), tile_map(p.k, rows, 64),
                     tile_map(p.v, rows, 64), tile_map(grad_o, rows, Shape::kQueries), args,
@@ -274,10 +274,17 @@ void backward_dkdv(const Exec& exec, const HstuAttentionParams& p, const Tensor&
   }
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const auto run = p.q.size(2) > 64
-                         ? (spill != nullptr ? launch<T, 128, true> : launch<T, 128, false>)
-                         : (spill != nullptr ? launch<T, 64, true> : launch<T, 64, false>);
-    run(exec, p, grad_o, dk, dv, plan, chunk, spill, sums);
+    const int64_t columns = p.q.size(2);
+    const auto run = [&](auto spills) {
+      constexpr bool kSpill = decltype(spills)::value;
+      const auto launch_it = columns > 96   ? launch<T, 128, kSpill, 8>
+                             : columns > 64 ? launch<T, 128, kSpill, 6>
+                             : columns > 32 ? launch<T, 64, kSpill, 4>
+                                            : launch<T, 64, kSpill, 2>;
+      launch_it(exec, p, grad_o, dk, dv, plan, chunk, spill, sums);
+    };
+    if (spill != nullptr) return run(std::true_type());
+    run(std::false_type());
   });
 }
 

@@ -23,7 +23,8 @@ struct Constant {
 /// kHalves: blocks of which the second half is hidden are computed by half.
 /// One stream of key blocks over all tiles: the product with v of a block, and the output of a
 /// tile, come while the scores of the next block are computed, whichever tile that is of.
-template <class T, int kHeadDim, bool kHalves>
+/// kSlices: scores are sums over so many slices of 16 columns; in others a head has zeros.
+template <class T, int kHeadDim, bool kHalves, int kSlices>
 __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardArgs& args,
                         const CUtensorMap& o_map, int consumer) {
   using Shape = ForwardShape<kHeadDim>;
@@ -50,7 +51,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
   };
   if (Shape::kTurns && consumer == 1) named_arrive(1, kTurnThreads);
 
-  uint32_t q[kHeadDim / 16][4];
+  uint32_t q[kSlices][4];
   uint32_t p[kKeys / 16][4];
   float o[kHeadDim / 2];
 #pragma unroll
@@ -109,7 +110,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
           barrier_wait(&sh.k_full[at.stage], at.parity);
           take_turn();
           products_begin();
-          multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
+          multiply<T, kSlices, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
           products_commit();
           multiply_values(p);
           pass_turn();
@@ -154,13 +155,13 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
       // Scores of this block, half or whole, beside the product with v of the block before.
       const auto step = [&](auto columns, auto columns_before, bool masked) {
         constexpr int kColumns = decltype(columns)::value;
-        constexpr int kSlices = decltype(columns_before)::value / 16;
+        constexpr int kSlicesBefore = decltype(columns_before)::value / 16;
         float s[kColumns / 2];
         take_turn();
         products_begin();
-        multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
+        multiply<T, kSlices, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
         products_commit();
-        multiply_values(reinterpret_cast<uint32_t(&)[kSlices][4]>(p));
+        multiply_values(reinterpret_cast<uint32_t(&)[kSlicesBefore][4]>(p));
         pass_turn();
         free_queries();
         products_wait<1>();
@@ -195,7 +196,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
         float s[kKeys / 2];
         take_turn();
         products_begin();
-        multiply<T, kHeadDim / 16, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
+        multiply<T, kSlices, false>(s, q, AlongRows<kKeys>(sh.k[at.stage]));
         products_commit();
         pass_turn();
         free_queries();
@@ -230,7 +231,7 @@ __device__ void compute(ForwardShared<T, kHeadDim, kHalves>& sh, const ForwardAr
   stores_wait();
 }
 
-template <class T, int kHeadDim, bool kHalves>
+template <class T, int kHeadDim, bool kHalves, int kSlices>
 __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWarpgroup, 1)
     forward_kernel(const __grid_constant__ CUtensorMap q_map,
                    const __grid_constant__ CUtensorMap k_map,
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__((ForwardShape<kHeadDim>::kConsumers + 1) * kWa
     if constexpr (kHeadDim == 256) {
       compute_wide<T, kHalves>(sh, args, warpgroup - 1);
     } else {
-      compute<T, kHeadDim, kHalves>(sh, args, o_map, warpgroup - 1);
+      compute<T, kHeadDim, kHalves, kSlices>(sh, args, o_map, warpgroup - 1);
     }
   }
 #endif
@@ -300,7 +301,7 @@ int64_t longest(const HstuAttentionParams& p) {
   return n;
 }
 
-template <class T, int kHeadDim>
+template <class T, int kHeadDim, int kSlices = kHeadDim / 16>
 void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   using Shape = ForwardShape<kHeadDim>;
   using Shared = ForwardShared<T, kHeadDim, false>;  // the larger one
@@ -321,8 +322,8 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
                 shared_registers(Shape::kConsumers + 1));
   static_assert(!Shape::kTurns || Shape::kConsumers == 2);
   // Results are equal to the bit: what a half block leaves out is a sum of zeros.
-  const auto kernel = longest(p) >= kLongSequence ? forward_kernel<T, kHeadDim, true>
-                                                  : forward_kernel<T, kHeadDim, false>;
+  const auto kernel = longest(p) >= kLongSequence ? forward_kernel<T, kHeadDim, true, kSlices>
+                                                  : forward_kernel<T, kHeadDim, false, kSlices>;
   launch_persistent(exec, reinterpret_cast<const void*>(kernel), args.work.tiles,
                     (Shape::kConsumers + 1) * kWarpgroup, kBytes, tile_map(p.q, rows, 64),
                     tile_map(p.k, rows, Shape::kKeys), tile_map(p.v, rows, Shape::kKeys),
@@ -334,9 +335,12 @@ void launch(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
 void forward(const Exec& exec, const HstuAttentionParams& p, const Tensor& o) {
   dispatch_element(p.q.dtype, [&](auto zero) {
     using T = decltype(zero);
+    const int64_t columns = p.q.size(2);
     if (is_wide(p)) return launch<T, 256>(exec, p, o);
-    if (p.q.size(2) > 64) return launch<T, 128>(exec, p, o);
-    launch<T, 64>(exec, p, o);
+    if (columns > 96) return launch<T, 128>(exec, p, o);
+    if (columns > 64) return launch<T, 128, 96 / 16>(exec, p, o);
+    if (columns > 32) return launch<T, 64>(exec, p, o);
+    launch<T, 64, 32 / 16>(exec, p, o);
   });
 }
 
