@@ -44,15 +44,15 @@ __global__ void fold_kernel(const __grid_constant__ FoldList list) {
   f.to[j] += static_cast<float>(total);
 }
 
-/// partials[blockIdx.x][column] = sum over this block's rows.
+/// partials[blockIdx.y][column] = sum over this block's rows.
 template <class T, int kW>
 __global__ void __launch_bounds__(kThreads)
     column_partials(Matrix<const T> x, int64_t rows, int columns, float* partials) {
   using Piece = SumPiece<kW>;
-  const int base = static_cast<int>(blockIdx.y) * kSumWidth;
+  const int base = static_cast<int>(blockIdx.x) * kSumWidth;
   const int count = min(kSumWidth, columns - base);
   Piece sum{};
-  const BlockRows block(rows);
+  const BlockRows block(rows, kWarp, blockIdx.y, gridDim.y);
 #pragma unroll 4
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
     Piece value;
@@ -109,8 +109,8 @@ void column_sum(const Exec& exec, const Tensor& x, const Tensor& out) {
   const Arena::Mark mark(*exec.arena);
   const int64_t blocks = row_blocks(rows, kPartialBlocks);
   PartialSums partials(exec, blocks, columns);
-  const dim3 grid(static_cast<unsigned>(blocks),
-                  static_cast<unsigned>(divide_up(columns, kSumWidth)));
+  const dim3 grid(static_cast<unsigned>(divide_up(columns, kSumWidth)),
+                  static_cast<unsigned>(blocks));
   dispatch_storage(x.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     const Matrix<const T> from = input_of<T>(x);

@@ -240,10 +240,11 @@ __global__ void __launch_bounds__(kThreads)
     silu_backward_sums_kernel(int64_t rows, int columns, Matrix<const T> dy, Matrix<const T> x,
                               Matrix<T> dx, float* partials) {
   using Piece = SumPiece<kW>;
-  const int base = static_cast<int>(blockIdx.y) * kSumWidth;
+  const int base = static_cast<int>(blockIdx.x) * kSumWidth;
   const int count = min(kSumWidth, columns - base);
   Piece sum{};
-  const BlockRows block(rows);
+  const BlockRows block(rows, kWarp, blockIdx.y, gridDim.y);
+#pragma unroll 2
   for (int64_t r = block.begin; r < block.end; r += kWarpsPerBlock) {
     Piece value, gradient;
     value.load_row(x.row(r) + base, count);
@@ -403,8 +404,8 @@ void silu_backward(const Exec& exec, const Tensor& dy, const Tensor& x, const Te
   const Arena::Mark mark(*exec.arena);
   const int64_t blocks = row_blocks(rows, kPartialBlocks);
   PartialSums partials(exec, blocks, columns);
-  const dim3 grid(static_cast<unsigned>(blocks),
-                  static_cast<unsigned>(divide_up(columns, kSumWidth)));
+  const dim3 grid(static_cast<unsigned>(divide_up(columns, kSumWidth)),
+                  static_cast<unsigned>(blocks));
   dispatch_type(x.dtype, [&](auto zero_value) {
     using T = decltype(zero_value);
     const auto kernel = can_vectorize(columns, {dy, x, dx}) ? silu_backward_sums_kernel<T, 8>

@@ -394,9 +394,11 @@ struct Lanes {
 /// The contiguous rows of this block; its warps, or other teams, take them in turn.
 struct BlockRows {
   int64_t begin, end;
-  __device__ explicit BlockRows(int64_t rows, int team = kWarp) {
-    const int64_t each = (rows + gridDim.x - 1) / gridDim.x;
-    begin = static_cast<int64_t>(blockIdx.x) * each;
+  __device__ explicit BlockRows(int64_t rows, int team = kWarp)
+      : BlockRows(rows, team, blockIdx.x, gridDim.x) {}
+  __device__ BlockRows(int64_t rows, int team, unsigned block, unsigned blocks) {
+    const int64_t each = (rows + blocks - 1) / blocks;
+    begin = static_cast<int64_t>(block) * each;
     end = begin + each < rows ? begin + each : rows;
     begin += static_cast<int>(threadIdx.x) / team;
   }

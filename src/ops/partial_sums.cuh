@@ -22,13 +22,14 @@ class PartialSums {
   bool deferred_ = false;
 };
 
-/// Columns that one block sums up over its rows.
+/// Columns that one block sums up over its rows. Blocks beside each other have the same rows, so
+/// that memory is read in order.
 inline constexpr int kSumWidth = 256;
 /// Their part of a row in the registers of a warp, in pieces of kW columns.
 template <int kW>
 using SumPiece = Lanes<kW, kSumWidth / kWarp / kW>;
 
-/// Adds the sums of this block's warps in order and writes them to partials[blockIdx.x], columns
+/// Adds the sums of this block's warps in order and writes them to partials[blockIdx.y], columns
 /// base .. base + count of `columns`.
 template <int kW>
 __device__ void write_column_sums(const SumPiece<kW>& sum, int base, int count, int columns,
@@ -44,7 +45,7 @@ __device__ void write_column_sums(const SumPiece<kW>& sum, int base, int count, 
     __syncthreads();
   }
   const auto c = static_cast<int>(threadIdx.x);
-  if (c < count) partials[static_cast<int64_t>(blockIdx.x) * columns + base + c] = sums[c];
+  if (c < count) partials[static_cast<int64_t>(blockIdx.y) * columns + base + c] = sums[c];
 }
 
 }  // namespace segue::ops::cuda
