@@ -163,6 +163,8 @@ void describe(ConfigVisitor& v, ModelConfig& c) {
   v.choice("postprocessor", c.postprocessor, {"l2", "layernorm", "timestamp_layernorm"},
            "after the stack");
   v.choice("head", c.head, {"product", "direct"}, "user times item embedding, or the token alone");
+  v.choice("head_precision", c.head_precision, {"float", "training"},
+           "of head and item side: float even where train.precision is bf16, or as all else");
   v.field("time_pi", c.time_pi, "pi of the cyclic time features; the reference has 3.14");
   v.section("item", c.item, "the feature that identifies an event's item");
   v.list("additional", c.additional, "more features of an event");

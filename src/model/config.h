@@ -24,6 +24,7 @@ enum class LabelKind { kCandidates, kEveryItem };
 enum class EmbeddingMlp { kSwishNorm, kRelu };
 enum class PostprocessorKind { kL2, kLayerNorm, kTimestampLayerNorm };
 enum class HeadKind { kProduct, kDirect };
+enum class HeadPrecision { kFloat, kTraining };
 enum class ScoreScale { kMaxSeqLen, kBatchMax };
 enum class KeyInit { kOwn, kAsQueries };
 enum class InputScale { kRootWidth, kOne };
@@ -152,6 +153,7 @@ struct ModelConfig {
   EmbeddingMlp embedding_mlp = EmbeddingMlp::kSwishNorm;
   PostprocessorKind postprocessor = PostprocessorKind::kTimestampLayerNorm;
   HeadKind head = HeadKind::kProduct;
+  HeadPrecision head_precision = HeadPrecision::kFloat;  // of the item side too
   /// pi in the cyclic time features; the reference uses 3.14.
   double time_pi = 3.14159265358979323846;
 

@@ -8,7 +8,8 @@
 
 namespace segue::model {
 
-/// The item path, the head and the collapsed last layer run in float even when the rest is bf16.
+/// The head and the item side (unless model.head_precision says otherwise), losses and the
+/// collapsed last layer run in float even when the rest is bf16.
 inline Exec wide_exec(const Exec& exec) {
   return exec.rounds_to_bf16() ? exec.with(Precision::kF32) : exec;
 }

@@ -105,6 +105,7 @@ class Ranker final : public Model {
   UserSide user_forward(const Exec& exec, const Tokens& tokens, const PassOptions& options) const;
   void user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, const UserSide& user,
                      const Tensor& duser, const PassOptions& options, bool last) const;
+  Exec head_exec(const Exec& exec) const;
   ItemSide item_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
                         const Tensor& user, const PassResults& results) const;
   Tensor item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,

@@ -101,6 +101,10 @@ std::vector<std::pair<std::string, ModelConfig>> variants() {
   all.emplace_back("numbers at the head", with_numbers(tiny_config(), false));
   all.emplace_back("numbers in tokens", with_numbers(tiny_config(), true));
   all.emplace_back("gated with numbers", with_numbers(tiny_gated_config(), true));
+  for (const ModelConfig& config : {tiny_config(), with_numbers(tiny_gated_config(), false)}) {
+    all.emplace_back("a head like all else", config).second.head_precision =
+        HeadPrecision::kTraining;
+  }
   all.emplace_back("bags", with_bags(tiny_config()));
   all.emplace_back("gated with bags", with_bags(tiny_gated_config()));
   all.emplace_back("bags without identities", with_bags(off));
@@ -206,13 +210,13 @@ std::vector<std::vector<double>> prepared_arrays(Device device, const ModelConfi
 }
 
 TEST_F(GpuRankerTest, PreparesWhatTheCpuPrepares) {
-  Batch decided = numbered_batch(tiny_batch());  // an item has one artist, played or proposed
+  const auto full = [](Batch b) { return bagged_batch(numbered_batch(std::move(b))); };
+  Batch decided = full(tiny_batch());  // an item has one artist, played or proposed
   const std::span<const int64_t> items = decided.column("candidate").values.span();
   for (size_t c = 0; c < items.size(); ++c) {
     decided.column("candidate_artist").values[static_cast<int64_t>(c)] = items[c] % 4;
   }
-  const Batch contradicted = numbered_batch(tiny_batch()),
-              empty = numbered_batch(tiny_batch({}, {}));
+  const Batch contradicted = full(tiny_batch()), empty = full(tiny_batch({}, {}));
   for (const auto& [name, config] : variants()) {
     SCOPED_TRACE(name);
     for (const Batch& batch : {std::cref(decided), std::cref(contradicted), std::cref(empty)}) {

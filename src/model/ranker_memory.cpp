@@ -120,30 +120,30 @@ void Ranker::tokens_forward_memory(const Exec& exec, const LargestBatch& b) cons
   if (b.collapsed) layers_.back().targets_forward_memory(exec, last, selected);
   postprocessor_->forward_memory(exec, labels);
 
-  const Exec wide = wide_exec(exec);
+  const Exec head = head_exec(exec);
   if (item_mlp_) {
-    wide.activation({labels, num_features() * embedding_dim_});  // item rows
-    item_mlp_->forward_memory(wide, labels);
+    head.activation({labels, num_features() * embedding_dim_});  // item rows
+    item_mlp_->forward_memory(head, labels);
   }
-  if (item_mlp_ || wide.dtype() != exec.dtype()) wide.activation({labels, dim});  // product
-  if (numeric_mlp_) numeric_mlp_->forward_memory(wide, labels);
-  const Tensor dlogits = wide.activation({labels, std::ssize(config_.tasks)});
-  head_->forward_memory(wide, labels, dlogits);  // logits lie among the results
+  if (item_mlp_ || head.dtype() != exec.dtype()) head.activation({labels, dim});  // product
+  if (numeric_mlp_) numeric_mlp_->forward_memory(head, labels);
+  const Tensor dlogits = wide_exec(exec).activation({labels, std::ssize(config_.tasks)});
+  head_->forward_memory(head, labels, dlogits);  // logits lie among the results
 }
 
 void Ranker::tokens_backward_memory(const Exec& exec, const LargestBatch& b) const {
   const int64_t tokens = b.sequences.tokens(), labels = b.micro_labels, dim = config_.dim;
-  const Exec wide = wide_exec(exec);
-  wide.activation({labels, dim});  // dproduct
-  plan_backward(wide, *head_, labels);
-  if (numeric_mlp_) plan_backward(wide, *numeric_mlp_, labels);
-  if (item_mlp_ || wide.dtype() != exec.dtype()) exec.activation({labels, dim});  // duser
+  const Exec head = head_exec(exec);
+  head.activation({labels, dim});  // dproduct
+  plan_backward(head, *head_, labels);
+  if (numeric_mlp_) plan_backward(head, *numeric_mlp_, labels);
+  if (item_mlp_ || head.dtype() != exec.dtype()) exec.activation({labels, dim});  // duser
   if (item_mlp_) {
     const Arena::Mark scratch(*exec.arena);
-    wide.activation({labels, dim});                              // ditem
-    wide.activation({labels, num_features() * embedding_dim_});  // drows
-    plan_backward(wide, *item_mlp_, labels);
-    plan_feature_gradients(wide, labels * num_columns(), b.table_rows);
+    head.activation({labels, dim});                              // ditem
+    head.activation({labels, num_features() * embedding_dim_});  // drows
+    plan_backward(head, *item_mlp_, labels);
+    plan_feature_gradients(head, labels * num_columns(), b.table_rows);
   }
   exec.activation({labels, dim});  // dselected
   plan_backward(exec, *postprocessor_, labels);

@@ -210,7 +210,8 @@ inline Batch numbered_batch(Batch b) {
     add(NumericConfig::of_candidate(name), 1);
   }
   add("watched", 0);
-  b.float_columns.back().values[1] = std::numeric_limits<float>::quiet_NaN();
+  HostArray<float>& watched = b.float_columns.back().values;
+  if (watched.size() > 1) watched[1] = std::numeric_limits<float>::quiet_NaN();
   return b;
 }
 

@@ -282,30 +282,34 @@ void Ranker::user_backward(const Exec& exec, Rows& rows, const Tokens& tokens, c
   ops::assemble_backward(exec, assemble, dx, g);
 }
 
+Exec Ranker::head_exec(const Exec& exec) const {
+  return config_.head_precision == HeadPrecision::kFloat ? wide_exec(exec) : exec;
+}
+
 Ranker::ItemSide Ranker::item_forward(const Exec& exec, const Rows& rows, const Tokens& tokens,
                                       const Tensor& user, const PassResults& results) const {
   const Part part("head forward");
-  const Exec wide = wide_exec(exec);
+  const Exec head = head_exec(exec);
   const int64_t labels = tokens.labelled.rows.size(0);
   ItemSide item;
   item.user = user;
   if (item_mlp_) {
-    item.item_rows = wide.activation({labels, num_features() * embedding_dim_});
-    tokens.label_features.read(wide, rows.table_rows,
+    item.item_rows = head.activation({labels, num_features() * embedding_dim_});
+    tokens.label_features.read(head, rows.table_rows,
                                item.item_rows.reshape({labels * num_features(), embedding_dim_}));
-    item.item = item_mlp_->forward(wide, item.item_rows);
-    item.product = wide.activation({labels, config_.dim});
-    ops::multiply_forward(wide, item.user, item.item.y, item.product);
+    item.item = item_mlp_->forward(head, item.item_rows);
+    item.product = head.activation({labels, config_.dim});
+    ops::multiply_forward(head, item.user, item.item.y, item.product);
   } else {
-    item.product = as_activation(wide, user);
+    item.product = as_activation(head, user);
   }
   if (numeric_mlp_) {
-    item.numbers = numeric_mlp_->forward(wide, tokens.label_numbers, item.product);
+    item.numbers = numeric_mlp_->forward(head, tokens.label_numbers, item.product);
     item.product = item.numbers.y;
   }
   item.logits = results.logits.rows(tokens.first_label, labels);
-  item.head = head_->forward(wide, item.product, {}, item.logits);
-  item.dlogits = wide.activation({labels, item.logits.size(1)});
+  item.head = head_->forward(head, item.product, {}, item.logits);
+  item.dlogits = wide_exec(exec).activation({labels, item.logits.size(1)});
   return item;
 }
 
@@ -328,21 +332,21 @@ void Ranker::loss(const Exec& exec, const Tokens& tokens, const ItemSide& item, 
 Tensor Ranker::item_backward(const Exec& exec, Rows& rows, const Tokens& tokens,
                              const ItemSide& item) const {
   const Part part("head backward");
-  const Exec wide = wide_exec(exec);
+  const Exec head = head_exec(exec);
   const int64_t labels = item.user.size(0);
-  const Tensor dproduct = wide.activation({labels, config_.dim});
+  const Tensor dproduct = head.activation({labels, config_.dim});
   Tensor duser = dproduct;
-  head_->backward(wide, item.head, item.dlogits, dproduct);
-  if (numeric_mlp_) numeric_mlp_->backward(wide, item.numbers, dproduct, {});
+  head_->backward(head, item.head, item.dlogits, dproduct);
+  if (numeric_mlp_) numeric_mlp_->backward(head, item.numbers, dproduct, {});
   if (item_mlp_) {
     duser = exec.activation({labels, config_.dim});
     Arena::Mark scratch(*exec.arena);
-    const Tensor ditem = wide.activation({labels, config_.dim});
-    ops::multiply_backward(wide, dproduct, item.user, item.item.y, duser, ditem);
-    const Tensor drows = wide.activation({labels, item.item_rows.size(1)});
-    item_mlp_->backward(wide, item.item, ditem, drows);
+    const Tensor ditem = head.activation({labels, config_.dim});
+    ops::multiply_backward(head, dproduct, item.user, item.item.y, duser, ditem);
+    const Tensor drows = head.activation({labels, item.item_rows.size(1)});
+    item_mlp_->backward(head, item.item, ditem, drows);
     tokens.label_features.add_gradients(
-        wide, drows.reshape({labels * num_features(), embedding_dim_}), rows.table_gradients);
+        head, drows.reshape({labels * num_features(), embedding_dim_}), rows.table_gradients);
   }
   return rounded_activation(exec, duser);
 }

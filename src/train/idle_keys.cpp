@@ -106,6 +106,9 @@ constexpr auto kRules = std::to_array<KeyRule>({
     {"model.embedding_mlp", is_hstu, kHstuOnly},
     {"model.postprocessor", is_hstu, kHstuOnly},
     {"model.head", is_hstu, kHstuOnly},
+    {"model.head_precision",
+     [](const At& at) { return is_hstu(at) && at.config.train.precision == Precision::kBf16; },
+     "train.precision is not \"bf16\", or the model is no HSTU ranker"},
     {"model.time_pi",
      [](const At& at) {
        return is_hstu(at) &&

@@ -66,6 +66,7 @@ std::vector<Situation> situations() {
   busy.data.stream.train_share = 0.5;
   busy.data.stream.shuffle_fraction = 1;
   busy.model.attention.window = 8;
+  busy.train.precision = Precision::kBf16;
   busy.model.truncation.from_layer = 1;
   busy.sparse.tables[0].kind = sparse::TableKind::kDynamic;
   busy.sparse.tables[0].placement = sparse::TierChoice::kFile;

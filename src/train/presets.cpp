@@ -73,6 +73,7 @@ model::ModelConfig suite_model(int64_t most_items) {
   m.embedding_mlp = model::EmbeddingMlp::kRelu;
   m.postprocessor = model::PostprocessorKind::kL2;
   m.head = model::HeadKind::kDirect;
+  m.head_precision = model::HeadPrecision::kTraining;  // as published
   m.attention.contextual_mask = true;
   m.item = {"item", "unused_candidate", "item"};
   m.contextual = {

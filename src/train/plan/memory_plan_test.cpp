@@ -53,6 +53,11 @@ std::vector<std::pair<std::string, RunConfig>> variants() {
   c = full_config();
   c.train.precision = Precision::kBf16;
   all.emplace_back("bf16", c);
+  c.model.head_precision = model::HeadPrecision::kTraining;
+  all.emplace_back("bf16, head too", c);
+  c.model.head = model::HeadKind::kDirect;
+  all.emplace_back("bf16, direct head too", c);
+  c = all[all.size() - 3].second;
   c.model.dim = 64;  // on a GPU attention of the last layer then norms its rows itself
   all.emplace_back("bf16, 64 columns", c);
   c.model.layers = 1;
