@@ -15,6 +15,8 @@
 
 namespace segue::model {
 
+constexpr int64_t kEventsPerTask = 1 << 14;  // of loops over a batch's columns
+
 /// Rows of tables that features read: one each, or the sum of several.
 struct FeatureRows {
   Tensor index;         // i32: table rows
