@@ -91,8 +91,11 @@ EveryonesCounts EventNumbers::everyone(const CountedEvent& event, size_t piece) 
       sum.attributes[a] += days.before(DayCounts::kFirstAttribute + a, event.attributes[a], day);
     }
   }
-  sum.groups = &groups_[piece];
-  sum.period = groups_[piece].period(day);
+  // Days of earlier pieces are in periods of theirs: a candidate may be of any time.
+  for (size_t p = piece + 1; p-- > 0 && sum.period == 0;) {
+    sum.groups = &groups_[p];
+    sum.period = groups_[p].period(day);
+  }
   return sum;
 }
 
