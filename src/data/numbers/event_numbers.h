@@ -41,7 +41,7 @@ class EventNumbers {
     IndexFile file;
     std::span<const float> rows;  // [events, names]
   };
-  uint64_t key_of(size_t piece) const;
+  uint64_t with_columns(const EventStore& piece, uint64_t key) const;
   void build(size_t piece, const std::string& path, uint64_t key) const;
   CountedEvent event_at(size_t piece, int64_t position) const;
   void set_attributes(CountedEvent& event) const;
