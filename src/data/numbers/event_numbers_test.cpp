@@ -218,6 +218,26 @@ TEST(EventNumbers, AreWhatTheirNamesSay) {
   }
 }
 
+/// Groups are made anew as there are more days with events, not as time goes by.
+TEST(EventNumbers, AFewEventsFarFromAllOthersDoNotMatter) {
+  for (const int64_t years : {0, 40}) {
+    TestStore s = fresh_store(5, {.users = 24, .max_events = 150, .items = 6, .days = 4});
+    for (size_t i = 0; i < s.users.size(); ++i) {
+      s.kinds[i] = 0;
+      s.pools[0][i] = (s.users[i] + s.items[i]) % 2 == 0 ? 1 : 0;
+      const bool first = i == static_cast<size_t>(s.user_start[static_cast<size_t>(s.users[i])]);
+      s.timestamps[i] = s.users[i] % 2 == 0 && first ? 0 : s.timestamps[i] + years * 365 * kDay;
+    }
+    s.write({});
+    const ValueGroups groups = groups_of(s);
+    for (int64_t day = 1; day <= 3; ++day) {
+      const int64_t period = groups.period(day + years * 365);
+      EXPECT_EQ(period, day + (years > 0 ? 1 : 0));
+      EXPECT_GT(groups.group(period, DayCounts::kItem, s.items[0]), 0) << years;
+    }
+  }
+}
+
 /// What happens at or after a time, to the user, and on the same day or later, to others, cannot be
 /// seen.
 TEST(EventNumbers, TheFutureChangesNothing) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bitset>
 #include <limits>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -75,28 +77,27 @@ class ValueGroups::Builder {
   }
 
  private:
-  /// The last period in which the pieces before have events, those that begin in this one, and the
-  /// first behind it, for candidates. None begins where there is nothing new to learn.
+  /// The last period in which the pieces before have events, and those that begin behind it: each
+  /// when the days on which something was tried are a quarter more.
   void begin_periods() {
-    int64_t known = 0;
+    std::set<int64_t> days;
+    for (const DayCounts& of_piece : days_) {
+      for (const int64_t day : of_piece.days()) days.insert(day);
+    }
+    int64_t carried_from = std::numeric_limits<int64_t>::min();
     if (before_ != nullptr) {
       const int64_t period = before_->period(day_of(log_.piece(piece_ - 1).last_time()));
       carried_ = period > 0;
       if (carried_) {
         first_period_ = period;
-        begins_.push_back(before_->begins_[static_cast<size_t>(period - before_->first_period_)]);
-        known = tries_before(begins_[0]);
+        carried_from = before_->begins_[static_cast<size_t>(period - before_->first_period_)];
       }
     }
-    int64_t first = std::numeric_limits<int64_t>::max();
-    for (const int64_t time : log_.piece(0).timestamps()) first = std::min(first, day_of(time));
-    const int64_t last = day_of(log_.piece(piece_).last_time());
-    for (int64_t day = first, length = 1; day <= last; length += (length + 3) / 4) {
-      day = first + length;
-      const int64_t tries = tries_before(day);
-      if (tries == known || (carried_ && day <= begins_[0])) continue;
-      known = tries;
-      begins_.push_back(day);
+    int64_t known = 0, due = 1;
+    for (const int64_t day : days) {
+      if (++known < due) continue;
+      due = known + (known + 3) / 4;
+      if (day + 1 >= carried_from) begins_.push_back(day + 1);
     }
   }
 
