@@ -297,10 +297,13 @@ TEST(EventNumbers, ACandidateThatNobodyKnows) {
   const TestStore s = fresh_store(22);
   const Opened opened(s);
   const size_t width = opened.numbers.width();
+  const auto tried = static_cast<size_t>(s.anchors(0)[0]);
+  ASSERT_EQ(s.users[tried], s.users[0]);
   std::vector<float> found(width), unknown(width);
   opened.numbers.of_candidate(s.users[0], {.item = 1'000'000, .time = 86400 * 5}, unknown);
   for (const int64_t item :
-       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{-1}}) {
+       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{-1},
+        s.items[tried] + (int64_t{1} << 56)}) {
     opened.numbers.of_candidate(s.users[0], {.item = item, .time = 86400 * 5}, found);
     EXPECT_EQ(found, unknown) << item;
   }
