@@ -451,4 +451,21 @@ TEST(MistakesOf, CountingRowsAreSpared) {
 }
 
 }  // namespace
+/// Many events of one second are lists; a few are chance.
+TEST(MistakesOf, ListsOfOneSecondAreSeenByInspectAndInit) {
+  const std::string lists = own_log().path("lists");
+  ASSERT_EQ(run(own_log().filled({"prep", "--raw", "@/raw/log.csv", "--schema", "@/schema.toml",
+                                  "--out", lists, "--history", "64", "--min-history", "3", "--set",
+                                  "time_unit_seconds=0.0001"}))
+                .code,
+            kExitOk);
+  for (const std::string& store : {lists, own_log().path("thousandth")}) {
+    EXPECT_EQ(contains(run({"inspect", store}).out, "data.gather.same_time = false"),
+              store == lists);
+    const Outcome proposed = run({"init", store});
+    EXPECT_EQ(proposed.code, kExitOk) << proposed.err;
+    EXPECT_EQ(contains(proposed.out, "same_time = false"), store == lists);
+  }
+}
+
 }  // namespace segue::cli

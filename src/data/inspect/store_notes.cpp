@@ -34,11 +34,10 @@ void note_anchors(const StoreSummary& s, std::vector<std::string>& notes) {
 }
 
 void note_same_time(const StoreSummary& s, std::vector<std::string>& notes) {
-  constexpr int64_t kFew = 100;  // one event in so many
-  if (s.same_time * kFew < s.predicted || s.same_time == 0) return;
+  if (!s.has_lists()) return;
   notes.push_back(fmt::format(
       "{} of {} events of the kinds to predict stand behind another one of their user in the same "
-      "second, as the items of one list do; what came of that is in their history unless "
+      "second, as the items of one list do; what came of it is in their history unless "
       "data.gather.same_time = false",
       count_text(s.same_time), count_text(s.predicted)));
 }

@@ -49,7 +49,8 @@ Batch sample_columns(const SampleSchema& schema, bool labelled_events = false);
 /// [max(s, a - scan_window), a), strictly earlier in store order.
 ///   interleaved  of every pool the last max(1, history_length / pools) positions, united,
 ///   ascending last_n       the last history_length positions that belong to any pool
-/// then the newest max_history. Without same_time, a is the first event of the user at its time.
+/// then the newest max_history. Without same_time, which labelled events need, a is the first event
+/// of the user at its time.
 /// Cost follows the events taken, not the scan window: positions come from the pool index. A user's
 /// events of earlier pieces of the log come before those of later ones.
 ///
@@ -122,9 +123,12 @@ class Gatherer {
   /// What crosses of an event or candidate are made of.
   void cross_values(int64_t user, const Candidate& of, std::span<int64_t> values) const;
   static int64_t cross_id(const Cross& cross, std::span<const int64_t> values);
+  /// Of a labelled event, as event `to` of the batch.
+  void put_history_crosses(int64_t user, const Candidate& of, int64_t to, Batch& batch) const;
   void check_schema(const Batch& batch) const;
   Anchor locate(int64_t position) const;
   Anchor locate(const CandidateQuery& question) const;
+  Anchor before(Anchor anchor, int64_t time) const;
   Candidate candidate_at(const Anchor& anchor) const;
   int64_t label_at(const EventStore& piece, size_t at) const;
   template <class Sample>
