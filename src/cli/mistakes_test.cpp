@@ -414,6 +414,17 @@ TEST(MistakesOf, AConfigIsMendedInTheSameFolder) {
                {"has saved no step; it begins anew with this config", "done: 2 steps"}});
 }
 
+/// A column of scores is called like its task, unless that is what another column is called.
+TEST(MistakesOf, ATaskIsCalledLikeAColumnOfScores) {
+  const std::string folder = own_log().path("label"), scores = own_log().path("scores.csv");
+  const Outcome trained =
+      run(own_log().filled({"train", "@/config.toml", "--run", folder, "--steps", "2", "--set",
+                            "model.tasks.0.name=label"}));
+  ASSERT_EQ(trained.code, kExitOk) << trained.err;
+  ASSERT_EQ(run({"score", folder, "--out", scores}).code, kExitOk);
+  EXPECT_TRUE(base::read_file(scores).starts_with("user,item,time,label,label_score\n"));
+}
+
 /// Views are predicted, and bought is what purchases are: rows of their own. Views are in no pool.
 TEST(MistakesOf, LabelsInOtherRowsAreSeenByPrepAndInspect) {
   const std::string store = own_log().path("bought");
@@ -440,17 +451,6 @@ TEST(MistakesOf, PoolsThatShareAHistoryAreSeenByInspect) {
                 "data.gather.strategy = \"last_n\""}});
 }
 
-/// What tables need is the largest id and one more, whatever the number of users and items.
-TEST(MistakesOf, CountingRowsAreSpared) {
-  expect_said({"", {"inspect", "@/store"}, kExitOk, {" 2024-06-01T", " 2024-07-1", "rows needed"}});
-  expect_said({"",
-               {"inspect", "@/store", "--json"},
-               kExitOk,
-               {"\"uid\": {\"largest\": 149, \"rows_needed\": 150}",
-                "\"item_id\": {\"largest\": 299, \"rows_needed\": 300}"}});
-}
-
-}  // namespace
 /// Many events of one second are lists; a few are chance.
 TEST(MistakesOf, ListsOfOneSecondAreSeenByInspectAndInit) {
   const std::string lists = own_log().path("lists");
@@ -468,4 +468,15 @@ TEST(MistakesOf, ListsOfOneSecondAreSeenByInspectAndInit) {
   }
 }
 
+/// What tables need is the largest id and one more, whatever the number of users and items.
+TEST(MistakesOf, CountingRowsAreSpared) {
+  expect_said({"", {"inspect", "@/store"}, kExitOk, {" 2024-06-01T", " 2024-07-1", "rows needed"}});
+  expect_said({"",
+               {"inspect", "@/store", "--json"},
+               kExitOk,
+               {"\"uid\": {\"largest\": 149, \"rows_needed\": 150}",
+                "\"item_id\": {\"largest\": 299, \"rows_needed\": 300}"}});
+}
+
+}  // namespace
 }  // namespace segue::cli
