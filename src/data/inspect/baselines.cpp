@@ -287,7 +287,8 @@ Predictions predict_by_history(const EventStore& store, const RuleQuery& query) 
 }
 
 std::vector<int64_t> item_events_before(const EventStore& store, std::span<const int64_t> positions,
-                                        const std::function<bool(int64_t user)>& counts) {
+                                        const std::function<bool(int64_t user)>& counts,
+                                        const std::stop_token& stop) {
   if (positions.empty()) return {};
   const EventLog log(store);
   require_events(log, positions);
@@ -297,6 +298,7 @@ std::vector<int64_t> item_events_before(const EventStore& store, std::span<const
   for (size_t p = 0; p < log.num_pieces(); ++p) {
     const EventStore& piece = log.piece(p);
     for (const int64_t user : piece.unique_users()) {
+      if (stop.stop_requested()) return {};
       if (!counts(user)) continue;
       const UserEvents own = piece.events_of(user);
       for (auto i = static_cast<size_t>(own.begin); i < static_cast<size_t>(own.end); ++i) {

@@ -49,9 +49,10 @@ struct RuleQuery {
 Predictions predict_by_history(const EventStore& store, const RuleQuery& query = {});
 
 /// How many events the items of some events had in the log before the first of these, by users of
-/// whom `counts` is true. One pass over the log.
+/// whom `counts` is true. One pass over the log; after `stop` the result is worth nothing.
 std::vector<int64_t> item_events_before(const EventStore& store, std::span<const int64_t> positions,
-                                        const std::function<bool(int64_t user)>& counts);
+                                        const std::function<bool(int64_t user)>& counts,
+                                        const std::stop_token& stop = {});
 
 /// True probabilities for the events of a store that was made from a synthetic log: those written
 /// beside the store or, if `raw_folder` is given, those beside the raw log it was prepared from,
