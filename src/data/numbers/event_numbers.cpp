@@ -114,12 +114,17 @@ void EventNumbers::replay(int64_t user, size_t piece, int64_t end, UserCounts& c
   }
 }
 
-void EventNumbers::of_candidate(int64_t user, CountedEvent candidate, std::span<float> out) const {
+void EventNumbers::of_candidate(AskedUser& asked, int64_t user, CountedEvent candidate,
+                                std::span<float> out) const {
   set_attributes(candidate);
-  UserCounts counts(schema_.attributes.size(), outcome_wait(schema_));
   const size_t last = log_.num_pieces() - 1;
-  replay(user, last, candidate.time, counts);
-  counts.write(candidate, everyone(candidate, last), out);
+  if (!asked.counts || asked.user != user || asked.time != candidate.time) {
+    asked.user = user;
+    asked.time = candidate.time;
+    asked.counts.emplace(schema_.attributes.size(), outcome_wait(schema_));
+    replay(user, last, candidate.time, *asked.counts);
+  }
+  asked.counts->write(candidate, everyone(candidate, last), out);
 }
 
 /// Runs of whole users, each on one thread, written where they belong.

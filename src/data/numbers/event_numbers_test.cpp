@@ -280,14 +280,20 @@ TEST(EventNumbers, TheFutureChangesNothing) {
 TEST(EventNumbers, ACandidateHasThoseOfAnEventOfItsTime) {
   const TestStore s = fresh_store(21);
   const Opened opened(s);
-  std::vector<float> found(opened.numbers.width());
+  std::vector<float> found(opened.numbers.width()), other(opened.numbers.width());
+  EventNumbers::AskedUser asked;
   for (int64_t i = 0; i < s.num_events(); ++i) {
     const auto e = static_cast<size_t>(i);
     CountedEvent candidate;
     candidate.item = s.items[e];
     candidate.time = s.timestamps[e];
     candidate.organic = s.organic[e];  // NOLINT(bugprone-signed-char-misuse): a number
-    opened.numbers.of_candidate(s.users[e], candidate, found);
+    // Whoever was asked about before, and what.
+    for (const int64_t item : {s.items[e] + 1, s.items[e], s.items[e] + 2}) {
+      const bool own = item == s.items[e];
+      candidate.item = item;
+      opened.numbers.of_candidate(asked, s.users[e], candidate, own ? found : other);
+    }
     EXPECT_TRUE(std::ranges::equal(found, opened.numbers.of_event(0, i))) << i;
   }
 }
@@ -300,11 +306,12 @@ TEST(EventNumbers, ACandidateThatNobodyKnows) {
   const auto tried = static_cast<size_t>(s.anchors(0)[0]);
   ASSERT_EQ(s.users[tried], s.users[0]);
   std::vector<float> found(width), unknown(width);
-  opened.numbers.of_candidate(s.users[0], {.item = 1'000'000, .time = 86400 * 5}, unknown);
+  EventNumbers::AskedUser asked;
+  opened.numbers.of_candidate(asked, s.users[0], {.item = 1'000'000, .time = 86400 * 5}, unknown);
   for (const int64_t item :
        {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{-1},
         s.items[tried] + (int64_t{1} << 56)}) {
-    opened.numbers.of_candidate(s.users[0], {.item = item, .time = 86400 * 5}, found);
+    opened.numbers.of_candidate(asked, s.users[0], {.item = item, .time = 86400 * 5}, found);
     EXPECT_EQ(found, unknown) << item;
   }
 }

@@ -230,7 +230,7 @@ int64_t Gatherer::append_question(int64_t user, const Candidate& candidate, int6
   }
   resize_history_numbers(used + 1, batch);
   move_history_numbers(begin + excess, used, begin, batch);
-  put_history_numbers(user, candidate, used - excess, batch);
+  put_history_numbers(candidate, used - excess, batch);
   return used + 1 - excess;
 }
 
@@ -325,9 +325,15 @@ void Gatherer::fill(std::span<const int64_t> anchor_positions,
 void Gatherer::fill(std::span<const CandidateQuery> questions, Batch& batch) const {
   std::vector<int64_t> numbers(questions.size());
   std::iota(numbers.begin(), numbers.end(), 0);
+  EventNumbers::AskedUser asked;
+  std::vector<float> counts(numbers_ ? numbers_->width() : 0);
   fill_samples(numbers, batch, [&](int64_t i) {
     const CandidateQuery& q = questions[static_cast<size_t>(i)];
-    return std::pair(locate(q), Candidate{q.item, q.time, q.organic, 0, false, q.numbers});
+    if (numbers_) {
+      const CountedEvent event{.item = q.item, .time = q.time, .organic = q.organic};
+      numbers_->of_candidate(asked, q.user, event, counts);
+    }
+    return std::pair(locate(q), Candidate{q.item, q.time, q.organic, 0, false, q.numbers, counts});
   });
 }
 

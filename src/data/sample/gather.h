@@ -114,8 +114,8 @@ class Gatherer {
   };
   struct Candidate {
     int64_t item = 0, time = 0, organic = 0, label = 0;
-    bool stored = true;                   // it is the event at the anchor
-    std::span<const float> numbers = {};  // else: what is known of it
+    bool stored = true;                                // it is the event at the anchor
+    std::span<const float> numbers = {}, counts = {};  // else: what is known of it
   };
 
   void plan_crosses();
@@ -139,11 +139,9 @@ class Gatherer {
   void move_history_numbers(int64_t begin, int64_t end, int64_t to, Batch& batch) const;
   /// Of an event of the anchor's piece, or of a question, as event `to` of the batch.
   void put_history_numbers(const Anchor& anchor, int64_t offset, int64_t to, Batch& batch) const;
-  void put_history_numbers(int64_t user, const Candidate& question, int64_t to, Batch& batch) const;
-  /// Counts of a question, where some are wanted.
-  std::vector<float> counts_of(int64_t user, const Candidate& question) const;
+  void put_history_numbers(const Candidate& question, int64_t to, Batch& batch) const;
   float number_of(const Anchor& anchor, int64_t position, size_t place) const;
-  float number_of(const Candidate& question, size_t place, std::span<const float> counts) const;
+  float number_of(const Candidate& question, size_t place) const;
   void put_candidate_numbers(const Anchor& anchor, const Candidate& candidate, int64_t sample,
                              Batch& batch) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;
