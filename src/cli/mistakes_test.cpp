@@ -31,6 +31,7 @@ struct Mistake {
   Words says;  // what is wrong, and what to do
 };
 
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest calls it so
 void PrintTo(const Mistake& m, std::ostream* out) {
   *out << fmt::format("{}", fmt::join(m.arguments, " "));
 }
