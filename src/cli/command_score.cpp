@@ -54,7 +54,13 @@ struct Answers {
                         ids.items().ids_of("item", items),
                         {.name = "time", .integers = std::move(times)}};
     if (labelled) table.push_back({.name = "label", .integers = std::move(labels)});
-    for (data::TableColumn& column : scores) table.push_back(std::move(column));
+    for (data::TableColumn& column : scores) {
+      // A task may be called label.
+      while (std::ranges::find(table, column.name, &data::TableColumn::name) != table.end()) {
+        column.name += "_score";
+      }
+      table.push_back(std::move(column));
+    }
     return table;
   }
 };

@@ -31,6 +31,7 @@ struct Mistake {
   Words says;  // what is wrong, and what to do
 };
 
+// NOLINTNEXTLINE(readability-identifier-naming): GoogleTest calls it so
 void PrintTo(const Mistake& m, std::ostream* out) {
   *out << fmt::format("{}", fmt::join(m.arguments, " "));
 }
@@ -414,20 +415,33 @@ TEST(MistakesOf, AConfigIsMendedInTheSameFolder) {
                {"has saved no step; it begins anew with this config", "done: 2 steps"}});
 }
 
+/// A column of scores is called like its task, unless that is what another column is called.
+TEST(MistakesOf, ATaskIsCalledLikeAColumnOfScores) {
+  const std::string folder = own_log().path("label"), scores = own_log().path("scores.csv");
+  const Outcome trained =
+      run(own_log().filled({"train", "@/config.toml", "--run", folder, "--steps", "2", "--set",
+                            "model.tasks.0.name=label"}));
+  ASSERT_EQ(trained.code, kExitOk) << trained.err;
+  ASSERT_EQ(run({"score", folder, "--out", scores}).code, kExitOk);
+  EXPECT_TRUE(base::read_file(scores).starts_with("user,item,time,label,label_score\n"));
+}
+
 /// Views are predicted, and bought is what purchases are: rows of their own. Views are in no pool.
-TEST(MistakesOf, LabelsInOtherRowsAreSeenByInspect) {
+TEST(MistakesOf, LabelsInOtherRowsAreSeenByPrepAndInspect) {
   const std::string store = own_log().path("bought");
-  ASSERT_EQ(run(own_log().filled({"prep", "--raw", "@/shop", "--schema", "@/shop.toml", "--out",
-                                  store, "--history", "20"}))
-                .code,
-            kExitOk);
+  const Words said = {"none of 720 events of the kinds to predict is in label_pool \"bought\"",
+                      "an event's own row decides: see anchor_kinds, label_pool",
+                      "720 of 1,200 events are in no pool, so they enter no history"};
+  expect_said(
+      {"",
+       {"prep", "--raw", "@/shop", "--schema", "@/shop.toml", "--out", store, "--history", "20"},
+       kExitOk,
+       said});
+  expect_said({"", {"inspect", store}, kExitOk, said});
   expect_said({"",
                {"inspect", store},
                kExitOk,
-               {"none of 720 events of the kinds to predict is in label_pool \"bought\"",
-                "an event's own row decides: see anchor_kinds, label_pool",
-                "720 of 1,200 events are in no pool, so they enter no history",
-                "a smaller --min-history of `segue prep` takes more of them"}});
+               {"a smaller --min-history of `segue prep` takes more of them"}});
 }
 
 TEST(MistakesOf, PoolsThatShareAHistoryAreSeenByInspect) {
@@ -436,6 +450,23 @@ TEST(MistakesOf, PoolsThatShareAHistoryAreSeenByInspect) {
                kExitOk,
                {"at most 8 of each of 2 pools; the newest of any pool would be",
                 "data.gather.strategy = \"last_n\""}});
+}
+
+/// Many events of one second are lists; a few are chance.
+TEST(MistakesOf, ListsOfOneSecondAreSeenByInspectAndInit) {
+  const std::string lists = own_log().path("lists");
+  ASSERT_EQ(run(own_log().filled({"prep", "--raw", "@/raw/log.csv", "--schema", "@/schema.toml",
+                                  "--out", lists, "--history", "64", "--min-history", "3", "--set",
+                                  "time_unit_seconds=0.0001"}))
+                .code,
+            kExitOk);
+  for (const std::string& store : {lists, own_log().path("thousandth")}) {
+    EXPECT_EQ(contains(run({"inspect", store}).out, "data.gather.same_time = false"),
+              store == lists);
+    const Outcome proposed = run({"init", store});
+    EXPECT_EQ(proposed.code, kExitOk) << proposed.err;
+    EXPECT_EQ(contains(proposed.out, "same_time = false"), store == lists);
+  }
 }
 
 /// What tables need is the largest id and one more, whatever the number of users and items.

@@ -84,7 +84,9 @@ void check_labelled_events(const RunConfig& c) {
   if (!c.data.gather.same_time) {
     fail_config(
         "data.gather.same_time = false leaves events of one second out of each other's history, "
-        "but model.labels = \"every_item\" predicts them in one; leave it true");
+        "but model.labels = \"every_item\" predicts them in one: set it to true, or predict a "
+        "candidate "
+        "at a time (model.labels = \"candidates\")");
   }
   if (c.data.stream.sort_by_time) {
     fail_config(

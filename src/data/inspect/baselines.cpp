@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/parallel.h"
+#include "data/numbers/day_counts.h"
 #include "data/numbers/known_at.h"
 #include "data/numbers/tally.h"
 #include "data/store/event_log.h"
@@ -93,10 +94,8 @@ class HistoryRules {
                                [&](size_t pool) { return log_.in_pool(pool, position); });
   }
   int64_t time_of(int64_t position) const { return log_.at(position, &EventStore::timestamps); }
-  /// Whether what became of an event at `time` is known at a later one, at `now`.
-  bool is_known(int64_t time, int64_t now) const {
-    return wait_ == 0 || known_at(time, wait_) < now;
-  }
+  /// Whether what became of an event at `time` is known at `now`.
+  bool is_known(int64_t time, int64_t now) const { return known_at(time, wait_) < now; }
   int64_t user_of(size_t place) const { return log_.at(out_.positions[place], &EventStore::users); }
   /// Calls `each` with every event of a user that may be predicted, in order.
   template <class Each>
@@ -149,7 +148,7 @@ class HistoryRules {
       while (next < order_.size() && user_of(order_[next]) < user) ++next;
       for_events(user, [&](int64_t p) {
         const int64_t time = time_of(p);
-        const bool early = time < begin_ && is_known(time, begin_);
+        const bool early = is_known(time, begin_);
         if (early) before.add(is_positive(p));
         const auto tally = by_item.find(log_.at(p, &EventStore::items));
         if (tally == by_item.end() || time > end_) return;
@@ -198,11 +197,9 @@ class HistoryRules {
     const int64_t user = user_of(order_[next]);
     if (!std::ranges::binary_search(users_, user)) return;
     Tally of_user;
-    std::vector<std::unordered_map<int32_t, Tally>> by_attribute(store_.schema().attributes.size());
+    std::vector<std::unordered_map<int64_t, Tally>> by_attribute(store_.schema().attributes.size());
     const auto tally_of = [&](size_t a, int64_t p) -> Tally& {
-      const int64_t item = log_.at(p, &EventStore::items);
-      const auto in_map = std::clamp<int64_t>(item, 0, store_.num_items() - 1);
-      return by_attribute[a][store_.attribute_map(a)[static_cast<size_t>(in_map)]];
+      return by_attribute[a][attribute_of(store_, a, log_.at(p, &EventStore::items))];
     };
     const auto count = [&](int64_t p) {
       const bool positive = is_positive(p);
@@ -290,7 +287,8 @@ Predictions predict_by_history(const EventStore& store, const RuleQuery& query) 
 }
 
 std::vector<int64_t> item_events_before(const EventStore& store, std::span<const int64_t> positions,
-                                        const std::function<bool(int64_t user)>& counts) {
+                                        const std::function<bool(int64_t user)>& counts,
+                                        const std::stop_token& stop) {
   if (positions.empty()) return {};
   const EventLog log(store);
   require_events(log, positions);
@@ -300,6 +298,7 @@ std::vector<int64_t> item_events_before(const EventStore& store, std::span<const
   for (size_t p = 0; p < log.num_pieces(); ++p) {
     const EventStore& piece = log.piece(p);
     for (const int64_t user : piece.unique_users()) {
+      if (stop.stop_requested()) return {};
       if (!counts(user)) continue;
       const UserEvents own = piece.events_of(user);
       for (auto i = static_cast<size_t>(own.begin); i < static_cast<size_t>(own.end); ++i) {

@@ -42,16 +42,17 @@ struct RuleQuery {
 /// Shares are shrunk towards a prior, as if `k` events with it had come before: 10 for items, 5 for
 /// users, 2 for a user's attribute. The prior is the share of all events before the first of those
 /// that are asked for (0.5 if there are none), or simply of all where all are. Time decides what is
-/// earlier; events of one instant count in store order. Events of other kinds, and of users who do
-/// not take part, have no prediction; items know only what the others did. Two
-/// passes over the events. Takes some 60 bytes for each event that is asked for, and 24 for every
-/// other one of the same items and time.
+/// earlier, and events of one second know nothing of each other. Events of other kinds, and of
+/// users who do not take part, have no prediction; items know only what the others did. An item
+/// beyond the maps has no attribute. Two passes over the events. Takes some 60 bytes for each event
+/// that is asked for, and 24 for every other one of the same items and time.
 Predictions predict_by_history(const EventStore& store, const RuleQuery& query = {});
 
 /// How many events the items of some events had in the log before the first of these, by users of
-/// whom `counts` is true. One pass over the log.
+/// whom `counts` is true. One pass over the log; after `stop` the result is worth nothing.
 std::vector<int64_t> item_events_before(const EventStore& store, std::span<const int64_t> positions,
-                                        const std::function<bool(int64_t user)>& counts);
+                                        const std::function<bool(int64_t user)>& counts,
+                                        const std::stop_token& stop = {});
 
 /// True probabilities for the events of a store that was made from a synthetic log: those written
 /// beside the store or, if `raw_folder` is given, those beside the raw log it was prepared from,

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/npy.h"
 #include "base/parallel.h"
+#include "data/numbers/day_counts.h"
 #include "data/store/event_log.h"
 #include "data/store/windows.h"
 
@@ -95,7 +96,9 @@ void count_labels(const EventStore& piece, size_t begin, size_t end, EventCounts
     bool pooled = false;
     for (size_t p = 0; p < history_pools; ++p) pooled |= piece.in_pool(p)[i] != 0;
     counts.in_no_pool += pooled ? 0 : 1;
-    if (!std::ranges::binary_search(schema.anchor_kinds, piece.kinds()[i])) continue;
+    if (std::ranges::find(schema.anchor_kinds, piece.kinds()[i]) == schema.anchor_kinds.end()) {
+      continue;
+    }
     ++counts.predicted;
     counts.positive += label && piece.in_pool(*label)[i] != 0 ? 1 : 0;
     const bool same_time = i > 0 && piece.users()[i] == piece.users()[i - 1] &&
@@ -323,7 +326,7 @@ StoreSummary summarize(const EventStore& store, const LogSchema& schema,
   s.organic_share = ratio(counts.organic, s.events);
   s.in_no_pool = counts.in_no_pool;
   s.predicted = counts.predicted;
-  s.same_time = counts.same_time;
+  if (outcome_wait(store.schema()) == 0) s.same_time = counts.same_time;
   if (!store.schema().label_pool.empty()) s.positive = counts.positive;
   if (s.events > 0) {
     s.first_time = counts.first_time;

@@ -64,12 +64,17 @@ struct StoreSummary {
   int64_t in_no_pool = 0;           // events that enter no history
   int64_t predicted = 0;            // events of anchor kinds
   std::optional<int64_t> positive;  // those in the label pool, where there is one
-  int64_t same_time = 0;            // those behind another event of their user at their time
+  /// Those behind another event of their user in the same second; 0 where later events decide the
+  /// label, which no history has.
+  int64_t same_time = 0;
   double organic_share = 0;
   int64_t first_time = 0, last_time = 0;
   std::vector<WindowSummary> windows;  // one per anchor list
   HistorySummary history;
   std::vector<AttributeSummary> attributes;
+
+  /// More than a few: they may be items of one list, and the outcome of one tells of the others.
+  bool has_lists() const { return same_time > 0 && same_time >= predicted / 100; }
 };
 
 struct InspectConfig {

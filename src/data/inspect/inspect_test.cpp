@@ -271,6 +271,34 @@ TEST(BaselinesTest, SomeEventsInAnyOrder) {
             ErrorCode::kCorrupt);
 }
 
+/// Items of one list, and an item that no map knows.
+TEST(BaselinesTest, EventsOfOneSecondKnowNothingOfEachOther) {
+  std::vector<Event> events;
+  for (const auto& [time, item, value] :
+       {std::tuple(10, 0, 100), {10, 0, 100}, {10, 2, 0}, {20, 0, 0}, {20, 9, 0}}) {
+    Event& e = events.emplace_back();
+    e.user = 1;
+    e.time = time;
+    e.item = item;
+    e.value = static_cast<float>(value);
+  }
+  const std::string folder = base::temp_path("list");
+  StoreWriter writer({.folder = folder, .history_length = 6, .min_history = {0}},
+                     LogSchema::preset("yambda-50m"));
+  writer.add(events);
+  const std::vector<int64_t> items = {0, 2}, artists = {7, 8};
+  writer.set_attribute("artist_id", items, artists);
+  writer.finish();
+  const EventStore store(folder, schema_for(folder).samples());
+  const Predictions p = predict_by_history(store);
+  const double prior = 2.0 / 5, user = (2 + 5 * prior) / 8;
+  EXPECT_EQ(p.rules[0].predictions[1], static_cast<float>(prior));
+  EXPECT_EQ(p.rules[0].predictions[3], static_cast<float>((2 + 10 * prior) / 12));
+  EXPECT_EQ(p.rules[1].predictions[2], static_cast<float>(prior));
+  EXPECT_EQ(p.rules[1].predictions[4], static_cast<float>(user));
+  EXPECT_EQ(p.rules[2].predictions[4], static_cast<float>(user)) << "of no artist";
+}
+
 /// Events of a window, asked for alone, are predicted as among all, but for the prior.
 TEST(BaselinesTest, AWindowIsPredictedAsAmongAll) {
   const SynthStore synth("store");

@@ -171,13 +171,22 @@ void check_csv_text(const std::string& path, std::string_view head) {
   if (head.find('\r') != std::string_view::npos && head.find('\n') == std::string_view::npos) {
     refuse("its lines end in carriage returns alone; `tr '\\r' '\\n' < IN > OUT` mends it");
   }
-  head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
-  if (head.starts_with("{") || head.starts_with("[{")) {
-    refuse(
-        "is JSON; bring Parquet or CSV, which pandas makes of one object a line: python3 -c "
-        "\"import pandas; pandas.read_json('IN', lines=True, dtype=False).to_csv('OUT.csv', "
-        "index=False)\"");
+  const auto skip_blanks = [&] {
+    head.remove_prefix(std::min(head.find_first_not_of(" \t\r\n"), head.size()));
+  };
+  skip_blanks();
+  const bool list = head.starts_with("[");
+  if (list) {
+    head.remove_prefix(1);
+    skip_blanks();
   }
+  // The first line of a list may be its bracket alone.
+  if (!head.starts_with("{") && !(list && head.empty())) return;
+  fail(ErrorCode::kUnsupported,
+       fmt::format("{}: is JSON; bring Parquet or CSV, which pandas makes of it: python3 -c "
+                   "\"import pandas; pandas.read_json('IN'{}, dtype=False).to_csv('OUT.csv', "
+                   "index=False)\"",
+                   path, list ? "" : ", lines=True"));
 }
 
 void fail_row(const std::string& path, int64_t row, RowFault fault, const std::string& what) {

@@ -96,6 +96,7 @@ TEST(CsvReader, TextThatIsNoTable) {
   EXPECT_EQ(column("\n\r\na,b\n1,2\n", {"b", ColumnRole::kInteger}), Strings{"2"});
   EXPECT_TRUE(contains(message("a,b\r1,2\r"), "carriage returns alone; `tr"));
   EXPECT_TRUE(contains(message("{\"a\": 1}\n"), "is JSON; bring Parquet or CSV"));
+  EXPECT_TRUE(contains(message("[\n  {\"a\": 1}\n]\n"), "read_json('IN', dtype"));
   EXPECT_TRUE(contains(message("\xff\xfe"), "is UTF-16; `iconv"));
 }
 

@@ -38,6 +38,13 @@ int take_name(std::string_view& text, std::string_view names) {
   return -1;
 }
 
+/// Whether what is written as the rest of a format begins with one.
+bool begins_with_digit(std::string_view format) {
+  constexpr std::string_view kNumbers = "YymdHIMS";
+  if (!format.starts_with('%')) return !format.empty() && is_digit(format[0]);
+  return format.size() > 1 && kNumbers.find(format[1]) != std::string_view::npos;
+}
+
 /// Takes a time off a text, piece by piece of a format.
 class TimeParser {
  public:
@@ -144,9 +151,7 @@ bool parse_time(std::string_view text, std::string_view format, int64_t& seconds
       continue;
     }
     ++i;
-    const bool digit_follows =
-        i + 1 < format.size() && (format[i + 1] == '%' || is_digit(format[i + 1]));
-    if (!parser.take(format[i], digit_follows)) return false;
+    if (!parser.take(format[i], begins_with_digit(format.substr(i + 1)))) return false;
   }
   return parser.finish(seconds);
 }

@@ -26,6 +26,7 @@ TEST(TimeFormat, ZerosInFrontMayBeMissingWhereNoDigitFollows) {
   EXPECT_EQ(seconds_of("3/4/2017 1:05:06 AM", "%m/%d/%Y %I:%M:%S %p"), 1488589506);
   EXPECT_EQ(seconds_of("3/4/2017 12:05:06 AM", "%m/%d/%Y %I:%M:%S %p"), 1488585906);
   EXPECT_EQ(seconds_of("3/4/2017 12:05:06 pm", "%m/%d/%Y %I:%M:%S %p"), 1488629106);
+  EXPECT_EQ(seconds_of("4Mar2017 1AM", "%d%b%Y %I%p"), 1488589200);
   EXPECT_EQ(seconds_of("01 5, 1969", "%m %d, %Y"), -361 * 86400);
   int64_t seconds = 0;
   EXPECT_FALSE(parse_time("2017341", "%Y%m%d", seconds));

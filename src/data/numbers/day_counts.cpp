@@ -285,4 +285,11 @@ Tally DayCounts::before(size_t of, int64_t id, int64_t day) const {
   return c.wide.empty() ? newest(c.cells) : newest(c.wide);
 }
 
+std::vector<int64_t> DayCounts::days() const {
+  std::vector<int64_t> days;
+  for (const Cell& cell : counts_[kAll].cells) days.push_back(cell.day);
+  for (const WideCell& cell : counts_[kAll].wide) days.push_back(cell.day);
+  return days;
+}
+
 }  // namespace segue::data

@@ -45,6 +45,8 @@ class DayCounts {
   enum Of : size_t { kAll, kItem, kFirstAttribute };
   /// On days before `day`.
   Tally before(size_t of, int64_t id, int64_t day) const;
+  /// Days on which anything was tried, ascending.
+  std::vector<int64_t> days() const;
 
   const IndexFile& file() const { return file_; }
 

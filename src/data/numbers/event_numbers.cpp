@@ -13,6 +13,24 @@ namespace segue::data {
 namespace {
 
 constexpr int64_t kEventsPerRun = int64_t{1} << 17;
+/// Raised whenever the same log gets other numbers or groups, so that old files are made again.
+constexpr uint64_t kMadeBy = 1;
+
+/// What numbers are made from, but for the columns.
+uint64_t key_of_schema(const EventStore& store) {
+  const SampleSchema& schema = store.schema();
+  uint64_t key = kMadeBy;
+  for (const std::string& name : count_names(schema)) {
+    key = fingerprint_of(std::span<const char>(name), key);
+  }
+  key = fingerprint_of(std::span<const int64_t>(schema.anchor_kinds), key);
+  const int64_t wait = outcome_wait(schema);
+  key = fingerprint_of(std::span<const int64_t>(&wait, 1), key);
+  for (size_t a = 0; a < schema.attributes.size(); ++a) {
+    key = fingerprint_of_map(store.attribute_map(a), key);
+  }
+  return key;
+}
 
 }  // namespace
 
@@ -21,9 +39,10 @@ EventNumbers::EventNumbers(const EventLog& log)
       schema_(log.piece(0).schema()),
       success_(success_pool(schema_)),
       width_(count_names(schema_).size()) {
+  uint64_t key = key_of_schema(log.piece(0));
   for (size_t p = 0; p < log.num_pieces(); ++p) {
     days_.push_back(DayCounts::open_or_build(log.piece(p), log.piece(0)));
-    const uint64_t key = key_of(p);
+    key = with_columns(log.piece(p), key);  // and those of the pieces before it
     groups_.push_back(
         ValueGroups::open_or_build(log, days_, p == 0 ? nullptr : &groups_[p - 1], key));
     IndexFile file = open_or_build(log.piece(p).index_folder(), kNumbersFile, key,
@@ -36,28 +55,13 @@ EventNumbers::EventNumbers(const EventLog& log)
   }
 }
 
-/// Everything that numbers are made from, in pieces before this one too.
-uint64_t EventNumbers::key_of(size_t piece) const {
-  uint64_t key = 0;
-  for (const std::string& name : count_names(schema_)) {
-    key = fingerprint_of(std::span<const char>(name), key);
-  }
-  for (size_t p = 0; p <= piece; ++p) {
-    const EventStore& store = log_.piece(p);
-    key = fingerprint_of(store.users(), key);
-    key = fingerprint_of(store.items(), key);
-    key = fingerprint_of(store.timestamps(), key);
-    key = fingerprint_of(store.kinds(), key);
-    key = fingerprint_of(store.organic(), key);
-    key = fingerprint_of(store.in_pool(success_), key);
-  }
-  key = fingerprint_of(std::span<const int64_t>(schema_.anchor_kinds), key);
-  const int64_t wait = outcome_wait(schema_);
-  if (wait > 0) key = fingerprint_of(std::span<const int64_t>(&wait, 1), key);
-  for (size_t a = 0; a < schema_.attributes.size(); ++a) {
-    key = fingerprint_of_map(log_.piece(0).attribute_map(a), key);
-  }
-  return key;
+uint64_t EventNumbers::with_columns(const EventStore& piece, uint64_t key) const {
+  key = fingerprint_of(piece.users(), key);
+  key = fingerprint_of(piece.items(), key);
+  key = fingerprint_of(piece.timestamps(), key);
+  key = fingerprint_of(piece.kinds(), key);
+  key = fingerprint_of(piece.organic(), key);
+  return fingerprint_of(piece.in_pool(success_), key);
 }
 
 void EventNumbers::set_attributes(CountedEvent& event) const {
@@ -91,8 +95,11 @@ EveryonesCounts EventNumbers::everyone(const CountedEvent& event, size_t piece) 
       sum.attributes[a] += days.before(DayCounts::kFirstAttribute + a, event.attributes[a], day);
     }
   }
-  sum.groups = &groups_[piece];
-  sum.period = groups_[piece].period(day);
+  // Days of earlier pieces are in periods of theirs: a candidate may be of any time.
+  for (size_t p = piece + 1; p-- > 0 && sum.period == 0;) {
+    sum.groups = &groups_[p];
+    sum.period = groups_[p].period(day);
+  }
   return sum;
 }
 
@@ -107,12 +114,17 @@ void EventNumbers::replay(int64_t user, size_t piece, int64_t end, UserCounts& c
   }
 }
 
-void EventNumbers::of_candidate(int64_t user, CountedEvent candidate, std::span<float> out) const {
+void EventNumbers::of_candidate(AskedUser& asked, int64_t user, CountedEvent candidate,
+                                std::span<float> out) const {
   set_attributes(candidate);
-  UserCounts counts(schema_.attributes.size(), outcome_wait(schema_));
   const size_t last = log_.num_pieces() - 1;
-  replay(user, last, candidate.time, counts);
-  counts.write(candidate, everyone(candidate, last), out);
+  if (!asked.counts || asked.user != user || asked.time != candidate.time) {
+    asked.user = user;
+    asked.time = candidate.time;
+    asked.counts.emplace(schema_.attributes.size(), outcome_wait(schema_));
+    replay(user, last, candidate.time, *asked.counts);
+  }
+  asked.counts->write(candidate, everyone(candidate, last), out);
 }
 
 /// Runs of whole users, each on one thread, written where they belong.

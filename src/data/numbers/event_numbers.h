@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,9 +27,15 @@ class EventNumbers {
   std::span<const float> of_event(size_t piece, int64_t position) const {
     return pieces_[piece].rows.subspan(static_cast<size_t>(position) * width_, width_);
   }
+  /// A user at a time, whose events before it were gone through.
+  struct AskedUser {
+    int64_t user = 0, time = 0;
+    std::optional<UserCounts> counts;  // none: nobody was asked about yet
+  };
   /// Of a candidate that no event proposes, as an event of that time would have them. Goes through
-  /// the user's events before it.
-  void of_candidate(int64_t user, CountedEvent candidate, std::span<float> out) const;
+  /// the user's events before it, unless those of `asked` are the same.
+  void of_candidate(AskedUser& asked, int64_t user, CountedEvent candidate,
+                    std::span<float> out) const;
 
   size_t width() const { return width_; }
   /// What was opened of a piece, for those who verify it.
@@ -41,7 +48,7 @@ class EventNumbers {
     IndexFile file;
     std::span<const float> rows;  // [events, names]
   };
-  uint64_t key_of(size_t piece) const;
+  uint64_t with_columns(const EventStore& piece, uint64_t key) const;
   void build(size_t piece, const std::string& path, uint64_t key) const;
   CountedEvent event_at(size_t piece, int64_t position) const;
   void set_attributes(CountedEvent& event) const;

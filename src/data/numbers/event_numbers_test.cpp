@@ -218,6 +218,26 @@ TEST(EventNumbers, AreWhatTheirNamesSay) {
   }
 }
 
+/// Groups are made anew as there are more days with events, not as time goes by.
+TEST(EventNumbers, AFewEventsFarFromAllOthersDoNotMatter) {
+  for (const int64_t years : {0, 40}) {
+    TestStore s = fresh_store(5, {.users = 24, .max_events = 150, .items = 6, .days = 4});
+    for (size_t i = 0; i < s.users.size(); ++i) {
+      s.kinds[i] = 0;
+      s.pools[0][i] = (s.users[i] + s.items[i]) % 2 == 0 ? 1 : 0;
+      const bool first = i == static_cast<size_t>(s.user_start[static_cast<size_t>(s.users[i])]);
+      s.timestamps[i] = s.users[i] % 2 == 0 && first ? 0 : s.timestamps[i] + years * 365 * kDay;
+    }
+    s.write({});
+    const ValueGroups groups = groups_of(s);
+    for (int64_t day = 1; day <= 3; ++day) {
+      const int64_t period = groups.period(day + years * 365);
+      EXPECT_EQ(period, day + (years > 0 ? 1 : 0));
+      EXPECT_GT(groups.group(period, DayCounts::kItem, s.items[0]), 0) << years;
+    }
+  }
+}
+
 /// What happens at or after a time, to the user, and on the same day or later, to others, cannot be
 /// seen.
 TEST(EventNumbers, TheFutureChangesNothing) {
@@ -260,14 +280,20 @@ TEST(EventNumbers, TheFutureChangesNothing) {
 TEST(EventNumbers, ACandidateHasThoseOfAnEventOfItsTime) {
   const TestStore s = fresh_store(21);
   const Opened opened(s);
-  std::vector<float> found(opened.numbers.width());
+  std::vector<float> found(opened.numbers.width()), other(opened.numbers.width());
+  EventNumbers::AskedUser asked;
   for (int64_t i = 0; i < s.num_events(); ++i) {
     const auto e = static_cast<size_t>(i);
     CountedEvent candidate;
     candidate.item = s.items[e];
     candidate.time = s.timestamps[e];
     candidate.organic = s.organic[e];  // NOLINT(bugprone-signed-char-misuse): a number
-    opened.numbers.of_candidate(s.users[e], candidate, found);
+    // Whoever was asked about before, and what.
+    for (const int64_t item : {s.items[e] + 1, s.items[e], s.items[e] + 2}) {
+      const bool own = item == s.items[e];
+      candidate.item = item;
+      opened.numbers.of_candidate(asked, s.users[e], candidate, own ? found : other);
+    }
     EXPECT_TRUE(std::ranges::equal(found, opened.numbers.of_event(0, i))) << i;
   }
 }
@@ -277,11 +303,15 @@ TEST(EventNumbers, ACandidateThatNobodyKnows) {
   const TestStore s = fresh_store(22);
   const Opened opened(s);
   const size_t width = opened.numbers.width();
+  const auto tried = static_cast<size_t>(s.anchors(0)[0]);
+  ASSERT_EQ(s.users[tried], s.users[0]);
   std::vector<float> found(width), unknown(width);
-  opened.numbers.of_candidate(s.users[0], {.item = 1'000'000, .time = 86400 * 5}, unknown);
+  EventNumbers::AskedUser asked;
+  opened.numbers.of_candidate(asked, s.users[0], {.item = 1'000'000, .time = 86400 * 5}, unknown);
   for (const int64_t item :
-       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{-1}}) {
-    opened.numbers.of_candidate(s.users[0], {.item = item, .time = 86400 * 5}, found);
+       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{-1},
+        s.items[tried] + (int64_t{1} << 56)}) {
+    opened.numbers.of_candidate(asked, s.users[0], {.item = item, .time = 86400 * 5}, found);
     EXPECT_EQ(found, unknown) << item;
   }
 }

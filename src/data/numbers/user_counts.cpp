@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numbers>
 
 #include "base/error.h"
@@ -116,7 +117,9 @@ void UserCounts::count(const CountedEvent& e) {
   session_information_ += e.expected * (1 - e.expected);
   by_hour_[static_cast<size_t>(second_of_day(e.time) / kSecondsPerHour)].add(e.success);
   const auto add_to = [&](size_t of, int64_t id) {
-    with(of, id).add(e.success);
+    const std::optional<uint64_t> key = key_of(of, id);
+    if (!key) return;
+    by_id_[*key].add(e.success);
     by_group_[group_of(of, id)].add(e.success);
   };
   add_to(kItem, e.item);
@@ -124,8 +127,16 @@ void UserCounts::count(const CountedEvent& e) {
   last_attributes_ = e.attributes;
 }
 
+/// None for ids that no table has, which are not counted of everyone either: candidates may have
+/// any.
+std::optional<uint64_t> UserCounts::key_of(size_t of, int64_t id) {
+  if (id < 0 || id > std::numeric_limits<int32_t>::max()) return std::nullopt;
+  return static_cast<uint64_t>(id) << 8 | of;
+}
+
 Tally UserCounts::look(size_t of, int64_t id) const {
-  const auto found = by_id_.find(static_cast<uint64_t>(id) << 8 | of);
+  const std::optional<uint64_t> key = key_of(of, id);
+  const auto found = key ? by_id_.find(*key) : by_id_.end();
   return found == by_id_.end() ? Tally() : found->second;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -69,7 +70,7 @@ class UserCounts {
   void see(CountedEvent& event);
   void count(const CountedEvent& event);
   /// Of the user with an item (0) or with the value of an attribute (1 and on).
-  Tally& with(size_t of, int64_t id) { return by_id_[static_cast<uint64_t>(id) << 8 | of]; }
+  static std::optional<uint64_t> key_of(size_t of, int64_t id);
   Tally look(size_t of, int64_t id) const;
   size_t group_of(size_t of, int64_t id) const;
   void use_groups(const EveryonesCounts& everyone);
@@ -82,10 +83,10 @@ class UserCounts {
   std::deque<CountedEvent> pending_;  // whose outcomes are not known yet
   size_t seen_ = 0;                   // of them, from the first on
   Tally user_;
-  std::unordered_map<uint64_t, Tally> by_id_;
+  std::unordered_map<uint64_t, Tally> by_id_;  // by key_of()
   const ValueGroups* groups_ = nullptr;
   int64_t period_ = 0;
-  std::vector<Tally> by_group_;  // of the period: as with(), and by group
+  std::vector<Tally> by_group_;  // of the period: group_of()
   std::array<Tally, 24> by_hour_{};
   Tally session_;
   double session_excess_ = 0, session_information_ = 0;  // over what was expected

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bitset>
 #include <limits>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -33,13 +35,16 @@ class ValueGroups::Builder {
         schema_(log.piece(0).schema()),
         success_(success_pool(schema_)),
         wait_(outcome_wait(schema_)),
-        before_(before) {
+        before_(before),
+        users_(log.users()) {
     for (const int64_t kind : schema_.anchor_kinds) tried_.set(static_cast<size_t>(kind));
     int64_t items = 0;
     for (size_t p = 0; p <= piece_; ++p) {
-      for (const int64_t item : log.piece(p).items()) items = std::max(items, item + 1);
+      for (const int64_t item : log.piece(p).items()) {
+        items = std::max(items, std::min(item, kMostValues - 1) + 1);
+      }
     }
-    values_.push_back(std::min(items, kMostValues));
+    values_.push_back(items);
     for (size_t a = 0; a < schema_.attributes.size(); ++a) {
       const std::span<const int32_t> map = log.piece(0).attribute_map(a);
       const int64_t largest = map.empty() ? 0 : std::ranges::max(map);
@@ -55,7 +60,12 @@ class ValueGroups::Builder {
     IndexWriter writer(path, fingerprint, sizes);
     writer.write_items(kFirstPeriod, 0, std::span<const int64_t>(&first_period_, 1));
     writer.write_items(kBegins, 0, std::span<const int64_t>(begins_));
-    BuildProgress progress("groups", periods * std::ssize(values_), "groupings");
+    std::vector<int64_t> work;  // of each period
+    for (const int64_t day : begins_) work.push_back(std::min(tries_before(day), kMostTries));
+    if (carried_) work[0] = 0;
+    BuildProgress progress(
+        "groups", std::accumulate(work.begin(), work.end(), int64_t{0}) * std::ssize(values_),
+        "tries");
     for (size_t k = 0; k < values_.size(); ++k) {
       std::vector<uint8_t> groups(static_cast<size_t>(values_[k]));
       for (int64_t period = 0; period < periods; ++period) {
@@ -68,35 +78,34 @@ class ValueGroups::Builder {
           find_taste_groups(tallies(k, begins_[static_cast<size_t>(period)]), groups);
         }
         writer.write_items(kFirstGroups + k, period * values_[k], std::span<const uint8_t>(groups));
-        progress.add(1);
+        progress.add(work[static_cast<size_t>(period)]);
       }
     }
     writer.commit();
   }
 
  private:
-  /// The last period in which the pieces before have events, those that begin in this one, and the
-  /// first behind it, for candidates. None begins where there is nothing new to learn.
+  /// The last period in which the pieces before have events, and those that begin behind it: each
+  /// when the days on which something was tried are a quarter more.
   void begin_periods() {
-    int64_t known = 0;
+    std::set<int64_t> days;
+    for (const DayCounts& of_piece : days_) {
+      for (const int64_t day : of_piece.days()) days.insert(day);
+    }
+    int64_t carried_from = std::numeric_limits<int64_t>::min();
     if (before_ != nullptr) {
       const int64_t period = before_->period(day_of(log_.piece(piece_ - 1).last_time()));
       carried_ = period > 0;
       if (carried_) {
         first_period_ = period;
-        begins_.push_back(before_->begins_[static_cast<size_t>(period - before_->first_period_)]);
-        known = tries_before(begins_[0]);
+        carried_from = before_->begins_[static_cast<size_t>(period - before_->first_period_)];
       }
     }
-    int64_t first = std::numeric_limits<int64_t>::max();
-    for (const int64_t time : log_.piece(0).timestamps()) first = std::min(first, day_of(time));
-    const int64_t last = day_of(log_.piece(piece_).last_time());
-    for (int64_t day = first, length = 1; day <= last; length += (length + 3) / 4) {
-      day = first + length;
-      const int64_t tries = tries_before(day);
-      if (tries == known || (carried_ && day <= begins_[0])) continue;
-      known = tries;
-      begins_.push_back(day);
+    int64_t known = 0, due = 1;
+    for (const int64_t day : days) {
+      if (++known < due) continue;
+      due = known + (known + 3) / 4;
+      if (day + 1 >= carried_from) begins_.push_back(day + 1);
     }
   }
 
@@ -113,7 +122,7 @@ class ValueGroups::Builder {
     std::vector<UserValueTally> by_user, by_value;
     std::vector<std::pair<int64_t, bool>> tries;  // of a user
     int32_t users = 0;
-    for (const int64_t user : log_.users()) {
+    for (const int64_t user : users_) {
       if (base::splitmix64(static_cast<uint64_t>(user)) % one_of != 0) continue;
       tries.clear();
       for (size_t p = 0; p <= piece_; ++p) add_tries(p, user, k, day, tries);
@@ -159,6 +168,7 @@ class ValueGroups::Builder {
   int64_t wait_;
   std::bitset<256> tried_;
   const ValueGroups* before_;
+  std::vector<int64_t> users_;
   bool carried_ = false;         // the first period is one of the piece before
   std::vector<int64_t> values_;  // by kind: items, then attributes
   int64_t first_period_ = 1;
@@ -184,9 +194,19 @@ ValueGroups::ValueGroups(IndexFile file, size_t kinds) : file_(std::move(file)) 
 
 ValueGroups ValueGroups::open_or_build(const EventLog& log, std::span<const DayCounts> days,
                                        const ValueGroups* before, uint64_t fingerprint) {
-  const size_t piece = days.size() - 1;
-  return {data::open_or_build(log.piece(piece).index_folder(), "groups.idx", fingerprint,
+  const EventStore& piece = log.piece(days.size() - 1);
+  return {data::open_or_build(piece.index_folder(), "groups.idx", fingerprint,
                               [&](const std::string& path) {
+                                const SampleSchema& schema = piece.schema();
+                                const std::string pool =
+                                    "flat_is_" + schema.pools[success_pool(schema)].name;
+                                std::vector<std::string> made_from;
+                                for (const char* const name :
+                                     {"flat_item_ids", "flat_timestamps", "flat_event_types",
+                                      "user_start", "user_end", pool.c_str()}) {
+                                  made_from.push_back(piece.column_path(name));
+                                }
+                                piece.require_intact(made_from);
                                 Builder(log, days, before).write(path, fingerprint);
                               }),
           1 + log.piece(0).schema().attributes.size()};

@@ -12,8 +12,9 @@ namespace segue::data {
 
 /// Items and values of attributes that the same users like (find_taste_groups), for the days of one
 /// piece of a log. Groups of a day are made from what was known before it. They are made anew one
-/// day after the log's first, and then whenever its length has grown by a quarter, beginning with
-/// those before; days from one to the next are a period.
+/// day after the first on which something was tried, and then whenever such days are a quarter
+/// more, beginning with those before; days from one to the next are a period. Days without tries
+/// are not counted: a few events may lie years from all others.
 class ValueGroups {
  public:
   /// groups.idx of the piece's index folder, made when it is missing or stale; `fingerprint` says

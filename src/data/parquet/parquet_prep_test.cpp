@@ -356,6 +356,8 @@ TEST_F(PrepParquet, TimesThatAreWritten) {
   const auto numbers = build<arrow::Int64Builder>(
       events_, [&](const Event& e) { return std::optional<int64_t>(std::stoll(*day_of(e))); });
   EXPECT_TRUE(same_store(days, with(cast(numbers, arrow::int32()))));
+  const auto stamps = cast(numbers, arrow::timestamp(arrow::TimeUnit::MILLI));
+  EXPECT_TRUE(contains(error_of([&] { with(stamps); })->what(), "leave time_format out"));
 }
 
 TEST_F(PrepParquet, DamagedFiles) {

@@ -124,6 +124,10 @@ class ColumnSource {
     // The hint says better what to bring.
     if (!why.empty()) fail_type(text_hint().empty() ? why : why.substr(0, why.find(';')));
     const bool wants_text = request_.role == ColumnRole::kText;
+    if (request_.role == ColumnRole::kTime && meaning_.unit_seconds > 0 &&
+        !request_.time_format.empty()) {
+      fail_type("a timestamp, which says itself what it means; leave time_format out");
+    }
     if (request_.role == ColumnRole::kTime && text) return;
     if (request_.role != ColumnRole::kKind && text != wants_text) {
       fail_type(text ? "text, where numbers are needed" : "a number, where text is needed");

@@ -127,6 +127,31 @@ void expect_samples_of_one_prep(uint64_t first_seed, uint64_t last_seed) {
   }
 }
 
+/// Items that many know, so that there are groups of taste; questions of all times.
+TEST(Append, TastesAreThoseOfOnePrep) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    SCOPED_TRACE(seed);
+    std::vector<Event> events = growing_log(6000, seed);
+    for (Event& e : events) {
+      e.kind = 0;
+      e.item %= 6;
+      e.value = (e.user / 3 + e.item) % 2 == 0 ? 100 : 0;
+    }
+    const GrowingLog log(cut(events, 1 + seed, seed));
+    log.prepare();
+    StreamConfig stream;
+    stream.min_history = 0;
+    const Opened parts(log.store(), log.whole.schema, {}, stream);
+    const Opened whole(log.one_piece(), log.whole.schema, {}, stream);
+    expect_same_samples(parts, whole);
+    expect_same_answers(parts, whole, seed);
+    Batch batch;
+    const std::vector<CandidateQuery> late = {{.user = events[0].user, .time = 86400 * 6}};
+    parts.gatherer.fill(late, batch);
+    EXPECT_GT(batch.float_column("item_candidate_user_item_taste_count").values[0], 0);
+  }
+}
+
 TEST(Append, SamplesAreThoseOfOnePrep) { expect_samples_of_one_prep(1, 4); }
 TEST(SlowAppend, SamplesAreThoseOfOnePrepOnManyLogs) { expect_samples_of_one_prep(5, 40); }
 

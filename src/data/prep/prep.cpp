@@ -14,6 +14,7 @@
 #include "base/prefetcher.h"
 #include "base/progress.h"
 #include "base/time.h"
+#include "data/inspect/store_notes.h"
 #include "data/inspect/time_span.h"
 #include "data/log/attribute_reader.h"
 #include "data/log/event_normalizer.h"
@@ -279,24 +280,9 @@ void Prep::warn_about_content(const LogScan& scan, const StoreWriter& store) con
         fmt::format("{}: {} (it is {})", config_.raw, times, config_.schema.time_unit_seconds));
   }
   const StoreFacts& facts = store.facts();
-  const auto per_cent = [&](int64_t part, int64_t whole) {
-    return fmt::format("{:.1f} %", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
-  };
-  if (facts.outside_pools * 2 > store.num_events()) {
-    base::log_warning(fmt::format(
-        "{}: {} of the events are in no pool, so no history has them; a pool without kinds, values "
-        "and flag takes all (see `pools` in docs/prep.md)",
-        config_.store, per_cent(facts.outside_pools, store.num_events())));
-  }
-  const std::string& label = config_.schema.label_pool;
-  if (!label.empty() && facts.predictable > 0 &&
-      (facts.positive == 0 || facts.positive == facts.predictable)) {
-    base::log_warning(fmt::format(
-        "{}: {} of the events that may be predicted (anchor_kinds {}) is in the label's pool "
-        "\"{}\", so there is nothing to learn; a label of what comes later is `later` in the "
-        "schema (docs/prep.md)",
-        config_.store, facts.positive == 0 ? "none" : "every one",
-        fmt::join(config_.schema.anchor_kinds, ", "), label));
+  for (const std::string& note : {label_note(facts.positive, facts.predictable, config_.schema),
+                                  pools_note(facts.outside_pools, store.num_events())}) {
+    if (!note.empty()) base::log_warning(fmt::format("{}: {}", config_.store, note));
   }
   if (store.num_anchors() == 0 && !target_) {
     base::log_warning(fmt::format(
@@ -306,12 +292,12 @@ void Prep::warn_about_content(const LogScan& scan, const StoreWriter& store) con
         config_.min_history.empty() ? config_.history_length
                                     : *std::ranges::min_element(config_.min_history)));
   }
-  const int64_t events = result_.counts.train_events, samples = store.num_anchors();
-  if (config_.min_history.empty() && !target_ && samples > 0 && 2 * samples < events) {
+  const int64_t samples = store.num_anchors();
+  if (config_.min_history.empty() && !target_ && samples > 0 && 2 * samples < facts.predictable) {
     base::log_info(fmt::format(
-        "{} of {} events can be samples: those of kinds to predict with {} earlier events of their "
-        "user, as many as --history asks for; with a smaller --min-history there are more",
-        samples, events, config_.history_length));
+        "{} of {} events of the kinds to predict can be samples: those with {} earlier events of "
+        "their user, as many as --history asks for; with a smaller --min-history there are more",
+        samples, facts.predictable, config_.history_length));
   }
 }
 

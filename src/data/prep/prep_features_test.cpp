@@ -397,6 +397,21 @@ TEST(PrepUserAttributes, AreMapsThatSamplesRead) {
   EXPECT_EQ(labelled.column("country").values.size(), 20);
 }
 
+/// The map of a file without rows is not as long as the largest id.
+TEST(PrepUserAttributes, NobodyHasOne) {
+  RawLog log = user_log("nobody");
+  log.put("users.csv", "uid,country,age\n");
+  std::vector<Row> rows = random_rows(10, 3);
+  for (Row& row : rows) row.event.user = 50'000'000;
+  put_rows(log, "events.csv", rows);
+  log.schema.user_ids = IdMapping::kAsIs;
+  prep(log.config("store"));
+  const EventStore store(log.folder + "/store", log.schema.samples());
+  EXPECT_EQ(store.user_attribute(0, 50'000'000), 0);
+  EXPECT_LE(store.user_attribute_map(0).size(), 1u);
+  EXPECT_TRUE(verify_store(log.folder + "/store").ok());
+}
+
 TEST(PrepUserAttributes, GoWithAStoreThatIsReplaced) {
   RawLog log = user_log("replaced");
   prep(log.config("store"));

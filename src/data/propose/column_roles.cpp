@@ -337,6 +337,21 @@ double followed_share(const ColumnRoles& roles, size_t from, size_t to, double s
   return all == 0 ? 0 : static_cast<double>(followed) / static_cast<double>(all);
 }
 
+Following choose_following(const ColumnRoles& roles, size_t seen,
+                           const std::vector<size_t>& kinds) {
+  constexpr double kEnough = 0.005;
+  Following best{.kind = seen};
+  for (const int64_t seconds : {int64_t{1800}, int64_t{86400}}) {
+    if (best.share >= kEnough) break;
+    for (const size_t kind : kinds) {
+      if (kind == seen) continue;
+      const double share = followed_share(roles, seen, kind, static_cast<double>(seconds));
+      if (share > best.share) best = {kind, seconds, share};
+    }
+  }
+  return best;
+}
+
 ReturnShare choose_return(const ColumnRoles& roles) {
   constexpr int64_t kDay = 86400;
   constexpr double kFewest = 0.02;

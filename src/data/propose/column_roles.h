@@ -42,6 +42,15 @@ std::string attribute_objection(const ColumnSample& item, const ColumnSample& c,
 /// both; user, item and time must be known.
 double followed_share(const ColumnRoles& roles, size_t from, size_t to, double seconds);
 
+/// What follows events of kind `seen` most often, in the shortest time in which anything does.
+struct Following {
+  size_t kind = 0;
+  int64_t within_seconds = 0;
+  double share = -1;  // of those of kind `seen`
+};
+/// `kinds` are all there are, in the order in which they are tried.
+Following choose_following(const ColumnRoles& roles, size_t seen, const std::vector<size_t>& kinds);
+
 /// How long to wait for the user to come back to the same item, so that about half of them do.
 struct ReturnShare {
   int64_t within_seconds = 0;  // 0: hardly any come back, or almost all, or the log is too short

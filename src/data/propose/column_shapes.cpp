@@ -1,8 +1,11 @@
 #include "data/propose/column_shapes.h"
 
 #include <algorithm>
+#include <cmath>
+#include <functional>
 #include <map>
 #include <string_view>
+#include <utility>
 
 #include "data/log/time_format.h"
 #include "data/propose/proposal_words.h"
@@ -141,6 +144,25 @@ SeveralValues several_values(const ColumnSample& c, int64_t room) {
     if (s.kept > 1) return s;
   }
   return {};
+}
+
+Threshold most_even_threshold(const ColumnSample& c) {
+  std::vector<std::pair<double, int64_t>> values;
+  for (size_t v = 0; v < c.values.size(); ++v) {
+    if (!std::isnan(c.number(v))) values.emplace_back(c.number(v), c.counts[v]);
+  }
+  std::ranges::sort(values, std::greater<>());
+  int64_t above = 0, all = 0;
+  for (const auto& [number, count] : values) all += count;
+  Threshold best{.value = values.front().first};
+  for (const auto& [number, count] : values) {
+    above += count;
+    if (above == all) break;
+    const double part = share(above, all);
+    if (std::abs(part - 0.5) >= std::abs(best.share - 0.5) && best.share < 1) continue;
+    best = {number, part};
+  }
+  return best;
 }
 
 bool has_decimal_commas(const ColumnSample& c) {

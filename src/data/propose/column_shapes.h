@@ -34,6 +34,13 @@ struct SeveralValues {
 /// "Paris, France" is not. At most `room` are kept.
 SeveralValues several_values(const ColumnSample& c, int64_t room);
 
+/// The number at or above which about half of the rows are.
+struct Threshold {
+  double value = 0;
+  double share = 1;  // of the rows with a number
+};
+Threshold most_even_threshold(const ColumnSample& c);
+
 /// Numbers such as "3,5", which nothing reads as such.
 bool has_decimal_commas(const ColumnSample& c);
 

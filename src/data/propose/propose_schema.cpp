@@ -36,7 +36,9 @@ std::vector<size_t> by_count(const ColumnSample& c) {
 class Proposal {
  public:
   Proposal(const std::string& raw, const FolderSample& folder)
-      : raw_(raw), folder_(folder), table_(choose_table(folder)), roles_(guess_roles(table_)) {}
+      : raw_(raw), folder_(folder), table_(choose_table(folder)), roles_(guess_roles(table_)) {
+    taken_attributes_.insert({"user", "item"});  // have counts of their own
+  }
 
   std::string text() {
     head();
@@ -291,33 +293,19 @@ class Proposal {
 
   /// A view, and whether something better comes of it.
   void followed_kinds(size_t seen, const std::vector<size_t>& order) {
-    constexpr double kEnough = 0.005;
     const ColumnSample& c = *roles_.kind;
-    size_t best = seen;
-    int64_t within = 0;
-    double best_share = -1;
-    for (const int64_t seconds : {int64_t{1800}, int64_t{86400}}) {
-      if (best_share >= kEnough) break;
-      for (const size_t k : order) {
-        const double s =
-            k == seen ? -1 : followed_share(roles_, seen, k, static_cast<double>(seconds));
-        if (s <= best_share) continue;
-        best = k;
-        best_share = s;
-        within = seconds;
-      }
-    }
+    const Following next = choose_following(roles_, seen, order);
     const std::string& from = c.values[seen];
-    const std::string& to = c.values[best];
+    const std::string& to = c.values[next.kind];
     line("anchor_kinds = {}", list_of({from}));
     later_ = {.name = plain_name(to + "_later", taken_),
               .kinds = {from},
               .followed_by = {to},
-              .within_seconds = within};
+              .within_seconds = next.within_seconds};
     label_ = later_.name;
     line(
         "# Predicted: whether a \"{}\" is followed by a \"{}\" of the same item within {} s, {} of",
-        as_comment(from), as_comment(to), within, per_cent(best_share));
+        as_comment(from), as_comment(to), next.within_seconds, per_cent(next.share));
     line(
         "# them in the sample. See [[later]] below; other kinds and times are as good a question.");
   }
@@ -349,30 +337,16 @@ class Proposal {
   /// The threshold that cuts the values most evenly.
   void value() {
     const ColumnSample& c = *roles_.value;
-    std::vector<std::pair<double, int64_t>> values;
-    for (size_t v = 0; v < c.values.size(); ++v) {
-      if (!std::isnan(c.number(v))) values.emplace_back(c.number(v), c.counts[v]);
-    }
-    std::ranges::sort(values, std::greater<>());
-    int64_t above = 0, all = 0;
-    for (const auto& [number, count] : values) all += count;
-    double threshold = values.front().first, best = 1;
-    for (const auto& [number, count] : values) {
-      above += count;
-      if (above == all) break;
-      if (std::abs(share(above, all) - 0.5) >= std::abs(best - 0.5) && best < 1) continue;
-      threshold = number;
-      best = share(above, all);
-    }
-    line("\n# How much: {} different values from {} to {}.", values.size(), c.min, c.max);
+    const Threshold cut = most_even_threshold(c);
+    line("\n# How much: {} different values from {} to {}.", c.values.size(), c.min, c.max);
     line("value = {}", as_toml(c.name));
     organic();
     line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
     line("# Predicted: {} of {} or more, {} of the sampled rows. {}: choose the threshold that",
-         as_comment(c.name), threshold, per_cent(best), kFillIn);
+         as_comment(c.name), cut.value, per_cent(cut.share), kFillIn);
     line("# you mean, in both pools.");
-    pools_.push_back({.name = "liked", .min_value = threshold});
-    pools_.push_back({.name = "other", .below_value = threshold});
+    pools_.push_back({.name = "liked", .min_value = cut.value});
+    pools_.push_back({.name = "other", .below_value = cut.value});
     label_ = "liked";
   }
 
@@ -436,9 +410,7 @@ class Proposal {
       if (std::ranges::find(used, &c) != used.end()) continue;
       consider(table_, *roles_.item, c, objection(*roles_.item, c, true));
     }
-    for (const std::string& name : table_.unreadable) {
-      left_out_.push_back(name);
-    }
+    left_out_.insert(left_out_.end(), table_.unreadable.begin(), table_.unreadable.end());
     for (const TableSample& table : folder_.tables) {
       if (&table == &table_) continue;
       if (table.csv.separator != table_.csv.separator) {
@@ -512,18 +484,7 @@ class Proposal {
   int64_t room_ = int64_t{kMaxAttributes} - kMostProposed;  // for more values than one of each
   // "organic" would be the file of another column.
   std::set<std::string> taken_ = {"organic"};
-  std::set<std::string> taken_attributes_ = {"user",
-                                             "item",
-                                             "uid",
-                                             "item_id",
-                                             "hour_of_day",
-                                             "is_organic",
-                                             "action_weight",
-                                             "action_timestamp",
-                                             "dummy_query_time",
-                                             "item_candidate_id",
-                                             "item_query_time",
-                                             "item_action_weight"};
+  std::set<std::string> taken_attributes_ = reserved_columns();
   std::vector<std::string> left_out_;
   int64_t missing_ = 0;
 };

@@ -334,6 +334,8 @@ TEST_F(ProposeSchema, NamesThatNoSchemaCanHaveAreLeftOut) {
   EXPECT_TRUE(s.attributes.empty());
   EXPECT_TRUE(contains(text_, "# Left out: caf?: has a name that is not UTF-8"));
   EXPECT_TRUE(contains(text_, "# Left out: caf?.csv: its name is not UTF-8"));
+  EXPECT_TRUE(contains(error_of([&] { propose_schema(folder_ + "/caf\xe9.csv", nullptr); })->what(),
+                       "rename it"));
 }
 
 TEST_F(ProposeSchema, AColumnCalledAValueMayHaveNoNumber) {

@@ -421,6 +421,10 @@ FolderSample sample_files(const std::string& raw, const ParquetSupport* parquet)
   std::vector<LogFile> files;
   const fs::path path(raw);
   if (fs::is_regular_file(path, error)) {
+    if (!base::detail::is_utf8(path.filename().string())) {
+      fail(ErrorCode::kInvalidArgument,
+           fmt::format("{}: its name is not UTF-8, as that in a schema must be; rename it", raw));
+    }
     sample.folder = path.has_parent_path() ? path.parent_path().string() : ".";
     files = {{raw, path.filename().string(), static_cast<int64_t>(fs::file_size(path))}};
   } else if (fs::is_directory(path, error)) {

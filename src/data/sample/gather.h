@@ -49,7 +49,8 @@ Batch sample_columns(const SampleSchema& schema, bool labelled_events = false);
 /// [max(s, a - scan_window), a), strictly earlier in store order.
 ///   interleaved  of every pool the last max(1, history_length / pools) positions, united,
 ///   ascending last_n       the last history_length positions that belong to any pool
-/// then the newest max_history. Without same_time, a is the first event of the user at its time.
+/// then the newest max_history. Without same_time, which labelled events need, a is the first event
+/// of the user at its time.
 /// Cost follows the events taken, not the scan window: positions come from the pool index. A user's
 /// events of earlier pieces of the log come before those of later ones.
 ///
@@ -113,8 +114,8 @@ class Gatherer {
   };
   struct Candidate {
     int64_t item = 0, time = 0, organic = 0, label = 0;
-    bool stored = true;                   // it is the event at the anchor
-    std::span<const float> numbers = {};  // else: what is known of it
+    bool stored = true;                                // it is the event at the anchor
+    std::span<const float> numbers = {}, counts = {};  // else: what is known of it
   };
 
   void plan_crosses();
@@ -122,9 +123,12 @@ class Gatherer {
   /// What crosses of an event or candidate are made of.
   void cross_values(int64_t user, const Candidate& of, std::span<int64_t> values) const;
   static int64_t cross_id(const Cross& cross, std::span<const int64_t> values);
+  /// Of a labelled event, as event `to` of the batch.
+  void put_history_crosses(int64_t user, const Candidate& of, int64_t to, Batch& batch) const;
   void check_schema(const Batch& batch) const;
   Anchor locate(int64_t position) const;
   Anchor locate(const CandidateQuery& question) const;
+  Anchor before(Anchor anchor, int64_t time) const;
   Candidate candidate_at(const Anchor& anchor) const;
   int64_t label_at(const EventStore& piece, size_t at) const;
   template <class Sample>
@@ -135,11 +139,9 @@ class Gatherer {
   void move_history_numbers(int64_t begin, int64_t end, int64_t to, Batch& batch) const;
   /// Of an event of the anchor's piece, or of a question, as event `to` of the batch.
   void put_history_numbers(const Anchor& anchor, int64_t offset, int64_t to, Batch& batch) const;
-  void put_history_numbers(int64_t user, const Candidate& question, int64_t to, Batch& batch) const;
-  /// Counts of a question, where some are wanted.
-  std::vector<float> counts_of(int64_t user, const Candidate& question) const;
+  void put_history_numbers(const Candidate& question, int64_t to, Batch& batch) const;
   float number_of(const Anchor& anchor, int64_t position, size_t place) const;
-  float number_of(const Candidate& question, size_t place, std::span<const float> counts) const;
+  float number_of(const Candidate& question, size_t place) const;
   void put_candidate_numbers(const Anchor& anchor, const Candidate& candidate, int64_t sample,
                              Batch& batch) const;
   int64_t append_history(const Anchor& anchor, int64_t used, Batch& batch) const;

@@ -52,12 +52,9 @@ void Gatherer::put_history_numbers(const Anchor& anchor, int64_t offset, int64_t
   }
 }
 
-void Gatherer::put_history_numbers(int64_t user, const Candidate& question, int64_t to,
-                                   Batch& batch) const {
-  if (history_numbers_.empty()) return;
-  const std::vector<float> counts = counts_of(user, question);
+void Gatherer::put_history_numbers(const Candidate& question, int64_t to, Batch& batch) const {
   for (size_t f = 0; f < history_numbers_.size(); ++f) {
-    batch.float_columns[f].values[to] = number_of(question, history_numbers_[f], counts);
+    batch.float_columns[f].values[to] = number_of(question, history_numbers_[f]);
   }
 }
 
@@ -67,35 +64,19 @@ float Gatherer::number_of(const Anchor& anchor, int64_t position, size_t place) 
 }
 
 /// Of a candidate that no event proposes; its outcomes are not known.
-float Gatherer::number_of(const Candidate& question, size_t place,
-                          std::span<const float> counts) const {
-  if (place < num_counts_) return counts[place];
+float Gatherer::number_of(const Candidate& question, size_t place) const {
+  if (place < num_counts_) return question.counts[place];
   const size_t number = place - num_counts_;
   const bool known = number < question.numbers.size() && !store_.schema().numbers[number].outcome;
   return known ? question.numbers[number] : std::numeric_limits<float>::quiet_NaN();
 }
 
-std::vector<float> Gatherer::counts_of(int64_t user, const Candidate& question) const {
-  if (!numbers_) return {};
-  CountedEvent event;
-  event.item = question.item;
-  event.time = question.time;
-  event.organic = question.organic;
-  std::vector<float> row(numbers_->width());
-  numbers_->of_candidate(user, event, row);
-  return row;
-}
-
 void Gatherer::put_candidate_numbers(const Anchor& anchor, const Candidate& candidate,
                                      int64_t sample, Batch& batch) const {
-  if (candidate_numbers_.empty()) return;
-  std::vector<float> counts;
-  if (!candidate.stored) counts = counts_of(anchor.user, candidate);
   for (size_t f = 0; f < candidate_numbers_.size(); ++f) {
     const size_t place = candidate_numbers_[f];
     batch.float_columns[history_numbers_.size() + f].values[sample] =
-        candidate.stored ? number_of(anchor, anchor.position, place)
-                         : number_of(candidate, place, counts);
+        candidate.stored ? number_of(anchor, anchor.position, place) : number_of(candidate, place);
   }
 }
 

@@ -117,6 +117,12 @@ int64_t values_of(const std::vector<AttributeConfig>& attributes, std::string_vi
   return bag.empty() ? 0 : std::ranges::count(attributes, bag, &AttributeConfig::bag);
 }
 
+std::set<std::string> reserved_columns() {
+  std::set<std::string> columns(std::begin(kCrossKeys), std::end(kCrossKeys));
+  columns.insert(std::begin(kOtherColumns), std::end(kOtherColumns));
+  return columns;
+}
+
 size_t columns_of(const std::vector<AttributeConfig>& attributes, size_t first) {
   return static_cast<size_t>(std::max<int64_t>(1, values_of(attributes, attributes[first].bag)));
 }
@@ -158,8 +164,7 @@ void SampleSchema::validate() const {
   if (!label_pool.empty() && !pool_names.contains(label_pool)) {
     fail_config(fmt::format("label_pool `{}` is none of the pools", label_pool));
   }
-  std::set<std::string> columns(std::begin(kCrossKeys), std::end(kCrossKeys));
-  columns.insert(std::begin(kOtherColumns), std::end(kOtherColumns));
+  std::set<std::string> columns = reserved_columns();
   std::set<std::string> attribute_names;
   for (const std::vector<AttributeConfig>* list : {&attributes, &user_attributes}) {
     if (list->size() > kMaxAttributes) {

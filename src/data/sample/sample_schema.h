@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -80,6 +81,9 @@ size_t columns_of(const std::vector<AttributeConfig>& attributes, size_t first);
 
 /// What a candidate's column is called, given that of an event.
 inline std::string candidate_column(const std::string& event) { return "item_candidate_" + event; }
+
+/// Columns that every batch has, which no feature may be called like.
+std::set<std::string> reserved_columns();
 
 /// Names that a cross may use besides those of attributes, in the order in which values are kept.
 inline constexpr const char* kCrossKeys[] = {"uid", "item_id", "hour_of_day", "is_organic"};

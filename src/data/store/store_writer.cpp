@@ -366,9 +366,9 @@ void StoreWriter::Impl::write_items() {
   }
   manifest.num_items = std::max(mapped[0], largest_item + 1);
   write_items(kPopularityFile, popularity, manifest.num_items);
-  // No rows at all: every id is known as unknown.
+  // No rows at all: every item is known as unknown, and users beyond a map are.
   if (mapped[0] == 0) mapped[0] = manifest.num_items;
-  if (mapped[1] == 0) mapped[1] = user + 1;
+  if (mapped[1] == 0) mapped[1] = 1;
   for (const AttributeColumn& a : maps) {
     const size_t of = a.of_users ? 1 : 0;
     if (!any[of] && config.segment.number > 0) continue;  // those before stay in force

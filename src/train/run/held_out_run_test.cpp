@@ -17,6 +17,7 @@
 #include "train/run/loop.h"
 #include "train/run/loop_test_util.h"
 #include "train/run/scoring.h"
+#include "train/step/store_facts.h"
 #include "train/test_util.h"
 
 namespace segue::train {
@@ -85,6 +86,17 @@ class HeldOutRunTest : public LoopTest {
 
   std::string store;
 };
+
+/// A run that ends does not wait for a pass over the log.
+TEST_F(HeldOutRunTest, FactsEndWhenTheyAreToldTo) {
+  const RunConfig c = config();
+  const RunStore open(c, 0, 1, false);
+  std::stop_source stop;
+  const std::vector<int64_t> positions = {5};
+  EXPECT_EQ(store_facts(open, {}, positions, stop.get_token()).item_events.size(), 1u);
+  stop.request_stop();
+  EXPECT_TRUE(store_facts(open, {}, positions, stop.get_token()).item_events.empty());
+}
 
 TEST_F(HeldOutRunTest, EveryEvaluationStandsBesideTheRules) {
   const RunConfig c = config();

@@ -326,10 +326,12 @@ class Writer {
     line("warmup_steps = {}        # of about {}", std::clamp<int64_t>(steps / 20, 1, 300),
          count_text(steps));
     line("\n[data]\nstore = {}\nbatch_size = {}", base::detail::quote_toml(path_), size_.batch);
-    if (summary_.same_time > 0) {
+    if (summary_.has_lists()) {
       line("\n[data.gather]");
-      line("same_time = false        # {} events stand behind another of their user in one second",
-           count_text(summary_.same_time));
+      line(
+          "same_time = false        # {} events stand behind another of their user in one second: "
+          "items of one list?",
+          count_text(summary_.same_time));
     }
     line("\n[data.stream]\nmin_history = {}", min_history_);
     line("window_seconds = {}    # {:g} days: {} windows to train on, in the order of time",

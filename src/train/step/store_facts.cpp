@@ -36,14 +36,14 @@ HeldOutFacts store_facts(const RunStore& store, std::span<const model::TaskConfi
                           .stop = stop};
     if (query.positive.empty()) continue;  // its bit never occurs
     rules = data::predict_by_history(store.events, query).rules;
-    if (stop.stop_requested()) return facts;
   }
+  if (stop.stop_requested()) return facts;
   for (const int64_t p : positions) {
     facts.lists.push_back(log.at(p, &data::EventStore::users));
     facts.history.push_back(log.events_before(p));
   }
   facts.item_events = data::item_events_before(
-      store.events, positions, [&](int64_t user) { return store.stream.trains_on(user); });
+      store.events, positions, [&](int64_t user) { return store.stream.trains_on(user); }, stop);
   return facts;
 }
 
