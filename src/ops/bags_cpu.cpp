@@ -127,6 +127,12 @@ void bag_sum_backward(const Exec& exec, const Tensor& dy, const Tensor& index, c
     return segment_sum(exec, each, index, dfrom, 1, sorted);
   }
   SEGUE_ASSERT(dy.size(1) == dfrom.size(1), "bag_sum_backward: shapes differ");
+  if (const int64_t n = bag.size(0); n > 0) {
+    dispatch_index(bag, [&](auto bag_zero) {
+      const auto* bags = bag.ptr<decltype(bag_zero)>();
+      SEGUE_ASSERT(bags[0] >= 0 && bags[n - 1] < dy.size(0), "bag_sum_backward: no such bag");
+    });
+  }
   // Gradients of bags are read where they are: a copy for each id would be written and read again.
   const Segments segments =
       make_segments(exec, index, dfrom.size(0), "bag_sum_backward", /*stand_ins=*/bag);
