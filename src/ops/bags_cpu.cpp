@@ -28,9 +28,7 @@ class BagSums {
 
   /// Before bags [begin, end) are summed.
   void check(int64_t begin, int64_t end) const {
-    for (int64_t i = first_[begin]; i < first_[end]; ++i) {
-      if (rows_[i] != -1) check_row("bag_sum_forward", i, rows_[i], table_rows_);
-    }
+    check_rows("bag_sum_forward", rows_, first_[begin], first_[end], table_rows_);
   }
 
   /// kColumns columns of bag b from column c on; ids from `end` on are those of another task, which
@@ -56,7 +54,7 @@ class BagSums {
   /// Always inline: GCC drops calls of a function that only prefetches, as one without effects.
   template <int64_t kColumns>
   [[gnu::always_inline]] void prefetch(int64_t c, int64_t i, int64_t end) const {
-    if (i >= end || rows_[i] < 0 || rows_[i] >= table_rows_) return;
+    if (i >= end || rows_[i] < 0) return;
     const From* row = from_ + rows_[i] * stride_ + c;
     for (int64_t k = 0; k < kColumns; k += kLine) __builtin_prefetch(row + k);
   }
