@@ -33,8 +33,8 @@ class BagSums {
 
   /// kColumns columns of bag b from column c on; ids from `end` on are those of another task, which
   /// asks for their rows itself.
-  template <int64_t kColumns>
-  void sum(int64_t c, int64_t b, int64_t end, To* __restrict to) const {
+  template <int64_t kColumns, class Round>
+  void sum(int64_t c, int64_t b, int64_t end, const Round& round, To* __restrict to) const {
     To sum[kColumns] = {};
     const int64_t last = first_[b + 1];
     for (int64_t i = first_[b]; i < last; ++i) {
@@ -43,7 +43,7 @@ class BagSums {
       const From* row = from_ + rows_[i] * stride_ + c;
       for (int64_t k = 0; k < kColumns; ++k) sum[k] += static_cast<To>(row[k]);
     }
-    for (int64_t k = 0; k < kColumns; ++k) to[k] = sum[k];
+    for (int64_t k = 0; k < kColumns; ++k) to[k] = round(sum[k]);
   }
 
  private:
@@ -100,13 +100,17 @@ void bag_sum_forward(const Exec& exec, const Tensor& from, const Tensor& index,
                    [&, columns](int64_t begin, int64_t end) {
                      const auto bag = bags;  // its own, which nothing that is stored can change
                      bag.check(begin, end);
-                     To* to = out + begin * stride;
                      const int64_t last = first[end];
-                     for (int64_t b = begin; b < end; ++b, to += stride) {
+                     // Many bags to a block of columns if there is one alone; rows that are longer
+                     // are read from end to end.
+                     const int64_t step = is_one_block(columns) ? end - begin : 1;
+                     for (int64_t b = begin; b < end; b += step) {
                        for_column_blocks(columns, [&](auto width, int64_t c) {
-                         bag.template sum<width>(c, b, last, to + c);
+                         To* to = out + b * stride + c;
+                         for (int64_t i = b; i < b + step; ++i, to += stride) {
+                           bag.template sum<width>(c, i, last, round, to);
+                         }
                        });
-                       for (int64_t c = 0; c < columns; ++c) to[c] = round(to[c]);
                      }
                    });
         });

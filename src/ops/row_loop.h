@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 #include <limits>
@@ -40,6 +41,11 @@ void for_column_blocks(int64_t columns, const F& f, int64_t first = 0) {
   if constexpr (kWidest > 1) {
     if (first < columns) for_column_blocks<kWidest / 2>(columns, f, first);
   }
+}
+
+/// Whether the above makes one block of that many columns.
+inline bool is_one_block(int64_t columns) {
+  return columns <= 64 && std::has_single_bit(static_cast<uint64_t>(columns));
 }
 
 /// For what treats every element alike: calls body(row, columns) for each row of the matrices, or,
