@@ -10,7 +10,8 @@
 namespace segue::ops {
 
 // Sorting is serial: one pass of counting over n small integers costs little beside the n rows that
-// are then summed in parallel, and needs no histogram per thread.
+// are then summed in parallel. Threads that placed items of one group side by side would take the
+// lines of `order` from each other: with two, 112 us instead of 40 for 24,576 items.
 Segments make_segments(const Exec& exec, const Tensor& index, int64_t destinations, const char* op,
                        const Tensor& stand_ins) {
   using Piece = Segments::Piece;
