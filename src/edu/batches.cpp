@@ -15,13 +15,18 @@ namespace segue::edu {
 void rows_of_keys(const Workload& workload, int64_t bag, std::span<const int64_t> keys,
                   std::span<int64_t> rows) {
   constexpr int64_t kGrain = 2048;
-  const bool hashed = workload.hashed();
-  const int64_t seed = bag_seed(bag), first = hashed ? 0 : workload.first_row(bag);
-  base::parallel_for(static_cast<int64_t>(keys.size()), kGrain, [&](int64_t begin, int64_t end) {
-    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
-      const int64_t key = keys[i];
-      rows[i] = key < 0 ? -1 : hashed ? hash_row(key, seed, workload.rows) : first + key;
-    }
+  const auto fill = [&](const auto& row_of) {
+    base::parallel_for(std::ssize(keys), kGrain, [=](int64_t begin, int64_t end) {
+      for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+        rows[i] = keys[i] < 0 ? -1 : row_of(keys[i]);
+      }
+    });
+  };
+  if (!workload.hashed()) {
+    return fill([first = workload.first_row(bag)](int64_t key) { return first + key; });
+  }
+  fill([seed = bag_seed(bag), all = workload.rows](int64_t key) {
+    return hash_row(key, seed, all);
   });
 }
 

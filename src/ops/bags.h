@@ -16,9 +16,10 @@ namespace segue::ops {
 void bag_sum_forward(const Exec& exec, const Tensor& from, const Tensor& index,
                      const Tensor& offsets, const Tensor& y);
 
-/// dfrom[index[i]] += dy[bag[i]], where bag [n] (i32 or i64) is the bag of each id, as bag_of_each
-/// gives it. Ids that occur often are summed in order before they are added (see segment_sum, also
-/// for `sorted`). Scratch: a few numbers for each id on the CPU, n rows of dy's type on a GPU.
+/// dfrom[index[i]] += dy[bag[i]], where bag [n] (i32 or i64) is the bag of each id, ascending, as
+/// bag_of_each gives it. Ids that occur often are summed in order before they are added (see
+/// segment_sum, also for `sorted`). Scratch: a few numbers for each id on the CPU, n rows of dy's
+/// type on a GPU.
 void bag_sum_backward(const Exec& exec, const Tensor& dy, const Tensor& index, const Tensor& bag,
                       const Tensor& dfrom, const SortedIndex& sorted = {});
 

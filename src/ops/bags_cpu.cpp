@@ -28,15 +28,13 @@ class BagSums {
 
   /// Before bags [begin, end) are summed.
   void check(int64_t begin, int64_t end) const {
-    for (int64_t i = first_[begin]; i < first_[end]; ++i) {
-      if (rows_[i] != -1) check_row("bag_sum_forward", i, rows_[i], table_rows_);
-    }
+    check_rows("bag_sum_forward", rows_, first_[begin], first_[end], table_rows_);
   }
 
   /// kColumns columns of bag b from column c on; ids from `end` on are those of another task, which
   /// asks for their rows itself.
-  template <int64_t kColumns>
-  void sum(int64_t c, int64_t b, int64_t end, To* __restrict to) const {
+  template <int64_t kColumns, class Round>
+  void sum(int64_t c, int64_t b, int64_t end, const Round& round, To* __restrict to) const {
     To sum[kColumns] = {};
     const int64_t last = first_[b + 1];
     for (int64_t i = first_[b]; i < last; ++i) {
@@ -45,7 +43,7 @@ class BagSums {
       const From* row = from_ + rows_[i] * stride_ + c;
       for (int64_t k = 0; k < kColumns; ++k) sum[k] += static_cast<To>(row[k]);
     }
-    for (int64_t k = 0; k < kColumns; ++k) to[k] = sum[k];
+    for (int64_t k = 0; k < kColumns; ++k) to[k] = round(sum[k]);
   }
 
  private:
@@ -56,7 +54,7 @@ class BagSums {
   /// Always inline: GCC drops calls of a function that only prefetches, as one without effects.
   template <int64_t kColumns>
   [[gnu::always_inline]] void prefetch(int64_t c, int64_t i, int64_t end) const {
-    if (i >= end || rows_[i] < 0 || rows_[i] >= table_rows_) return;
+    if (i >= end || rows_[i] < 0) return;
     const From* row = from_ + rows_[i] * stride_ + c;
     for (int64_t k = 0; k < kColumns; k += kLine) __builtin_prefetch(row + k);
   }
@@ -102,13 +100,17 @@ void bag_sum_forward(const Exec& exec, const Tensor& from, const Tensor& index,
                    [&, columns](int64_t begin, int64_t end) {
                      const auto bag = bags;  // its own, which nothing that is stored can change
                      bag.check(begin, end);
-                     To* to = out + begin * stride;
                      const int64_t last = first[end];
-                     for (int64_t b = begin; b < end; ++b, to += stride) {
+                     // Many bags to a block of columns if there is one alone; rows that are longer
+                     // are read from end to end.
+                     const int64_t step = is_one_block(columns) ? end - begin : 1;
+                     for (int64_t b = begin; b < end; b += step) {
                        for_column_blocks(columns, [&](auto width, int64_t c) {
-                         bag.template sum<width>(c, b, last, to + c);
+                         To* to = out + b * stride + c;
+                         for (int64_t i = b; i < b + step; ++i, to += stride) {
+                           bag.template sum<width>(c, i, last, round, to);
+                         }
                        });
-                       for (int64_t c = 0; c < columns; ++c) to[c] = round(to[c]);
                      }
                    });
         });
@@ -127,6 +129,12 @@ void bag_sum_backward(const Exec& exec, const Tensor& dy, const Tensor& index, c
     return segment_sum(exec, each, index, dfrom, 1, sorted);
   }
   SEGUE_ASSERT(dy.size(1) == dfrom.size(1), "bag_sum_backward: shapes differ");
+  if (const int64_t n = bag.size(0); n > 0) {
+    dispatch_index(bag, [&](auto bag_zero) {
+      const auto* bags = bag.ptr<decltype(bag_zero)>();
+      SEGUE_ASSERT(bags[0] >= 0 && bags[n - 1] < dy.size(0), "bag_sum_backward: no such bag");
+    });
+  }
   // Gradients of bags are read where they are: a copy for each id would be written and read again.
   const Segments segments =
       make_segments(exec, index, dfrom.size(0), "bag_sum_backward", /*stand_ins=*/bag);

@@ -178,6 +178,15 @@ TEST(BagsTest, IndicesOutsideTheRowsAreErrors) {
   }
 }
 
+// Gradients of bags are read where they are, so a wrong bag would be memory of somebody else.
+TEST(BagsDeathTest, BagsOutsideTheGradients) {
+  TestBed bed;
+  const Tensor dy = bed.random(1, {2, 3}), dfrom = bed.zeros(DType::kF32, {4, 3});
+  const Tensor index = bed.ints({0, 1, 2});
+  EXPECT_DEATH(bag_sum_backward(bed.exec, dy, index, bed.ints({0, 1, 2}), dfrom), "no such bag");
+  EXPECT_DEATH(bag_sum_backward(bed.exec, dy, index, bed.ints({-1, 0, 1}), dfrom), "no such bag");
+}
+
 TEST(BagsTest, IndependentOfThreads) {
   TestBed bed;
   std::vector<int32_t> index;

@@ -12,8 +12,8 @@ enum class TaskKind { kBinary, kRegression };
 /// loss = binary cross entropy with logits, or squared error. `factor` carries the task weight and
 /// the whole batch's denominator. dlogits (same strides as logits) is overwritten; predictions [n]
 /// receive sigmoid(logit) or the logit; both may be absent (evaluation). loss_sum is f64 [1] on
-/// exec's device; terms are summed in double, in order of i (fixed pieces on a GPU), before they
-/// are added. One type for all other tensors.
+/// exec's device; terms are summed in double, in pieces that n alone decides, before they are
+/// added. One type for all other tensors.
 void loss_forward_backward(const Exec& exec, TaskKind kind, const Tensor& logits,
                            const Tensor& labels, const Tensor& weights, double factor,
                            const Tensor& dlogits, const Tensor& predictions,

@@ -69,6 +69,36 @@ TEST(LossTest, BinaryValues) {
   EXPECT_NEAR(loss, expected, 1e-9);
 }
 
+// Samples go in blocks of 64, of which the last is rarely full.
+TEST(LossTest, AsExactAsTheCLibraryForAnyNumberOfSamples) {
+  for (const int64_t n : {1, 63, 64, 65, 1024, 3000}) {
+    TestBed bed(Precision::kF64);
+    const Task task(bed, n, 40);
+    double expected = 0;
+    const double loss = task.run(bed.exec, TaskKind::kBinary, 0.2);
+    for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+      const double z = task.logits.span<double>()[i], y = task.labels.span<double>()[i];
+      const double scale = 0.2 * task.weights.span<double>()[i], e = std::exp(-std::abs(z));
+      const double p = (z >= 0 ? 1 : e) / (1 + e);
+      expected += scale * (std::max(z, 0.0) - z * y + std::log1p(e));
+      EXPECT_DOUBLE_EQ(task.predictions.span<double>()[i], p);
+      EXPECT_NEAR(task.dlogits.span<double>()[i], scale * (p - y), 1e-16);
+    }
+    EXPECT_NEAR(loss, expected, 1e-14 * expected) << n;
+  }
+}
+
+TEST(LossTest, NotANumberStaysOne) {
+  TestBed bed;
+  const Task task(bed, 70, 1);
+  task.logits.span<float>()[66] = std::nanf("");
+  EXPECT_TRUE(std::isnan(task.run(bed.exec, TaskKind::kBinary, 1)));
+  for (size_t i = 0; i < 70; ++i) {
+    EXPECT_EQ(std::isnan(task.dlogits.span<float>()[i]), i == 66);
+    EXPECT_EQ(std::isnan(task.predictions.span<float>()[i]), i == 66);
+  }
+}
+
 TEST(LossTest, StartsAtLogTwo) {
   TestBed bed;
   const Task task(bed, 8, 1);

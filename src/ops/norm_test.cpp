@@ -64,6 +64,29 @@ TEST(VectorMathTest, KnowsTheEnds) {
   }
 }
 
+/// Relative error in units of 2^-53.
+double relative_error(double got, long double expected) {
+  return static_cast<double>(std::abs(got - expected) / expected) * 0x1p53;
+}
+
+TEST(VectorMathTest, FunctionsOfALossInDouble) {
+  for (double x = 0; x > -708; x = x * 1.0007 - 1e-5) {
+    ASSERT_LE(relative_error(exp_of_negative(x), std::exp(static_cast<long double>(x))), 2) << x;
+  }
+  for (double x = 1e-300; x < 1; x = x < 1e-3 ? x * 1.01 : x + 7.3e-6) {
+    ASSERT_LE(relative_error(log1p_of_unit(x), std::log1p(static_cast<long double>(x))), 4) << x;
+  }
+  EXPECT_EQ(exp_of_negative(0), 1);
+  EXPECT_EQ(log1p_of_unit(0), 0);
+  EXPECT_DOUBLE_EQ(log1p_of_unit(1), std::log(2.0));
+  for (const double x : {-709.0, -1e300, -std::numeric_limits<double>::infinity()}) {
+    EXPECT_EQ(exp_of_negative(x), exp_of_negative(-708)) << x;
+  }
+  EXPECT_LT(exp_of_negative(-708), 1e-307);
+  EXPECT_TRUE(std::isnan(exp_of_negative(std::nan(""))));
+  EXPECT_TRUE(std::isnan(log1p_of_unit(std::nan(""))));
+}
+
 TEST(VectorMathTest, LaneSumTakesEveryElementOnce) {
   for (const int64_t n : {0, 1, 31, 32, 33, 64, 1000}) {
     const auto sum = lane_sum<double>(n, [](int64_t i) { return static_cast<double>(2 * i); });

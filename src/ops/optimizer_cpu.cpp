@@ -226,9 +226,7 @@ void rowwise_update(const Exec& exec, const RowUpdateParams& p, const TableUpdat
   const double* means = mean_squares ? mean_squares.span<double>().data() : nullptr;
   // All ids are looked at before any row moves: an error leaves the table as it was.
   for_rows(n, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (rows[i] != -1) check_row("rowwise_update", i, rows[i], table.size(0));
-    }
+    check_rows("rowwise_update", rows, begin, end, table.size(0));
   });
   dispatch_real(table.dtype, [&](auto table_zero) {
     dispatch_real(gradients.dtype, [&](auto gradient_zero) {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
+#include <limits>
 #include <string>
 #include <type_traits>
 
@@ -39,6 +41,11 @@ void for_column_blocks(int64_t columns, const F& f, int64_t first = 0) {
   if constexpr (kWidest > 1) {
     if (first < columns) for_column_blocks<kWidest / 2>(columns, f, first);
   }
+}
+
+/// Whether the above makes one block of that many columns.
+inline bool is_one_block(int64_t columns) {
+  return columns <= 64 && std::has_single_bit(static_cast<uint64_t>(columns));
 }
 
 /// For what treats every element alike: calls body(row, columns) for each row of the matrices, or,
@@ -104,6 +111,31 @@ void dispatch_index(const Tensor& index, F&& f) {
 inline void check_row(const char* op, int64_t item, int64_t row, int64_t rows) {
   if (row < 0 || row >= rows) [[unlikely]]
     fail_row(op, item, row, rows);
+}
+
+/// Rows [begin, end).
+struct RowRange {
+  int64_t begin = 0, end = 0;
+};
+
+/// The rows that index[first] .. index[last - 1] lie in; -1 is none. Error(kOutOfRange) for what is
+/// neither -1 nor one of `rows` rows. As unsigned numbers, of which -1 is the largest and 0 when
+/// one is added, they are looked at without a branch: vector code.
+template <class Index>
+RowRange check_rows(const char* op, const Index* index, int64_t first, int64_t last, int64_t rows) {
+  using Unsigned = std::make_unsigned_t<Index>;
+  Unsigned begin = std::numeric_limits<Unsigned>::max(), end = 0;
+  for (int64_t i = first; i < last; ++i) {
+    const auto row = static_cast<Unsigned>(index[i]);
+    begin = std::min(begin, row);
+    end = std::max(end, row + 1);
+  }
+  if (end > static_cast<uint64_t>(rows)) [[unlikely]] {
+    for (int64_t i = first; i < last; ++i) {
+      if (index[i] != -1) check_row(op, i, index[i], rows);
+    }
+  }
+  return {static_cast<int64_t>(std::min(begin, end)), static_cast<int64_t>(end)};
 }
 
 }  // namespace segue::ops

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "ops/row_loop.h"
 #include "ops/test_util.h"
 
 namespace segue::ops {
@@ -112,6 +114,32 @@ TEST(RowsTest, IndicesOutsideTheTableAreErrors) {
   const std::vector<uint8_t> before = bytes_of(three);
   EXPECT_THROW(segment_sum(bed.exec, three, bed.ints({0, 1, 7}), three), Error);
   EXPECT_EQ(bytes_of(three), before);
+}
+
+template <class Index>
+void expect_rows_checked() {
+  constexpr Index kLow = std::numeric_limits<Index>::min(),
+                  kHigh = std::numeric_limits<Index>::max();
+  const auto range = [](const std::vector<Index>& index, int64_t rows) {
+    const RowRange r = check_rows("test", index.data(), 0, std::ssize(index), rows);
+    return std::pair(r.begin, r.end);
+  };
+  using Range = std::pair<int64_t, int64_t>;
+  EXPECT_EQ(range({}, 0), Range(0, 0));
+  EXPECT_EQ(range({-1, -1}, 0), Range(0, 0));
+  EXPECT_EQ(range({0}, 1), Range(0, 1));
+  EXPECT_EQ(range({7, -1, 3, 9, 3}, 10), Range(3, 10));
+  EXPECT_EQ(range({kHigh - 1}, kHigh), Range(kHigh - 1, kHigh));
+  for (const Index bad : {Index{-2}, Index{10}, kLow, kHigh}) {
+    EXPECT_THROW(range({1, -1, bad, 2}, 10), Error) << bad;
+    const std::vector<Index> around = {bad, 1, 2, bad};  // what is not asked for does not matter
+    EXPECT_EQ(check_rows("test", around.data(), 1, 3, 10).end, 3);
+  }
+}
+
+TEST(RowsTest, RangeOfIndices) {
+  expect_rows_checked<int32_t>();
+  expect_rows_checked<int64_t>();
 }
 
 TEST(RowsTest, OtherDevicesAreUnsupported) {

@@ -40,22 +40,6 @@ struct Segments {
 Segments make_segments(const Exec& exec, const Tensor& index, int64_t destinations, const char* op,
                        const Tensor& stand_ins = {});
 
-namespace detail {
-
-/// sum[c] = from[items[0]][first + c] + from[items[1]][first + c] + ..., in this order.
-template <int64_t kColumns, class From, class To>
-void sum_items(const From* from, int64_t stride, std::span<const int32_t> items, int64_t first,
-               To (&sum)[kColumns]) {
-  const From* row = from + items[0] * stride + first;
-  for (int64_t c = 0; c < kColumns; ++c) sum[c] = static_cast<To>(row[c]);
-  for (size_t i = 1; i < items.size(); ++i) {
-    row = from + items[i] * stride + first;
-    for (int64_t c = 0; c < kColumns; ++c) sum[c] += static_cast<To>(row[c]);
-  }
-}
-
-}  // namespace detail
-
 /// row_of(destination) += scale * (sum of the items' rows of `from`); a null row is skipped.
 template <class From, class To, class RowOf>
 void sum_segments(const Exec& exec, const Segments& segments, const Tensor& from, double scale,
@@ -71,22 +55,32 @@ void sum_segments(const Exec& exec, const Segments& segments, const Tensor& from
 
   // Tasks are cut by items: pieces are of any length, most of them short.
   for_rows(std::ssize(segments.order), columns, [&](int64_t begin, int64_t end) {
+    constexpr int64_t kAhead = 16;
+    const int32_t* const last_ahead = segments.order.data() + std::max(begin, end - kAhead);
     auto next = std::ranges::lower_bound(segments.pieces, begin, {}, &Segments::Piece::begin);
     for (; next != segments.pieces.end() && next->begin < end; ++next) {
       const Segments::Piece& piece = *next;
       To* to = row_of(piece.destination);
       if (to == nullptr) continue;
+      if (piece.partial >= 0) to = partials.row<To>(piece.partial);
       const auto items = segments.order.subspan(static_cast<size_t>(piece.begin),
                                                 static_cast<size_t>(piece.end - piece.begin));
-      for_column_blocks(columns, [&](auto width, int64_t first) {
-        To sum[width];
-        detail::sum_items(rows, stride, items, first, sum);
-        if (piece.partial >= 0) {
-          To* partial = partials.row<To>(piece.partial) + first;
-          for (int64_t c = 0; c < width; ++c) partial[c] = sum[c];
-          return;
+      for_column_blocks(columns, [&, factor, rows, stride, last_ahead](auto width, int64_t first) {
+        To sum[width] = {};
+        for (const int32_t& item : items) {
+          // Narrow rows are asked for ahead: many of them are in the caches of another core.
+          if (width * sizeof(From) <= 64 && &item < last_ahead) {
+            __builtin_prefetch(rows + (&item)[kAhead] * stride + first);
+          }
+          const From* row = rows + item * stride + first;
+          for (int64_t c = 0; c < width; ++c) sum[c] += static_cast<To>(row[c]);
         }
-        for (int64_t c = 0; c < width; ++c) to[first + c] += factor * sum[c];
+        To* __restrict out = to + first;
+        if (piece.partial >= 0) {
+          for (int64_t c = 0; c < width; ++c) out[c] = sum[c];
+        } else {
+          for (int64_t c = 0; c < width; ++c) out[c] += factor * sum[c];
+        }
       });
     }
   });
@@ -95,18 +89,21 @@ void sum_segments(const Exec& exec, const Segments& segments, const Tensor& from
   constexpr int64_t kStrip = 64;
   const int64_t strips = base::num_chunks(columns, kStrip);
   const auto hot = static_cast<int64_t>(segments.hot_groups.size());
-  base::parallel_for(hot * strips, 1, [&](int64_t unit, int64_t) {
-    const Segments::HotGroup& group = segments.hot_groups[static_cast<size_t>(unit / strips)];
-    To* to = row_of(group.destination);
-    if (to == nullptr) return;
-    const int64_t first = unit % strips * kStrip;
-    const int64_t count = std::min(kStrip, columns - first);
-    To sum[kStrip] = {};
-    for (int64_t r = group.begin; r < group.end; ++r) {
-      const To* row = partials.row<To>(r) + first;
-      for (int64_t c = 0; c < count; ++c) sum[c] += row[c];
+  const int64_t sums_a_group = segments.partials / std::max<int64_t>(1, hot);
+  for_rows(hot * strips, sums_a_group * std::min(columns, kStrip), [&](int64_t unit, int64_t last) {
+    for (; unit < last; ++unit) {
+      const Segments::HotGroup& group = segments.hot_groups[static_cast<size_t>(unit / strips)];
+      To* to = row_of(group.destination);
+      if (to == nullptr) continue;
+      const int64_t first = unit % strips * kStrip;
+      const int64_t count = std::min(kStrip, columns - first);
+      To sum[kStrip] = {};
+      for (int64_t r = group.begin; r < group.end; ++r) {
+        const To* row = partials.row<To>(r) + first;
+        for (int64_t c = 0; c < count; ++c) sum[c] += row[c];
+      }
+      for (int64_t c = 0; c < count; ++c) to[first + c] += factor * sum[c];
     }
-    for (int64_t c = 0; c < count; ++c) to[first + c] += factor * sum[c];
   });
 }
 

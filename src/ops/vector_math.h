@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstdint>
 
-// Scalar functions that loops over rows are made of. The float ones have no branches and call
-// nothing, so that the compiler turns a loop over them into vector code; the double ones are the
-// C library's.
+// Scalar functions that loops over rows are made of. They have no branches and call nothing, so
+// that the compiler turns a loop over them into vector code; fast_exp of a double is the C
+// library's.
 
 namespace segue::ops {
 
@@ -36,6 +36,45 @@ inline float fast_exp(float x) {
   return p * power(half) * power(exponent - half);
 }
 inline double fast_exp(double x) { return std::exp(x); }
+
+/// e^x for x <= 0 within 1 ulp; below -708, where it is no normal number any more, e^-708.
+inline double exp_of_negative(double x) {
+  x = x < -708.0 ? -708.0 : x;
+  constexpr double kRounder = 0x1.8p52;
+  const double shifted = x * 1.4426950408889634 + kRounder;
+  const double n = shifted - kRounder;
+  const double r = (x - n * 6.93145751953125e-1) - n * 1.42860682030941723e-6;
+  double p = 1.0 / 6227020800;  // Taylor: what is left out is below 2^-57
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 0.5;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  return p * std::bit_cast<double>((std::bit_cast<uint64_t>(shifted) + 1023) << 52);
+}
+
+/// log(1 + x) for 0 <= x <= 1 within 2 ulp.
+inline double log1p_of_unit(double x) {
+  // log((1 + s) / (1 - s)) is odd in s; a large 1 + x is taken as twice something near 1.
+  const bool large = x > 0.41421356;
+  const double s = (large ? x - 1 : x) / (large ? x + 3 : x + 2), z = s * s;
+  double p = 1.479819860511658591e-1;  // minimax for |s| <= 0.1716 (fdlibm)
+  p = p * z + 1.531383769920937332e-1;
+  p = p * z + 1.818357216161805012e-1;
+  p = p * z + 2.222219843214978396e-1;
+  p = p * z + 2.857142874366239149e-1;
+  p = p * z + 3.999999999940941908e-1;
+  p = p * z + 6.666666666666735130e-1;
+  return (large ? 0.693147180559945309 : 0.0) + s * (2 + p * z);
+}
 
 /// s = 1 / (1 + e^-x) and its derivative s (1 - s), from one exponential. Relative accuracy at both
 /// ends: a difference 1 - s would have lost it where s is near 1.

@@ -20,6 +20,7 @@ using base::parallel_for;
 // One chunk of work. The cut depends on the number of ids alone, and every pass is stable, so the
 // result is the same on any number of threads.
 constexpr int64_t kDedupGrain = 1 << 16;
+constexpr int64_t kPlacesGrain = 4096;  // of a loop whose result is the same however it is cut
 constexpr int kDigitBits = 11;  // a histogram of 2048 counters stays in the first-level cache
 constexpr int64_t kDigits = 1 << kDigitBits;
 constexpr int kWordBits = 64;
@@ -89,7 +90,6 @@ class BitRanks {
 
   /// The place of each id among the distinct ones; -1 where it takes no part.
   void places(std::span<const int64_t> ids, bool skip_negative, int32_t* out) const {
-    constexpr int64_t kPlacesGrain = 8192;  // any cut gives the same
     parallel_for(std::ssize(ids), kPlacesGrain, [&](int64_t begin, int64_t end) {
       const BitRanks ranks = *this;  // out of reach of what is stored
       for (int64_t i = begin; i < end; ++i) {
@@ -121,6 +121,35 @@ class BitRanks {
   int64_t words_;
   uint64_t *bits_, *below_;
 };
+
+// ---- few ids, of no more possible ones than there are ids: a number each ----
+
+/// A table has an entry for every possible id: first whether it occurs, then its place. What is
+/// stored need not be read before, as words of bits are, and places are not counted: half the time
+/// where one thread marks.
+void number_in_table(std::span<const int64_t> ids, bool skip_negative, int64_t smallest,
+                     int64_t entries, DedupScratch& scratch, Distinct& out) {
+  scratch.example.resize(entries);
+  int32_t* const table = scratch.example.data();
+  std::fill_n(table, entries, 0);
+  for (const int64_t id : ids) {
+    if (!skip_negative || id >= 0) table[id - smallest] = 1;
+  }
+  out.values.resize(entries);
+  int32_t place = 0;
+  for (int64_t k = 0; k < entries; ++k) {
+    out.values[place] = smallest + k;  // replaced unless it occurs
+    place += std::exchange(table[k], place);
+  }
+  out.values.resize(place);
+  int32_t* const inverse = out.inverse.data();
+  parallel_for(std::ssize(ids), kPlacesGrain, [=](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t id = ids[static_cast<size_t>(i)];
+      inverse[i] = skip_negative && id < 0 ? -1 : table[id - smallest];
+    }
+  });
+}
 
 // ---- ids that lie anywhere: a sort ----
 
@@ -220,14 +249,25 @@ struct Range {
   int64_t smallest = std::numeric_limits<int64_t>::max();
   int64_t largest = std::numeric_limits<int64_t>::min();
   int64_t count = 0;
-
-  /// Without a branch, so that a loop over it takes several values at once.
-  void add(int64_t value, bool takes_part) {
-    smallest = std::min(smallest, takes_part ? value : smallest);
-    largest = std::max(largest, takes_part ? value : largest);
-    count += takes_part ? 1 : 0;
-  }
 };
+
+/// Of some of the values. As unsigned numbers those below 0 are the largest, unless a flipped sign
+/// puts them first: no branch for each value, so that the loop is vector code.
+template <class T>
+Range range_of_chunk(std::span<const T> values, bool skip_negative) {
+  const uint64_t flip = skip_negative ? 0 : uint64_t{1} << 63;
+  uint64_t smallest = std::numeric_limits<uint64_t>::max();
+  int64_t largest = std::numeric_limits<int64_t>::min(), negative = 0;
+  for (const T v : values) {
+    const int64_t value = v;
+    smallest = std::min(smallest, static_cast<uint64_t>(value) ^ flip);
+    largest = std::max(largest, value);
+    negative += value < 0 ? 1 : 0;
+  }
+  const int64_t count = std::ssize(values) - (skip_negative ? negative : 0);
+  if (count == 0) return {};
+  return {static_cast<int64_t>(smallest ^ flip), largest, count};
+}
 
 /// Range of the values that take part, and in `first` how many of them come before each chunk.
 template <class T>
@@ -235,12 +275,9 @@ Range range_of(std::span<const T> values, bool skip_negative, std::vector<int64_
   const auto n = static_cast<int64_t>(values.size());
   std::vector<Range> parts(static_cast<size_t>(num_chunks(n, kDedupGrain)));
   parallel_for(n, kDedupGrain, [&](int64_t begin, int64_t end) {
-    Range r;
-    const int64_t lowest = skip_negative ? 0 : std::numeric_limits<int64_t>::min();
-    for (const T v : values.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin))) {
-      r.add(v, v >= lowest);
-    }
-    parts[static_cast<size_t>(begin / kDedupGrain)] = r;
+    parts[static_cast<size_t>(begin / kDedupGrain)] =
+        range_of_chunk(values.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                       skip_negative);
   });
   Range all;
   for (const Range& part : parts) {
@@ -307,6 +344,10 @@ void distinct(std::span<const int64_t> ids, bool skip_negative, DedupScratch& sc
   // Keys count from the smallest id; unsigned differences are right for any two signed ids.
   const uint64_t width =
       static_cast<uint64_t>(range.largest) - static_cast<uint64_t>(range.smallest);
+  if (std::ssize(ids) <= kDedupGrain && width < ids.size()) {
+    const auto entries = static_cast<int64_t>(width) + 1;
+    return number_in_table(ids, skip_negative, range.smallest, entries, scratch, out);
+  }
   if (BitRanks::worthwhile(width, ids.size())) {
     return mark_and_number(ids, skip_negative, range, width, scratch, out);
   }
