@@ -11,7 +11,8 @@ cat >bin/srun <<'END'
 #!/usr/bin/env bash
 echo "srun $*" >>calls
 echo "${SEGUE_SECRET:-none}" >>secrets
-trap 'echo "srun got TERM" >>calls; exit "${ON_TERM:-0}"' TERM
+trap 'echo "srun got USR1" >>calls; exit "${ON_USR1:-0}"' USR1
+trap 'exit 137' TERM  # as Slurm's: it kills the ranks
 touch started
 for (( i = 0; i < ${TENTHS:-0}; ++i )); do sleep 0.1; done
 exit "${ON_END:-0}"
@@ -60,14 +61,21 @@ rm secrets
 SEGUE_SECRET_FILE=file run 0 ''
 [[ $(cat secrets) == none ]] || fail "a given file was overruled"
 
+# Nodes without GPUs: neither Slurm nor the machine knows of any.
+printf '#!/bin/sh\nexit 127\n' >bin/nvidia-smi
+chmod +x bin/nvidia-smi
+SLURM_GPUS_ON_NODE='' run 0 ''
+grep -q 'srun --nodes=2 --ntasks-per-node=1 ' calls || fail "a node without a GPU has one rank"
+rm secrets
+
 ON_END=9 run 9 ''
 ! grep -q scontrol calls || fail "a job that failed was requeued"
 
 TENTHS=100 run 0 USR1
-grep -q 'srun got TERM' calls || fail "the ranks were not asked to stop"
+grep -q 'srun got USR1' calls || fail "the ranks were not asked to stop"
 grep -q 'scontrol requeue 77' calls || fail "a job that saved was not requeued"
 
-TENTHS=100 ON_TERM=6 run 6 USR1
+TENTHS=100 ON_USR1=6 run 6 USR1
 ! grep -q scontrol calls || fail "a job that could not save was requeued"
 
 # The other form: what ranks measure.
