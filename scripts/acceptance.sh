@@ -99,13 +99,16 @@ run_on() {
 }
 # await_lines RUN PATTERN COUNT: fails when the run ends before.
 await_lines() {
-  until (($(grep -c "$2" "$1/metrics.jsonl" 2>/dev/null || true) >= $3)); do
+  local lines
+  until lines=$(grep -c "$2" "$1/metrics.jsonl" 2>/dev/null) && ((lines >= $3)); do
     kill -0 "$pid" 2>/dev/null || return 1
   done
 }
+# All ranks, those known already first: looking for them takes as long as many a step of a small run.
 kill_all() {
-  ranks
   kill -KILL "$pid" "${pids[@]}" 2>/dev/null
+  ranks
+  kill -KILL "${pids[@]}" 2>/dev/null
   await 60
   all_gone 20 || fail_try "ranks are left after SIGKILL"
   rm -rf "$try"/tmp/segue-ranks-*
@@ -129,43 +132,59 @@ check_smoke() {
   must verify "$segue" checkpoint verify "$reference"
   say "$ranks rank(s) by $launcher, $(steps_of "$reference") steps, $(grep -c '"event": "eval"' "$reference/metrics.jsonl") evaluations"
 }
+# kill_early AWAIT...: starts a run on all ranks and kills it when AWAIT (await_lines or await_file with its arguments) has
+# seen something, with the arguments in run_arguments. A small run may end first: then it is started again.
+kill_early() {
+  local last
+  last=$(steps_of "$reference")
+  for _ in 1 2 3 4 5; do
+    rm -rf "$try/run"
+    run_on "$try/run" "${run_arguments[@]}"
+    await_lines "$try/run" '"event": "train"' 1 && ranks && "$@" || { await 60 && ((rc == 0)) && continue; fail_try "it ended with exit code $rc before it was killed: $(tail -n 1 "$log")"; }
+    kill_all
+    [[ -e $try/run/checkpoints/step-$last ]] || (($(steps_of "$try/run") >= last)) || return 0
+  done
+  fail_try "it ended before it could be killed, five times; try without --short, or with more ranks"
+}
 check_kill_in_window() {
-  local half=$(($(steps_of "$reference") / 2))
-  run_on "$try/run"
-  await_lines "$try/run" '"event": "train"' "$half" || fail_try "it ended before it could be killed: $(tail -n 1 "$log")"
-  kill_all
+  local run_arguments=()
+  kill_early await_lines "$try/run" '"event": "train"' $(($(steps_of "$reference") / 2))
   local at
   at=$(steps_of "$try/run")
-  ((at < 2 * half)) || fail_try "it was through before it was killed"
   go_on "$try/run"
   say "killed at step $at; losses and checkpoint equal those of the undisturbed run, bit for bit"
 }
 # The only checkpoint is the one behind the evaluation of a window in the second half.
 check_kill_between() {
-  local at
+  local at run_arguments
   at=$(grep '"event": "eval"' "$reference/metrics.jsonl" | grep -o '"step": [0-9]*' |
     awk -v steps="$(steps_of "$reference")" '$2 * 2 > steps { print $2; exit }')
-  run_on "$try/run" --set "checkpoint.every_steps=$at"
-  await_file "$try/run/checkpoints/step-$at" || fail_try "it ended before it could be killed: $(tail -n 1 "$log")"
-  kill_all
+  run_arguments=(--set "checkpoint.every_steps=$at")
+  kill_early await_file "$try/run/checkpoints/step-$at"
   go_on "$try/run" "step-$at: step"
-  say "killed after the evaluation of a window, and went on from $(grep -o 'step-[0-9]*: step.*' "$log"): equal, bit for bit"
+  say "killed after the evaluation of a window, and resumed from $(grep -o 'step-[0-9]*: step.*' "$log"): equal, bit for bit"
 }
 check_kill_one_rank() {
   ((ranks > 1)) || { say "not run: one rank" && return; }
-  run_on "$try/run"
-  await_lines "$try/run" '"event": "train"' 3 || fail_try "it ended before it could be killed: $(tail -n 1 "$log")"
-  ranks
-  ((${#pids[@]} > 1)) || fail_try "no ranks are to be seen on this machine"
-  local victim=${pids[-1]} number
-  number=$(tr '\0' '\n' <"/proc/$victim/environ" | sed -nE 's/^(SEGUE_RANK|OMPI_COMM_WORLD_RANK|SLURM_PROCID)=//p' | head -n 1)
-  kill -KILL "$victim"
-  await $((comm_timeout + 60))
+  local victim number rc=0
+  for _ in 1 2 3 4 5; do  # a small run may end first
+    ((rc == 0)) || break
+    rm -rf "$try/run"
+    run_on "$try/run"
+    { await_lines "$try/run" '"event": "train"' 1 && ranks && await_file "$try/run/checkpoints/step-*"; } || { await 60 && continue; }
+    ((${#pids[@]} > 1)) || fail_try "no ranks are to be seen on this machine"
+    victim=${pids[-1]}
+    number=$(tr '\0' '\n' <"/proc/$victim/environ" | sed -nE 's/^(SEGUE_RANK|OMPI_COMM_WORLD_RANK|SLURM_PROCID)=//p' | head -n 1)
+    kill -KILL "$victim"
+    await $((comm_timeout + 60))
+  done
+  [[ -n ${number:-} ]] || fail_try "it ended before a rank could be killed: $(tail -n 1 "$log")"
   ((rc != 0)) || fail_try "rank $number was killed, but the exit code is 0"
-  grep -qE "rank:? $number" "$log" || fail_try "rank $number was killed, and nobody names it"
+  # srun speaks of tasks, and may end the others before they can say what they miss.
+  grep -qE "(rank|task):? $number" "$log" || fail_try "rank $number was killed, and nobody names it"
   all_gone 20 || fail_try "ranks are left"
   rm -rf "$try"/tmp/segue-ranks-*
-  local named='' rc
+  local named=''
   if "$segue" flight "$try/run" >"$try/flight.txt" 2>&1; then named="; flight records: $(head -n 1 "$try/flight.txt")"; fi
   go_on "$try/run"
   say "rank $number killed: the others ended and named it, and the next start went on, bit for bit$named"
