@@ -58,7 +58,10 @@ Mlp::Saved Mlp::forward(const Exec& exec, const Tensor& x, const Tensor& addend,
   } else {
     ops::swish_norm_forward(exec, norm_params(norm1_weight_, norm1_bias_), s.z1, s.act, s.stats1);
   }
-  ops::linear_forward(exec, s.act, weight2_->value, bias2_->value, s.z2);
+  ops::GemmExtra extra;
+  extra.bias = bias2_->value;
+  extra.wide = y && !has_final_norm();
+  ops::gemm(exec, ops::Trans::kNo, s.act, ops::Trans::kYes, weight2_->value, s.z2, extra);
   if (has_final_norm()) {
     ops::norm_forward(exec, norm_params(norm2_weight_, norm2_bias_), s.z2, s.y, s.stats2, addend);
   } else if (addend) {

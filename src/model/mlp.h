@@ -29,7 +29,7 @@ class Mlp {
   };
   /// Everything in the result lives in exec's arena, except x, which is borrowed.
   /// `addend` is added to the result. Without a final norm that may be given a place of its own,
-  /// `y`.
+  /// `y`, where it is not rounded to bf16 (logits).
   Saved forward(const Exec& exec, const Tensor& x, const Tensor& addend = {},
                 const Tensor& y = {}) const;
   /// Parameter gradients += ; dx overwritten (absent: not computed).

@@ -1,11 +1,14 @@
 #include "model/ranker.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include "base/bf16.h"
 #include "base/error.h"
 #include "model/dense_optimizer.h"
 #include "model/flops.h"
@@ -95,6 +98,23 @@ TEST(RankerTest, IdentitiesAndMicroBatchesChangeNothing) {
   c = on;
   c.recompute = {.normed_input = true, .uvqk = true, .gate = true};
   expect_equal_results(on, c, kOneSampleEach);
+}
+
+// Whatever the head computes in: scores with eight bits would be ties.
+TEST(RankerTest, LogitsAreNotRounded) {
+  ModelConfig config = tiny_config();
+  for (const HeadPrecision head : {HeadPrecision::kFloat, HeadPrecision::kTraining}) {
+    config.head_precision = head;
+    TestBed bed(Precision::kBf16);
+    sparse::Tables tables(tiny_tables(), Device::cpu(), DType::kF32, 3);
+    Ranker ranker(config, tables, Device::cpu(), DType::kF32, 5);
+    ranker.parameters().zero_grads(bed.exec.stream);
+    const Pass pass = ranker.run(bed.exec, tiny_batch(), {});
+    const auto fine = std::ranges::count_if(pass.logits, [](double logit) {
+      return logit != static_cast<double>(round_to_bf16(static_cast<float>(logit)));
+    });
+    EXPECT_GT(fine, std::ssize(pass.logits) / 2);
+  }
 }
 
 /// Events are predicted by tokens of both kinds that nothing later reaches.

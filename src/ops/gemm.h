@@ -12,6 +12,7 @@ struct GemmExtra {
   Tensor bias;              // [n], added to every row
   Tensor residual;          // [m, n], added before the one rounding of the result; not c itself
   bool accumulate = false;  // c += instead of c =
+  bool wide = false;        // c is float on a GPU too: mode kBf16 does not round the result
 };
 
 /// c [m, n] = op(a) op(b) (+ bias) (+ residual). Tensors are row-major with unit column stride;
@@ -22,8 +23,8 @@ struct GemmExtra {
 /// k into pieces, by m, n, k only, and the pieces of one tile are added in order.
 ///
 /// Precision: kF32 and kF64 are what they say (kF64 never uses a library). kBf16 on the CPU rounds
-/// a, b and bias to bf16, accumulates in float and rounds the result once; with `accumulate`, the
-/// product is rounded before it is added.
+/// a, b and bias to bf16, accumulates in float and, unless it is `wide`, rounds the result once;
+/// with `accumulate`, the product is rounded before it is added.
 void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,
           const Tensor& c, const GemmExtra& extra = {});
 

@@ -346,7 +346,8 @@ void gemm(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const
   const Tensor b_rounded = rounded_copy(exec, b);
   GemmExtra extra_rounded = extra;
   if (extra.bias) extra_rounded.bias = rounded_copy(exec, extra.bias);
-  Product<float>(exec, trans_a, a_rounded, trans_b, b_rounded, c, extra_rounded).run();
+  const Exec of_result = extra.wide ? exec.with(Precision::kF32) : exec;
+  Product<float>(of_result, trans_a, a_rounded, trans_b, b_rounded, c, extra_rounded).run();
 }
 
 void gemm_each(const Exec& exec, Trans trans_a, const Tensor& a, Trans trans_b, const Tensor& b,

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ops/gemm_fallback.h"
@@ -249,11 +250,13 @@ TEST(GemmTest, Bf16RoundsInputsOnceAndTheResultOnce) {
     return t;
   };
   const Tensor a = coarse(1, {m, k}), b = coarse(2, {k, n});
-  for (const bool accumulate : {false, true}) {
+  for (const auto& [accumulate, wide] :
+       {std::pair(false, false), std::pair(true, false), std::pair(false, true)}) {
     GemmExtra extra;
     extra.bias = coarse(3, {n});
     extra.residual = coarse(4, {m, n});
     extra.accumulate = accumulate;
+    extra.wide = wide;
     const Tensor before = coarse(5, {m, n}), c = coarse(5, {m, n});
     gemm(bed.exec, Trans::kNo, a, Trans::kNo, b, c, extra);
     for (int64_t i = 0; i < m; ++i) {
@@ -262,8 +265,10 @@ TEST(GemmTest, Bf16RoundsInputsOnceAndTheResultOnce) {
         for (int64_t p = 0; p < k; ++p) {
           sum += round_to_bf16(a.row<float>(i)[p]) * round_to_bf16(b.row<float>(p)[j]);
         }
-        const float expected = (accumulate ? before.row<float>(i)[j] : 0.f) + round_to_bf16(sum);
-        ASSERT_EQ(c.row<float>(i)[j], expected) << i << ", " << j << " accumulate " << accumulate;
+        const float expected =
+            (accumulate ? before.row<float>(i)[j] : 0.f) + (wide ? sum : round_to_bf16(sum));
+        ASSERT_EQ(c.row<float>(i)[j], expected)
+            << i << ", " << j << " accumulate " << accumulate << " wide " << wide;
       }
     }
   }
