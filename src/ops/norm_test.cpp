@@ -64,17 +64,19 @@ TEST(VectorMathTest, KnowsTheEnds) {
   }
 }
 
-/// Relative error in units of 2^-53.
-double relative_error(double got, long double expected) {
-  return static_cast<double>(std::abs(got - expected) / expected) * 0x1p53;
+/// Error in units of the last place of what is expected, a positive normal number.
+double ulps(double got, long double expected) {
+  const auto rounded = static_cast<double>(expected);
+  const double place = std::ldexp(1.0, std::ilogb(rounded) - 52);
+  return static_cast<double>(std::abs(got - expected)) / place;
 }
 
 TEST(VectorMathTest, FunctionsOfALossInDouble) {
   for (double x = 0; x > -708; x = x * 1.0007 - 1e-5) {
-    ASSERT_LE(relative_error(exp_of_negative(x), std::exp(static_cast<long double>(x))), 2) << x;
+    ASSERT_LE(ulps(exp_of_negative(x), std::exp(static_cast<long double>(x))), 1.1) << x;
   }
   for (double x = 1e-300; x < 1; x = x < 1e-3 ? x * 1.01 : x + 7.3e-6) {
-    ASSERT_LE(relative_error(log1p_of_unit(x), std::log1p(static_cast<long double>(x))), 4) << x;
+    ASSERT_LE(ulps(log1p_of_unit(x), std::log1p(static_cast<long double>(x))), 3) << x;
   }
   EXPECT_EQ(exp_of_negative(0), 1);
   EXPECT_EQ(log1p_of_unit(0), 0);
