@@ -10,9 +10,10 @@ namespace segue::ops {
 
 /// Sum pooling: y[b] = sum of from[index[i]] over i in [offsets[b], offsets[b + 1]), added in the
 /// order of i and rounded once in mode kBf16. Index -1 reads a zero row, and a bag may be empty.
-/// from [rows, dim], index [n], offsets [bags + 1] (ascending from 0 to n; each i32 or i64), y
-/// [bags, dim]; rows may be strided, so y may be some columns of an interaction's input. Types of
-/// from and y may differ as those of gather_rows.
+/// from [rows, dim], index [n], offsets [bags + 1] (each i32 or i64), y [bags, dim]; rows may be
+/// strided, so y may be some columns of an interaction's input. Types of from and y may differ as
+/// those of gather_rows. That offsets ascend from 0 to n is for the caller to see to: indices are
+/// checked, offsets are not.
 void bag_sum_forward(const Exec& exec, const Tensor& from, const Tensor& index,
                      const Tensor& offsets, const Tensor& y);
 

@@ -130,7 +130,9 @@ RowRange check_rows(const char* op, const Index* index, int64_t first, int64_t l
     begin = std::min(begin, row);
     end = std::max(end, row + 1);
   }
-  if (end > static_cast<uint64_t>(rows)) [[unlikely]] {
+  // No more than there are numbers from 0 on: those below -1 are large ones here.
+  if (end > std::min(static_cast<uint64_t>(rows), uint64_t{std::numeric_limits<Index>::max()} + 1))
+      [[unlikely]] {
     for (int64_t i = first; i < last; ++i) {
       if (index[i] != -1) check_row(op, i, index[i], rows);
     }

@@ -130,6 +130,10 @@ void expect_rows_checked() {
   EXPECT_EQ(range({0}, 1), Range(0, 1));
   EXPECT_EQ(range({7, -1, 3, 9, 3}, 10), Range(3, 10));
   EXPECT_EQ(range({kHigh - 1}, kHigh), Range(kHigh - 1, kHigh));
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();  // more rows than Index counts
+  EXPECT_EQ(range({3, -1}, kMost), Range(3, 4));
+  EXPECT_THROW(range({3, kLow}, kMost), Error);
+  EXPECT_THROW(range({3, -2}, kMost), Error);
   for (const Index bad : {Index{-2}, Index{10}, kLow, kHigh}) {
     EXPECT_THROW(range({1, -1, bad, 2}, 10), Error) << bad;
     const std::vector<Index> around = {bad, 1, 2, bad};  // what is not asked for does not matter
