@@ -66,9 +66,11 @@ class Job {
   }
 
   /// Takes and runs chunks until none is left, first those of the thread's own part. Never throws.
+  /// Part 0 is the caller's; there may be more workers than parts.
   void run_chunks(int thread) noexcept {
     t_in_chunk = true;
-    for (int i = 0; i < count_; ++i) run_part((thread + i) % count_);
+    const int first = thread == 0 || count_ == 1 ? 0 : 1 + (thread - 1) % (count_ - 1);
+    for (int i = 0; i < count_; ++i) run_part((first + i) % count_);
     t_in_chunk = false;
   }
 
@@ -89,12 +91,19 @@ class Job {
   }
 
   void run_part(int p) noexcept {
-    for (const int64_t end = part_begin(p + 1);;) {
-      const int64_t chunk = parts_[p].next.fetch_add(1, std::memory_order_relaxed);
+    std::atomic<int64_t>& next = parts_[p].next;
+    const int64_t end = part_begin(p + 1);
+    // Asked before it is counted up: most threads find most parts done, and reading takes the line
+    // from nobody.
+    while (next.load(std::memory_order_relaxed) < end) {
+      const int64_t chunk = next.fetch_add(1, std::memory_order_relaxed);
       if (chunk >= end) return;
-      // Once a chunk has thrown, those above it are abandoned and those below it are not: the
-      // lowest exception is found.
-      if (chunk > limit_.load(std::memory_order_relaxed)) continue;
+      // Once a chunk has thrown, those above it are abandoned, as are the rest of a part that has
+      // come so far; those below it are not: the lowest exception is found.
+      if (chunk > limit_.load(std::memory_order_relaxed)) {
+        next.store(end, std::memory_order_relaxed);
+        return;
+      }
       const int64_t begin = chunk * grain_;
       try {
         body_(begin, begin + std::min(grain_, n_ - begin));
@@ -256,7 +265,10 @@ class Pool {
       if (stopping_) return;
       --ticket->wanted;
       ++ticket->helpers;
+      // Several callers may have counted on this one.
+      const bool more = tickets_.size() > 1 && sleeping_ > 0 && find_work() != nullptr;
       lock.unlock();
+      if (more) work_.notify_one();
       ticket->job->run_chunks(number);
       // The ticket is gone once nobody helps; a caller counts itself as waiting before it looks.
       if (--ticket->helpers == 0 && waiting_.load() > 0) {
