@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -52,25 +53,47 @@ Tensor place(const Exec& exec, const std::vector<int64_t>& values) {
   return t;
 }
 
-/// One float of every cache line of the rows: what reading alone costs. Rows of 1 KiB and more come
-/// in pieces of some rows, which is faster than one after the other.
+/// One word of every cache line of the rows: what reading alone costs. Lines are asked for ahead,
+/// as pooled look-ups do it, and more of them than memory answers at once: a core by itself waits
+/// for few rows at a time, and what it reaches so is no ceiling. kLines of a row are known when
+/// this is compiled (0: not), since counting them takes as long as reading them.
+template <int64_t kLines>
 void touch_rows(const Tensor& table, std::span<const int64_t> rows) {
-  constexpr int64_t kLine = 16, kPiece = 4 * kLine, kRows = 16, kGrain = 1024;
-  const int64_t width = table.size(1);
-  std::atomic<float> sink{0};
-  base::parallel_for(std::ssize(rows), kGrain, [&](int64_t begin, int64_t end) {
-    float sum = 0;
-    for (int64_t some = begin; some < end; some += kRows) {
-      const int64_t last = std::min(some + kRows, end);
-      for (int64_t piece = 0; piece < width; piece += kPiece) {
-        for (int64_t i = some; i < last; ++i) {
-          const float* row = table.row<float>(rows[static_cast<size_t>(i)]);
-          for (int64_t c = piece; c < std::min(piece + kPiece, width); c += kLine) sum += row[c];
-        }
+  constexpr int64_t kLine = 16, kLinesAhead = 128, kLeast = 1024, kTasks = 16;
+  const int64_t width = kLines > 0 ? kLines * kLine : table.size(1), count = std::ssize(rows);
+  const int64_t ahead = std::max<int64_t>(2, kLinesAhead * kLine / width);
+  const int64_t grain =
+      std::max(kLeast, count / kTasks);  // the first rows of a task are waited for
+  std::atomic<uint32_t> sink{0};
+  base::parallel_for(count, grain, [&](int64_t begin, int64_t end) {
+    uint32_t all = 0;
+    for (int64_t i = begin; i < end; ++i) {
+      if (i + ahead < end) {
+        const float* next = table.row<float>(rows[static_cast<size_t>(i + ahead)]);
+        for (int64_t c = 0; c < width; c += kLine) __builtin_prefetch(next + c);
       }
+      const float* row = table.row<float>(rows[static_cast<size_t>(i)]);
+      for (int64_t c = 0; c < width; c += kLine) all ^= std::bit_cast<uint32_t>(row[c]);
     }
-    sink.store(sum, std::memory_order_relaxed);
+    sink.store(all, std::memory_order_relaxed);
   });
+}
+
+void touch_rows(const Tensor& table, std::span<const int64_t> rows) {
+  switch (table.size(1)) {
+    case 16:
+      return touch_rows<1>(table, rows);
+    case 32:
+      return touch_rows<2>(table, rows);
+    case 64:
+      return touch_rows<4>(table, rows);
+    case 128:
+      return touch_rows<8>(table, rows);
+    case 256:
+      return touch_rows<16>(table, rows);
+    default:
+      return touch_rows<0>(table, rows);
+  }
 }
 
 void triad(const float* a, const float* b, float* c, int64_t count) {
@@ -102,6 +125,8 @@ double measure_gather_pass(const Exec& exec, const TableMemory& memory, int64_t 
   const std::vector<int64_t> rows = random_rows(table.size(0), lookups, draw);
   const double bytes = 4.0 * static_cast<double>(lookups * width);
   if (exec.device.is_cpu()) {
+    // Other rows first, for nothing: threads that sleep take a third of a short pass to wake up.
+    touch_rows(table, random_rows(table.size(0), lookups, ~draw));
     const base::Stopwatch watch;
     touch_rows(table, rows);
     return bytes / watch.seconds();
