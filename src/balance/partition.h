@@ -24,7 +24,7 @@ struct Imbalance {
 };
 Imbalance imbalance(std::span<const int64_t> loads);
 
-/// Deals samples to ranks so that every rank gets the same number of them, or one less, and nearly
+/// Partitions samples among ranks: every rank gets the same number of them, or one less, and nearly
 /// the same cost. `costs[i]` belongs to sample i, which is real whatever it costs and lies on rank
 /// `origins[i]` now; ranks may hold any number, also none. The result depends on the arguments
 /// alone: [rank] -> samples, ascending. Error(kInvalidArgument): no ranks, an origin that is none.

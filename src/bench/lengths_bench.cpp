@@ -96,14 +96,14 @@ class LengthsBench {
     return static_cast<double>(attention::HstuMask{}.pairs(length, 1));
   }
 
-  /// Samples of a step as they come, and dealt anew: heaviest over mean rank, over a few steps.
+  /// Samples of a step as they come, and partitioned: heaviest over mean rank, over a few steps.
   void balancing(const std::string& name, const data::Distribution& lengths, int64_t ranks) {
     double before = 0, after = 0, mean = 0;
     for (uint64_t step = 1; step <= kSteps; ++step) {
       const std::vector<int64_t> drawn = draw(lengths, ranks * batch_.sequences, 1 + step);
       std::vector<int64_t> costs(drawn.size());
       std::vector<int32_t> origins(drawn.size());
-      std::vector<int64_t> own(static_cast<size_t>(ranks)), dealt(own);
+      std::vector<int64_t> own(static_cast<size_t>(ranks)), balanced(own);
       for (size_t i = 0; i < drawn.size(); ++i) {
         costs[i] = static_cast<int64_t>(weights_.token_ps * static_cast<double>(drawn[i]) +
                                         weights_.pair_ps * pairs(drawn[i]));
@@ -112,10 +112,10 @@ class LengthsBench {
       }
       const auto parts = balance::partition(costs, origins, ranks);
       for (size_t r = 0; r < parts.size(); ++r) {
-        for (const int64_t i : parts[r]) dealt[r] += costs[static_cast<size_t>(i)];
+        for (const int64_t i : parts[r]) balanced[r] += costs[static_cast<size_t>(i)];
       }
       before += balance::imbalance(own).over_mean / kSteps;
-      after += balance::imbalance(dealt).over_mean / kSteps;
+      after += balance::imbalance(balanced).over_mean / kSteps;
       mean += static_cast<double>(std::accumulate(own.begin(), own.end(), int64_t{0})) /
               static_cast<double>(ranks) / kSteps;
     }

@@ -125,7 +125,7 @@ void describe(base::ConfigVisitor& v, RunConfig& c) {
   v.section("trace", c.trace, "traces of what threads and GPUs do, step by step");
   v.section("comm", c.comm, "how ranks find and reach each other");
   v.section("parallel", c.parallel, "how ranks share the work");
-  v.section("balance", c.balance, "how samples are dealt to ranks");
+  v.section("balance", c.balance, "how samples are partitioned among ranks");
 }
 
 void RunConfig::validate() const {
