@@ -19,9 +19,8 @@ class OriginalIds {
   /// `column` is "user" or "item". Error(kCorrupt) where its map is not as it was written.
   OriginalIds(const IdMaps& maps, const std::string& column);
 
-  /// How a column of such ids is read from a file.
-  ColumnRole role(const std::string& path, const std::string& column,
-                  const TableOptions& options) const;
+  /// A column of a file that has such ids.
+  ColumnRequest request(const std::string& column) const;
   /// The number of an id; Error(kOutOfRange) names `where` and the id if the store does not have
   /// it, and so for one that is no integer where all are.
   int64_t number(const RawColumn& column, size_t row, const std::string& where) const;

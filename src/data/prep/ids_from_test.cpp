@@ -7,6 +7,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/npy.h"
 #include "base/test_util.h"
 #include "data/prep/append_test_util.h"
 #include "data/sample/gather.h"
@@ -190,6 +191,25 @@ TEST_F(IdsFrom, DenseIntegersAndTextsAmongThem) {
   // However they are written, the first ids are the same.
   const StoreIdentity first = identity_of(IdMaps(log.folder + "/first"));
   EXPECT_EQ(ids_problem(first, IdMaps(c.store)), "");
+}
+
+/// A file whose values happen to be integers is no reason to read the texts of the store as such.
+TEST_F(IdsFrom, AttributesThatWereTextsStayTexts) {
+  RawLog log = GrowingLog::raw("brands");
+  const auto prepare = [&](const std::string& artists, const std::string& store,
+                           const std::string& from) {
+    log.put("events.csv", std::string(kCsvHeader) + "1,10,1,0,1,1,listen\n1,20,2,0,1,1,listen\n");
+    log.put("artists.csv", "artist_id,item_id\n" + artists);
+    PrepConfig c = log.config(store);
+    c.ids_from = from.empty() ? "" : log.folder + "/" + from;
+    prep(c);
+    return ids_of(c.store, "artist_id");
+  };
+  using Ids = std::vector<std::string>;
+  EXPECT_EQ(prepare("acme,1\n501,2\n", "first", ""), (Ids{"501", "acme"}));
+  EXPECT_EQ(prepare("501,1\n77,2\n", "second", "first"), (Ids{"501", "acme", "77"}));
+  const base::NpyFile map(log.folder + "/second/item_to_artist.npy");
+  EXPECT_EQ(map.as<int64_t>("<i8")[2], 3);
 }
 
 TEST_F(IdsFrom, Mistakes) {
