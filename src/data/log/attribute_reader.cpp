@@ -130,6 +130,8 @@ class AttributeReader {
     if (dictionary_) dictionary_->save(attribute_.name, store);
   }
 
+  bool has_new_owners() const { return new_owners_; }
+
   /// What whoever trains on it should know, and what is too much.
   void report(const SkipLimit& skip_bad) const {
     const std::string& path = files_[0].path;
@@ -172,6 +174,7 @@ class AttributeReader {
     if (owners_.dictionary) {
       id = owners_.find(item, row);
       if (id < 0) return;  // no event has it
+      new_owners_ = new_owners_ || id >= owners_.dictionary->kept();
     } else {
       id = item.integers[row];
     }
@@ -305,6 +308,7 @@ class AttributeReader {
   std::vector<int64_t> ids_, kept_;           // of a block, of a row
   std::vector<std::vector<int64_t>> values_;  // of a block, for each column
   std::vector<bool> cut_;                     // items that have more values than columns
+  bool new_owners_ = false;
   int64_t shift_ = 0;
   std::unique_ptr<IdDictionary> dictionary_;
   int64_t rows_ = 0, zeros_ = 0;
@@ -313,7 +317,7 @@ class AttributeReader {
 
 }  // namespace
 
-void read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& files,
+bool read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& files,
                     const ScannedLog& log, const SkipLimit& skip_bad, int64_t memory_bytes,
                     const IdMaps* known, StoreWriter& store) {
   TableOptions options = log.options;
@@ -322,6 +326,7 @@ void read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& 
   reader.collect(memory_bytes, known);
   reader.read(store);
   reader.report(skip_bad);
+  return reader.has_new_owners();
 }
 
 }  // namespace segue::data
