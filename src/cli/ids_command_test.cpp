@@ -412,6 +412,13 @@ TEST_F(IdsCommand, LengthsAreThoseOfTheOldStore) {
   EXPECT_EQ(m.history_length, 40);
   EXPECT_EQ(m.min_history, std::vector<int64_t>{7});
   EXPECT_EQ(again({"--history", "30"}).history_length, 30);
+  // As wherever a store is named, its cache folder will do.
+  const Outcome o = run({"prep", "--raw", path("days31"), "--out", path("store31"), "--ids-from",
+                         path("store") + "/hstu_cache_L40", "--overwrite"});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  m = data::StoreManifest::read(path("store31"));
+  EXPECT_EQ(m.history_length, 40);
+  EXPECT_EQ(m.min_history, std::vector<int64_t>{5});
 }
 
 TEST_F(IdsCommand, DenseIntegersComeBackAsTheyWere) {
