@@ -421,6 +421,22 @@ TEST_F(IdsCommand, LengthsAreThoseOfTheOldStore) {
   EXPECT_EQ(m.min_history, std::vector<int64_t>{5});
 }
 
+/// JSON could not tell two of them.
+TEST_F(IdsCommand, IdsThatAreNoUtf8AreNotWrittenAsJson) {
+  std::string log = base::read_file(path("days30") + "/log.csv");
+  for (size_t at = 0; (at = log.find("z-", at)) != log.npos;) log.replace(at, 2, "caf\xe9");
+  base::put_file(path("days30") + "/log.csv", log);
+  train_on_30_days();
+  Outcome o = run({"score", path("run"), "--out", path("scores.jsonl")});
+  EXPECT_EQ(o.code, kExitUnsupported);
+  EXPECT_TRUE(contains(o.err, "scores.jsonl: JSON is UTF-8, and user \"caf")) << o.err;
+  EXPECT_TRUE(contains(o.err, "write .csv")) << o.err;
+  EXPECT_FALSE(base::exists(path("scores.jsonl")));
+  o = run({"score", path("run"), "--out", path("scores.csv")});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(contains(base::read_file(path("scores.csv")), "\ncaf\xe9"));
+}
+
 TEST_F(IdsCommand, DenseIntegersComeBackAsTheyWere) {
   std::string log = "who,what,ts,kind\n";
   std::mt19937_64 random(3);

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_tree.h"
 #include "base/error.h"
 
 namespace segue::data {
@@ -47,6 +48,16 @@ int64_t OriginalIds::number(std::string_view id, const std::string& where) const
   int64_t value = 0;
   if (!parse_canonical_integer(id, value)) fail_unknown(id, where);
   return value;
+}
+
+void OriginalIds::require_utf8(const std::string& file) const {
+  for (int64_t i = 0; dictionary_ && i < dictionary_->size(); ++i) {
+    if (base::detail::is_utf8(dictionary_->text(i))) continue;
+    fail(ErrorCode::kUnsupported,
+         fmt::format("{}: JSON is UTF-8, and {} \"{}\" of {} is not, so that others could look the "
+                     "same there; write .csv, which has ids as they are",
+                     file, column_, dictionary_->text(i), store_));
+  }
 }
 
 std::string OriginalIds::text(int64_t number) const {

@@ -25,6 +25,8 @@ class OriginalIds {
   /// it, and so for one that is no integer where all are.
   int64_t number(const RawColumn& column, size_t row, const std::string& where) const;
   int64_t number(std::string_view id, const std::string& where) const;
+  /// Error(kUnsupported) names an id that is no UTF-8, as texts in `file` are.
+  void require_utf8(const std::string& file) const;
   /// The id of a number, for messages.
   std::string text(int64_t number) const;
   /// The ids of numbers, as a column of the same type as the log's.
