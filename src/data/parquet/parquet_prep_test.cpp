@@ -273,54 +273,6 @@ TEST_F(PrepParquet, TextIds) {
   EXPECT_TRUE(verify_store(log_.folder + "/store").ok());
 }
 
-/// Whatever the files say of their types, dense ids are what they spell.
-TEST_F(PrepParquet, DenseIdsOfMixedFiles) {
-  log_.schema.user_ids = log_.schema.item_ids = IdMapping::kDense;
-  log_.put_events("events.csv", events_);
-  prep(log_.config("dense"));
-  const StoreBytes wanted = store_bytes(log_.folder + "/dense");
-  EXPECT_TRUE(verify_store(log_.folder + "/dense").ok());
-  const std::vector<Event> first(events_.begin(), events_.begin() + 1234);
-  const std::vector<Event> second(events_.begin() + 1234, events_.end());
-  for (const bool csv_first : {false, true}) {
-    log_.put_events(csv_first ? "events.csv" : "events-2.csv", second);
-    write_table(path(csv_first ? "events-2.csv" : "events.csv"), *table_of(first, {}));
-    prep(config());
-    EXPECT_TRUE(same_store(wanted, store_bytes(log_.folder + "/store"))) << csv_first;
-  }
-}
-
-TEST_F(PrepParquet, IdsBeyondWhatATypeHolds) {
-  const auto table = table_of(events_, {});
-  const auto with = [&](const std::shared_ptr<arrow::Array>& ids, IdMapping mapping) {
-    write_table(path(), *table
-                             ->SetColumn(0, arrow::field("uid", ids->type()),
-                                         std::make_shared<arrow::ChunkedArray>(ids))
-                             .ValueOrDie());
-    log_.schema.user_ids = mapping;
-    return message(ErrorCode::kCorrupt);
-  };
-  for (const IdMapping mapping : {IdMapping::kAuto, IdMapping::kDense}) {
-    const std::string rounded = with(
-        build<arrow::DoubleBuilder>(
-            events_, [](const Event& e) { return std::optional(9007199254740992. + 2. * e.user); }),
-        mapping);
-    EXPECT_TRUE(contains(rounded, "as a floating-point number, which may stand for several ids"))
-        << rounded;
-    const std::string large =
-        with(build<arrow::UInt64Builder>(events_,
-                                         [](const Event& e) {
-                                           return std::optional((uint64_t{1} << 63) +
-                                                                static_cast<uint64_t>(e.user));
-                                         }),
-             mapping);
-    EXPECT_TRUE(contains(large,
-                         "more than an integer of 64 bits with a sign holds; cast the column "
-                         "to text"))
-        << large;
-  }
-}
-
 TEST_F(PrepParquet, Mistakes) {
   const auto table = table_of(events_, {});
   write_table(path(), *table->RemoveColumn(2).ValueOrDie());
