@@ -17,6 +17,7 @@
 #include "cli/parquet.h"
 #include "data/log/log_reader.h"
 #include "data/prep/prep.h"
+#include "data/store/event_store.h"
 #include "data/store/segments.h"
 #include "data/store/store_manifest.h"
 #include "data/store/store_verify.h"
@@ -135,6 +136,8 @@ void run(PrepArguments& a) {
     if (!a.verify) fail(ErrorCode::kInvalidArgument, "--raw is required (see `segue prep --help`)");
     return verify(config.store);
   }
+  // As wherever a store is named, its cache folder will do.
+  if (!config.ids_from.empty()) config.ids_from = data::store_folder(config.ids_from);
   take_single_file(a);
   config.schema = load_schema(a);
   config.parquet = parquet();

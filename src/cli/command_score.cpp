@@ -168,6 +168,10 @@ void score(const ScoreArguments& arguments) {
   train::TrainedModel model = train::open_model(arguments.path, arguments.sets);
   const train::StoreScorer scorer(model);
   const train::Questions asked(scorer, parquet());
+  if (arguments.out.ends_with(".jsonl")) {
+    asked.users().require_utf8("--out " + arguments.out);
+    asked.items().require_utf8("--out " + arguments.out);
+  }
   Answers answers(model.trainer->model().tasks());
   if (arguments.ranks()) {
     rank(arguments, scorer, *model.trainer, asked, answers);

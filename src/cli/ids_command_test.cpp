@@ -412,6 +412,29 @@ TEST_F(IdsCommand, LengthsAreThoseOfTheOldStore) {
   EXPECT_EQ(m.history_length, 40);
   EXPECT_EQ(m.min_history, std::vector<int64_t>{7});
   EXPECT_EQ(again({"--history", "30"}).history_length, 30);
+  // As wherever a store is named, its cache folder will do.
+  const Outcome o = run({"prep", "--raw", path("days31"), "--out", path("store31"), "--ids-from",
+                         path("store") + "/hstu_cache_L40", "--overwrite"});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  m = data::StoreManifest::read(path("store31"));
+  EXPECT_EQ(m.history_length, 40);
+  EXPECT_EQ(m.min_history, std::vector<int64_t>{5});
+}
+
+/// JSON could not tell two of them.
+TEST_F(IdsCommand, IdsThatAreNoUtf8AreNotWrittenAsJson) {
+  std::string log = base::read_file(path("days30") + "/log.csv");
+  for (size_t at = 0; (at = log.find("z-", at)) != log.npos;) log.replace(at, 2, "caf\xe9");
+  base::put_file(path("days30") + "/log.csv", log);
+  train_on_30_days();
+  Outcome o = run({"score", path("run"), "--out", path("scores.jsonl")});
+  EXPECT_EQ(o.code, kExitUnsupported);
+  EXPECT_TRUE(contains(o.err, "scores.jsonl: JSON is UTF-8, and user \"caf")) << o.err;
+  EXPECT_TRUE(contains(o.err, "write .csv")) << o.err;
+  EXPECT_FALSE(base::exists(path("scores.jsonl")));
+  o = run({"score", path("run"), "--out", path("scores.csv")});
+  EXPECT_EQ(o.code, kExitOk) << o.err;
+  EXPECT_TRUE(contains(base::read_file(path("scores.csv")), "\ncaf\xe9"));
 }
 
 TEST_F(IdsCommand, DenseIntegersComeBackAsTheyWere) {

@@ -139,6 +139,7 @@ class OwnLog {
     put("raw/empty.csv", "");
     put("raw/header.csv", header);
     put("raw/zeros.csv", header + "5,a,1,1,7\n6,a,1,1,007\n");
+    put("raw/rounded.csv", header + "5,a,1,1,1.2345678901234568e+18\n6,a,1,1,7\n");
     put("raw/dates.csv", header + "14.11.2023 22:13,a,1,1,1\n");
     put("raw/log.jsonl", "{\"user\": 1}\n");
     put("raw/negative.csv", header + "-5,a,1,1,1\n");
@@ -154,6 +155,7 @@ class OwnLog {
     put("broken.toml", "[model\nlayers = 1\n");
     put("pairs_ms.csv", "user,item,time\n0,1," + std::to_string((kFirstTime + kDay) * 1000) + "\n");
     put("pairs_early.csv", "user,item,time\n0,1,5\n");
+    put("pairs_zeros.csv", "user,item\n0,1\n0,007\n");
     put("pairs_none.csv", "user,item,time\n");
     put("users_none.csv", "user\n");
     prepare("raw/log.csv", "store", {});

@@ -88,16 +88,12 @@ class AttributeReader {
         options_(options),
         owners_(attribute.of_users ? log.users : log.items),
         columns_(attribute.columns()),
-        values_(columns_.size()),
-        text_(attribute.several() || column_is_text(files[0].path, attribute.value, options)),
-        text_ids_(owners_.dictionary &&
-                  (owners_.text ? column_has_text(files[0].path, attribute.item, options)
-                                : column_is_text(files[0].path, attribute.item, options))) {}
+        values_(columns_.size()) {}
 
-  /// Numbers for values that are texts; those of `known` (may be null) stay.
+  /// Numbers for values, unless all are integers; those of `known` (may be null) stay.
   void collect(int64_t memory_bytes, const IdMaps* known) {
     const bool in_known = known != nullptr && known->is_numbered(attribute_.name);
-    const bool numbered = text_ && (!attribute_.several() || in_known || !all_integers());
+    const bool numbered = in_known || !all_integers();
     dictionary_ = make_dictionary(numbered, attribute_.name, attribute_.value, memory_bytes, known);
     if (!dictionary_) return;
     for_texts([this](std::string_view text) {
@@ -133,6 +129,8 @@ class AttributeReader {
     });
     if (dictionary_) dictionary_->save(attribute_.name, store);
   }
+
+  bool has_new_owners() const { return new_owners_; }
 
   /// What whoever trains on it should know, and what is too much.
   void report(const SkipLimit& skip_bad) const {
@@ -174,9 +172,9 @@ class AttributeReader {
     if (!value.is_valid(row)) return;
     int64_t id = 0;
     if (owners_.dictionary) {
-      id = text_ids_ ? owners_.dictionary->find(item.text(row))
-                     : owners_.dictionary->find(item.integers[row]);
+      id = owners_.find(item, row);
       if (id < 0) return;  // no event has it
+      new_owners_ = new_owners_ || id >= owners_.dictionary->kept();
     } else {
       id = item.integers[row];
     }
@@ -201,11 +199,12 @@ class AttributeReader {
         kept_.push_back(number);
       }
     };
-    if (text_) {
+    if (value.type == RawColumn::Type::kText) {
       for_values(value.text(row), attribute_.separator,
                  [&](std::string_view text) { keep(number_of(text)); });
     } else {
-      keep(value.integers[row]);
+      const int64_t number = value.integers[row];
+      keep(dictionary_ ? dictionary_->find(number) + 1 : number);
     }
     if (kept_.empty()) check(0);
     ids_.push_back(id);
@@ -221,23 +220,24 @@ class AttributeReader {
   int64_t number_of(std::string_view text) const {
     if (dictionary_) return dictionary_->find(text) + 1;
     int64_t number = 0;
-    parse_canonical_integer(text, number);
+    parse_whole_integer(text, number);
     return number;
   }
 
   std::vector<ColumnRequest> requests() const {
-    return {{attribute_.item, text_ids_ ? ColumnRole::kText : ColumnRole::kInteger},
-            value_request()};
+    const std::string hint = fmt::format("; {}s of the log are integers", attribute_.whose());
+    return {owners_.request(attribute_.item, hint), value_request()};
   }
+  /// Texts, or integers of a file that says so.
   ColumnRequest value_request() const {
-    if (!text_) return {attribute_.value, ColumnRole::kInteger};
-    return {attribute_.value, ColumnRole::kText,
-            attribute_.several()
-                ? fmt::format("; several values of attribute \"{}\" are one text, such as "
-                              "\"a{}b\": write the column so, or leave separator and max_values "
-                              "out if it has one value",
-                              attribute_.name, attribute_.separator)
-                : ""};
+    ColumnRequest request = {.name = attribute_.value, .role = ColumnRole::kText, .exact = true};
+    if (!attribute_.several()) return request;
+    request.exact = false;
+    request.hint = fmt::format(
+        "; several values of attribute \"{}\" are one text, such as \"a{}b\": write the column so, "
+        "or leave separator and max_values out if it has one value",
+        attribute_.name, attribute_.separator);
+    return request;
   }
 
   /// An item, or user, that an event may have.
@@ -257,7 +257,7 @@ class AttributeReader {
       if (!each(block, left_out ? left_out->of(block) : std::vector<BadRow>())) return;
     }
   }
-  /// Every text of rows that read() takes, until `each` has enough and returns false.
+  /// Every value, as text, of rows that read() takes, until `each` has enough and returns false.
   template <class Each>
   void for_texts(const Each& each) const {
     for_blocks([&](const RawBlock& block, const std::vector<BadRow>& left_out) {
@@ -265,17 +265,32 @@ class AttributeReader {
       for (size_t row = 0, bad = 0, left = 0; more && row < block.rows; ++row) {
         if (is_listed(left_out, row, left) || is_listed(block.bad, row, bad)) continue;
         if (!has_owner(block.columns[0], row) || !block.columns[1].is_valid(row)) continue;
-        for_values(block.columns[1].text(row), attribute_.separator,
+        const RawColumn& value = block.columns[1];
+        if (value.type == RawColumn::Type::kInteger) {
+          more = each(std::to_string(value.integers[row]));
+          continue;
+        }
+        for_values(value.text(row), attribute_.separator,
                    [&](std::string_view text) { more = more && each(text); });
       }
       return more;
     });
   }
+  /// By the types of files that have them, else by all values: the first may be like a number, and
+  /// another one tell that it is none.
   bool all_integers() const {
+    bool by_type = !attribute_.several();
+    for (const LogFile& file : files_) {
+      const bool typed = is_parquet(file.path);
+      const bool decides = typed && !attribute_.several();
+      if (decides && column_is_text({&file.path, 1}, attribute_.value, options_)) return false;
+      by_type = by_type && typed;
+    }
+    if (by_type) return true;
     bool all = true;
     for_texts([&all](std::string_view text) {
       int64_t ignored = 0;
-      return all = parse_canonical_integer(text, ignored);
+      return all = parse_whole_integer(text, ignored);
     });
     return all;
   }
@@ -293,7 +308,7 @@ class AttributeReader {
   std::vector<int64_t> ids_, kept_;           // of a block, of a row
   std::vector<std::vector<int64_t>> values_;  // of a block, for each column
   std::vector<bool> cut_;                     // items that have more values than columns
-  bool text_, text_ids_;
+  bool new_owners_ = false;
   int64_t shift_ = 0;
   std::unique_ptr<IdDictionary> dictionary_;
   int64_t rows_ = 0, zeros_ = 0;
@@ -302,7 +317,7 @@ class AttributeReader {
 
 }  // namespace
 
-void read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& files,
+bool read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& files,
                     const ScannedLog& log, const SkipLimit& skip_bad, int64_t memory_bytes,
                     const IdMaps* known, StoreWriter& store) {
   TableOptions options = log.options;
@@ -311,6 +326,7 @@ void read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& 
   reader.collect(memory_bytes, known);
   reader.read(store);
   reader.report(skip_bad);
+  return reader.has_new_owners();
 }
 
 }  // namespace segue::data

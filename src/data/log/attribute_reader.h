@@ -25,8 +25,9 @@ struct ScannedLog {
 /// in `known` (may be null); the store keeps them in segue/<name>_ids.txt. Of several values in a
 /// field, blanks around them aside, the first different ones fill the columns of the attribute, 0
 /// those behind: all are integers, or all are texts. Rows that cannot be used are left out as far
-/// as `skip_bad` allows, else they are RowErrors. `memory_bytes` bounds the distinct texts.
-void read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& files,
+/// as `skip_bad` allows, else they are RowErrors. `memory_bytes` bounds the distinct texts. True if
+/// a row is of an item, or user, whose id is new to its dictionary.
+bool read_attribute(const AttributeFile& attribute, const std::vector<LogFile>& files,
                     const ScannedLog& log, const SkipLimit& skip_bad, int64_t memory_bytes,
                     const IdMaps* known, StoreWriter& store);
 

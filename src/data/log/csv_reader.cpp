@@ -317,15 +317,26 @@ class CsvReader final : public TableReader {
     }
   }
 
+  int64_t id(size_t request, std::string_view field) const {
+    int64_t value = 0;
+    const bool whole = parse_whole_integer(field, value);
+    if (is_rounded_number(field)) {
+      fail_rounded(lines_.path(), row_, requests_[request].name, field);
+    }
+    if (whole) return value;
+    if (bool flag = false; parse_bool(field, flag)) return flag ? 1 : 0;
+    const bool digits = field.find_first_not_of("0123456789") == std::string_view::npos;
+    fail_field(
+        request, field,
+        digits && field.starts_with('0') ? "an integer without leading zeros" : "an integer");
+  }
+
   int64_t integer(size_t request, std::string_view field) const {
+    if (requests_[request].exact) return id(request, field);
     int64_t value = 0;
     const char* const end = field.data() + field.size();
     const auto [stop, error] = std::from_chars(field.data(), end, value);
-    if (error == std::errc() && stop == end) {
-      const bool padded = requests_[request].exact && !parse_canonical_integer(field, value);
-      if (padded) fail_field(request, field, "an integer without leading zeros");
-      return value;
-    }
+    if (error == std::errc() && stop == end) return value;
     if (bool flag = false; parse_bool(field, flag)) return flag ? 1 : 0;
     const bool whole = requests_[request].role != ColumnRole::kInteger;
     double real = 0;

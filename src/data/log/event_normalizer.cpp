@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -36,20 +37,35 @@ int find_kind(const std::vector<std::string>& kinds, int64_t number) {
 
 /// What to do about an id that is a text where integers are read.
 std::string text_hint(const char* option, IdMapping mapping) {
-  switch (mapping) {
-    case IdMapping::kAuto:
-      return fmt::format("; the ids before it are integers: if it is an id too, say {} = \"dense\"",
-                         option);
-    case IdMapping::kDense:
-      return "; the first ids are integers: if it is an id too, bring its row to the front of the "
-             "file";
-    case IdMapping::kAsIs:
-      break;
+  if (mapping == IdMapping::kAsIs) {
+    return fmt::format("; ids that are texts need {} = \"auto\" or \"dense\"", option);
   }
-  return fmt::format("; ids that are texts need {} = \"auto\" or \"dense\"", option);
+  return fmt::format("; the ids before it are integers: if it is an id too, say {} = \"dense\"",
+                     option);
 }
 
 }  // namespace
+
+ColumnRequest IdColumn::request(const std::string& column, const std::string& hint) const {
+  if (dictionary) return {.name = column, .role = ColumnRole::kText, .exact = true};
+  return {.name = column, .role = ColumnRole::kInteger, .hint = hint, .exact = true};
+}
+
+void IdColumn::add(const RawColumn& column, size_t row) const {
+  if (column.type == RawColumn::Type::kInteger) {
+    dictionary->add(column.integers[row]);
+  } else if (column.untyped) {
+    dictionary->add_untyped(column.text(row));
+  } else {
+    dictionary->add(column.text(row));
+  }
+}
+
+int64_t IdColumn::find(const RawColumn& column, size_t row) const {
+  if (column.type == RawColumn::Type::kInteger) return dictionary->find(column.integers[row]);
+  return column.untyped ? dictionary->find_untyped(column.text(row))
+                        : dictionary->find(column.text(row));
+}
 
 UnitScale::UnitScale(double unit_seconds) {
   if (unit_seconds >= 1) {
@@ -106,7 +122,11 @@ void RowChecker::check_id(const RawBlock& block, const RawColumn& column, size_t
   if (column.type == RawColumn::Type::kText) {
     const std::string_view text = column.text(row);
     int64_t ignored = 0;
-    if (ids.pure_text && column.untyped && parse_canonical_integer(text, ignored)) {
+    if (column.untyped && is_rounded_number(text)) {
+      fail_rounded(files_[block.file].path, block.first_row + static_cast<int64_t>(row), name,
+                   text);
+    }
+    if (ids.pure_text && column.untyped && parse_whole_integer(text, ignored)) {
       fail_at(block, row, {name, "is an integer among texts"},
               fmt::format("column \"{}\" has the integer {} among texts; if all ids are texts, say "
                           "{} = \"dense\" in the schema",
@@ -130,9 +150,7 @@ void RowChecker::check_id(const RawBlock& block, const RawColumn& column, size_t
 int64_t RowChecker::number_of(const RawBlock& block, const RawColumn& column, size_t row,
                               const IdColumn& ids) const {
   if (!ids.dictionary) return column.integers[row];
-  const int64_t number = column.type == RawColumn::Type::kText
-                             ? ids.dictionary->find(column.text(row))
-                             : ids.dictionary->find(column.integers[row]);
+  const int64_t number = ids.find(column, row);
   if (number >= 0) return number;
   fail(ErrorCode::kCorrupt,
        fmt::format("{}: changed while it was being read", files_[block.file].path));
@@ -145,32 +163,28 @@ EventNormalizer::EventNormalizer(const LogSchema& schema, const std::vector<LogF
       users_(users),
       items_(items),
       length_unit_(schema.length_unit_seconds) {
-  user_ = request(schema.user, users.role());
-  requests_.back().hint = text_hint("user_ids", schema.user_ids);
-  requests_.back().exact = true;
-  time_ = request(schema.time, ColumnRole::kTime);
+  user_ = request(users.request(schema.user, text_hint("user_ids", schema.user_ids)));
+  time_ = request({schema.time, ColumnRole::kTime});
   requests_.back().time_format = schema.time_format;
   if (schema.time_format.empty()) {
     requests_.back().hint = "; time_format says how other times are written, as \"%d.%m.%Y %H:%M\"";
   }
-  item_ = request(schema.item, items.role());
-  requests_.back().hint = text_hint("item_ids", schema.item_ids);
-  requests_.back().exact = true;
-  if (!schema.kind.empty()) kind_ = request(schema.kind, ColumnRole::kKind);
-  if (!schema.value.empty()) value_ = request(schema.value, ColumnRole::kNumber);
+  item_ = request(items.request(schema.item, text_hint("item_ids", schema.item_ids)));
+  if (!schema.kind.empty()) kind_ = request({schema.kind, ColumnRole::kKind});
+  if (!schema.value.empty()) value_ = request({schema.value, ColumnRole::kNumber});
   for (const std::string& flag : schema.flags) {
-    flags_.push_back(request(flag, ColumnRole::kInteger));
+    flags_.push_back(request({flag, ColumnRole::kInteger}));
   }
-  if (!schema.organic.empty()) organic_ = request(schema.organic, ColumnRole::kInteger);
-  if (!schema.length.empty()) length_ = request(schema.length, ColumnRole::kWhole);
+  if (!schema.organic.empty()) organic_ = request({schema.organic, ColumnRole::kInteger});
+  if (!schema.length.empty()) length_ = request({schema.length, ColumnRole::kWhole});
   for (const NumberColumn& number : schema.numbers) {
-    numbers_.push_back(request(number.log_column(), ColumnRole::kNumber));
+    numbers_.push_back(request({number.log_column(), ColumnRole::kNumber}));
   }
   for (int64_t i = 0; i < kTabledKinds; ++i) kind_of_integer_.push_back(find_kind(schema.kinds, i));
 }
 
-size_t EventNormalizer::request(const std::string& column, ColumnRole role) {
-  requests_.push_back({column, role});
+size_t EventNormalizer::request(ColumnRequest wanted) {
+  requests_.push_back(std::move(wanted));
   return requests_.size() - 1;
 }
 

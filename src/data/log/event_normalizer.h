@@ -27,10 +27,14 @@ class UnitScale {
 
 /// What the ids of a log turned out to be.
 struct IdColumn {
-  bool text = false;                         // read as text
   bool pure_text = false;                    // an integer among them is a mistake
   std::unique_ptr<IdDictionary> dictionary;  // null: integers as they are
-  ColumnRole role() const { return text ? ColumnRole::kText : ColumnRole::kInteger; }
+
+  /// The column of a file that has such ids; `hint` is for integers that are none.
+  ColumnRequest request(const std::string& column, const std::string& hint) const;
+  /// Of a dictionary alone: takes in the id of a row, or gives its number; -1: it has none.
+  void add(const RawColumn& column, size_t row) const;
+  int64_t find(const RawColumn& column, size_t row) const;
 };
 
 /// Checks single values of the raw columns that every reader of a log needs: RowError.
@@ -85,7 +89,7 @@ class EventNormalizer {
   void take_flags(const RawBlock& block, size_t row, Event& event) const;
   void take_rest(const RawBlock& block, size_t row, Event& event) const;
   void take_numbers(const RawBlock& block, size_t row, Event& event);
-  size_t request(const std::string& column, ColumnRole role);
+  size_t request(ColumnRequest wanted);
 
   static constexpr size_t kNone = static_cast<size_t>(-1);
 

@@ -88,6 +88,13 @@ void IdDictionary::add(std::string_view text) {
 
 void IdDictionary::add(int64_t number) { add(IntegerText(number)); }
 
+void IdDictionary::add_untyped(std::string_view text) {
+  int64_t value = 0;
+  const bool point = text.ends_with('0') || text.ends_with('.');
+  if (point && parse_whole_integer(text, value) && slots_[slot_of(text)] == 0) return add(value);
+  add(text);
+}
+
 void IdDictionary::keep(const IdMaps& maps, const std::string& name) {
   int64_t read = 0;
   maps.read(name, [&](std::string_view id) {
@@ -126,6 +133,12 @@ int64_t IdDictionary::find(std::string_view text) const {
 }
 
 int64_t IdDictionary::find(int64_t number) const { return find(IntegerText(number)); }
+
+int64_t IdDictionary::find_untyped(std::string_view text) const {
+  const int64_t number = find(text);
+  int64_t value = 0;
+  return number < 0 && parse_whole_integer(text, value) ? find(value) : number;
+}
 
 IdRecord IdDictionary::record(const std::string& name) const {
   IdHash hash;

@@ -24,6 +24,9 @@ class IdDictionary {
   void keep(const IdMaps& maps, const std::string& name);
   void add(std::string_view value);
   void add(int64_t value);
+  /// A text of a file that does not say what its columns are: 12.0 is the integer 12, unless it was
+  /// kept as it is written.
+  void add_untyped(std::string_view value);
   /// After the last add(), before the first find().
   void finish();
 
@@ -34,6 +37,7 @@ class IdDictionary {
   /// -1 for a value that was never added.
   int64_t find(std::string_view value) const;
   int64_t find(int64_t value) const;
+  int64_t find_untyped(std::string_view value) const;
   /// The value of a number.
   std::string_view text(int64_t number) const { return value(order_[static_cast<size_t>(number)]); }
   const std::string& column() const { return column_; }

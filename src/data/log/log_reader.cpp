@@ -94,6 +94,13 @@ std::vector<LogFile> find_log_files(const std::string& folder, const std::string
   return files;
 }
 
+std::vector<std::string> paths_of(const std::vector<LogFile>& files) {
+  std::vector<std::string> paths;
+  paths.reserve(files.size());
+  for (const LogFile& file : files) paths.push_back(file.path);
+  return paths;
+}
+
 std::string literal_pattern(const std::string& name) {
   std::string pattern;
   for (const char c : name) {

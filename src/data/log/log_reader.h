@@ -24,6 +24,7 @@ struct LogFile {
 std::vector<LogFile> list_log_files(const std::string& folder, const std::string& pattern);
 /// The same. Error(kNotFound) if there is none.
 std::vector<LogFile> find_log_files(const std::string& folder, const std::string& pattern);
+std::vector<std::string> paths_of(const std::vector<LogFile>& files);
 /// The pattern that names a file of this name alone.
 std::string literal_pattern(const std::string& name);
 

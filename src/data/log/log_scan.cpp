@@ -15,26 +15,16 @@ namespace {
 /// Ties are held in memory when a log is in order; with more of them it is sorted like any other.
 constexpr int64_t kMostTies = 1 << 20;
 
-/// Decides by the first file how the ids of a column are read, and whether they get new numbers.
-/// Dense ids may be integers and texts mixed.
+/// Decides by the first id whether the ids of a column get new numbers. Dense ids may be integers
+/// and texts mixed.
 IdColumn look_at(const char* name, const std::string& column, IdMapping mapping,
-                 const std::string& path, const TableOptions& options, int64_t memory_bytes,
-                 const IdMaps* known) {
+                 const std::vector<LogFile>& files, const TableOptions& options,
+                 int64_t memory_bytes, const IdMaps* known) {
   IdColumn ids;
-  if (mapping == IdMapping::kAuto) ids.text = column_is_text(path, column, options);
-  if (mapping == IdMapping::kDense) ids.text = column_has_text(path, column, options);
-  ids.pure_text = ids.text && mapping == IdMapping::kAuto;
-  ids.dictionary =
-      make_dictionary(ids.text || mapping == IdMapping::kDense, name, column, memory_bytes, known);
+  ids.pure_text = mapping == IdMapping::kAuto && column_is_text(paths_of(files), column, options);
+  ids.dictionary = make_dictionary(ids.pure_text || mapping == IdMapping::kDense, name, column,
+                                   memory_bytes, known);
   return ids;
-}
-
-void add_id(IdDictionary& dictionary, const RawColumn& column, size_t row) {
-  if (column.type == RawColumn::Type::kInteger) {
-    dictionary.add(column.integers[row]);
-  } else {
-    dictionary.add(column.text(row));
-  }
 }
 
 // Columns of a scan, as EventNormalizer has them.
@@ -46,11 +36,10 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
                  const TableOptions& options, int64_t memory_bytes, int64_t after,
                  const IdMaps* known) {
   LogScan scan;
-  const std::string& first = files.front().path;
   scan.users =
-      look_at("user", schema.user, schema.user_ids, first, options, memory_bytes / 2, known);
+      look_at("user", schema.user, schema.user_ids, files, options, memory_bytes / 2, known);
   scan.items =
-      look_at("item", schema.item, schema.item_ids, first, options, memory_bytes / 2, known);
+      look_at("item", schema.item, schema.item_ids, files, options, memory_bytes / 2, known);
   EventNormalizer normalizer(schema, files, scan.users, scan.items);
   std::vector<ColumnRequest> columns = normalizer.requests();
   if (!options.mark_bad_rows) columns.resize(scan.items.dictionary ? kItem + 1 : kTime + 1);
@@ -73,10 +62,10 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
     for (size_t row = 0, next_bad = 0; row < block.rows; ++row) {
       if (is_listed(bad, row, next_bad)) continue;
       check.check_id(block, block.columns[kUser], row, schema.user, scan.users);
-      if (scan.users.dictionary) add_id(*scan.users.dictionary, block.columns[kUser], row);
+      if (scan.users.dictionary) scan.users.add(block.columns[kUser], row);
       if (scan.items.dictionary) {
         check.check_id(block, block.columns[kItem], row, schema.item, scan.items);
-        add_id(*scan.items.dictionary, block.columns[kItem], row);
+        scan.items.add(block.columns[kItem], row);
       }
       const int64_t time = check.seconds(block, block.columns[kTime], row);
       scan.first_time = std::min(scan.first_time, time);
@@ -102,8 +91,8 @@ LogScan scan_log(const LogSchema& schema, const std::vector<LogFile>& files,
   progress.finish();
   if (scan.rows == 0) {
     fail(ErrorCode::kCorrupt,
-         fmt::format("{}{}: no events, only a header at most; see `events` of the schema", first,
-                     files.size() > 1 ? " and others" : ""));
+         fmt::format("{}{}: no events, only a header at most; see `events` of the schema",
+                     files.front().path, files.size() > 1 ? " and others" : ""));
   }
   if (scan.users.dictionary) scan.users.dictionary->finish();
   if (scan.items.dictionary) scan.items.dictionary->finish();

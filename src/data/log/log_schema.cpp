@@ -238,9 +238,10 @@ EventRules::EventRules(const LogSchema& schema) {
   for (const PoolRule& rule : schema.pools) {
     Pool pool;
     pool.kinds = rule.kinds.empty() ? ~uint64_t{0} : kind_bits(schema, rule.kinds);
-    pool.min_value = rule.min_value;
-    pool.below_value =
-        rule.below_value == 0 ? std::numeric_limits<double>::infinity() : rule.below_value;
+    // Values are float, and so are the thresholds: as a double 0.7 is more than as a float.
+    pool.min_value = static_cast<float>(rule.min_value);
+    pool.below_value = rule.below_value == 0 ? std::numeric_limits<float>::infinity()
+                                             : static_cast<float>(rule.below_value);
     if (!rule.flag.empty()) {
       const int64_t flag = index_of(schema.flags, rule.flag);
       SEGUE_ASSERT(flag >= 0 && flag < static_cast<int64_t>(kMaxFlags), "an unchecked schema");

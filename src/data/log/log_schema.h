@@ -158,8 +158,7 @@ class EventRules {
     const Pool& p = pools_[pool];
     if (p.outcome != 0) return (e.outcomes & p.outcome) != 0;
     const float value = e.has_value() ? e.value : 0.f;
-    return (p.kinds >> e.kind & 1) != 0 && static_cast<double>(value) >= p.min_value &&
-           static_cast<double>(value) < p.below_value &&
+    return (p.kinds >> e.kind & 1) != 0 && value >= p.min_value && value < p.below_value &&
            (p.flags == 0 || (static_cast<uint32_t>(value) & p.flags) != 0);
   }
   bool may_be_anchor(const Event& e) const { return (anchor_kinds_ >> e.kind & 1) != 0; }
@@ -167,7 +166,7 @@ class EventRules {
  private:
   struct Pool {
     uint64_t kinds = 0;
-    double min_value = 0, below_value = 0;
+    float min_value = 0, below_value = 0;
     uint32_t flags = 0;
     uint8_t outcome = 0;  // of a later label: its bit of Event::outcomes
   };

@@ -1,5 +1,6 @@
 #include "data/log/log_schema.h"
 
+#include <cmath>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -45,6 +46,22 @@ TEST(LogSchema, YambdaPools) {
   for (const uint8_t kind : {2, 3, 4}) EXPECT_EQ(bits(kind, 90), 0);
   for (uint8_t kind = 0; kind < 5; ++kind) {
     EXPECT_EQ(rules.may_be_anchor({.kind = kind}), kind == 0);
+  }
+}
+
+/// Values are float, thresholds are written in decimal.
+TEST(LogSchema, AValueAtAThresholdIsNotBelowIt) {
+  for (const double threshold : {0.1, 0.2, 0.3, 0.6, 0.7, 3.5, 4.1, 16777217.0}) {
+    LogSchema schema;
+    schema.pools = {{.name = "high", .bit = 1, .min_value = threshold},
+                    {.name = "low", .bit = 2, .below_value = threshold}};
+    const EventRules rules(schema);
+    const Event at = {.value = static_cast<float>(threshold)};
+    EXPECT_TRUE(rules.in_pool(0, at)) << threshold;
+    EXPECT_FALSE(rules.in_pool(1, at)) << threshold;
+    const Event below = {.value = std::nextafter(at.value, 0.f)};
+    EXPECT_FALSE(rules.in_pool(0, below)) << threshold;
+    EXPECT_TRUE(rules.in_pool(1, below)) << threshold;
   }
 }
 

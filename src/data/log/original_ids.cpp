@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/config_tree.h"
 #include "base/error.h"
 
 namespace segue::data {
@@ -16,11 +17,11 @@ OriginalIds::OriginalIds(const IdMaps& maps, const std::string& column)
   if (dictionary_) dictionary_->finish();
 }
 
-ColumnRole OriginalIds::role(const std::string& path, const std::string& column,
-                             const TableOptions& options) const {
-  if (!dictionary_) return ColumnRole::kInteger;
-  if (column_is_text(path, column, options)) return ColumnRole::kText;
-  return dictionary_->integers() ? ColumnRole::kInteger : ColumnRole::kKind;
+ColumnRequest OriginalIds::request(const std::string& column) const {
+  if (dictionary_) return {.name = column, .role = ColumnRole::kText, .exact = true};
+  return {.name = column,
+          .hint = fmt::format("; {}s of {} are integers", column_, store_),
+          .exact = true};
 }
 
 void OriginalIds::fail_unknown(std::string_view id, const std::string& where) const {
@@ -43,10 +44,20 @@ int64_t OriginalIds::number(const RawColumn& column, size_t row, const std::stri
 }
 
 int64_t OriginalIds::number(std::string_view id, const std::string& where) const {
-  if (dictionary_) return require(dictionary_->find(id), id, where);
+  if (dictionary_) return require(dictionary_->find_untyped(id), id, where);
   int64_t value = 0;
   if (!parse_canonical_integer(id, value)) fail_unknown(id, where);
   return value;
+}
+
+void OriginalIds::require_utf8(const std::string& file) const {
+  for (int64_t i = 0; dictionary_ && i < dictionary_->size(); ++i) {
+    if (base::detail::is_utf8(dictionary_->text(i))) continue;
+    fail(ErrorCode::kUnsupported,
+         fmt::format("{}: JSON is UTF-8, and {} \"{}\" of {} is not, so that others could look the "
+                     "same there; write .csv, which has ids as they are",
+                     file, column_, dictionary_->text(i), store_));
+  }
 }
 
 std::string OriginalIds::text(int64_t number) const {

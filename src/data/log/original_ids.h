@@ -19,13 +19,14 @@ class OriginalIds {
   /// `column` is "user" or "item". Error(kCorrupt) where its map is not as it was written.
   OriginalIds(const IdMaps& maps, const std::string& column);
 
-  /// How a column of such ids is read from a file.
-  ColumnRole role(const std::string& path, const std::string& column,
-                  const TableOptions& options) const;
+  /// A column of a file that has such ids.
+  ColumnRequest request(const std::string& column) const;
   /// The number of an id; Error(kOutOfRange) names `where` and the id if the store does not have
   /// it, and so for one that is no integer where all are.
   int64_t number(const RawColumn& column, size_t row, const std::string& where) const;
   int64_t number(std::string_view id, const std::string& where) const;
+  /// Error(kUnsupported) names an id that is no UTF-8, as texts in `file` are.
+  void require_utf8(const std::string& file) const;
   /// The id of a number, for messages.
   std::string text(int64_t number) const;
   /// The ids of numbers, as a column of the same type as the log's.

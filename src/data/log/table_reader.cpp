@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -30,14 +31,9 @@ ValueCounts count_texts(const std::string& path, const std::string& column,
     for (size_t row = 0, bad = 0; row < block.rows && values < wanted; ++row) {
       if (is_listed(block.bad, row, bad)) continue;
       if (!block.columns[0].is_valid(row)) continue;  // reported by whoever reads the rows
-      int64_t value = 0;
-      const std::string_view text = block.columns[0].text(row);
-      const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-      const bool whole = stop == text.data() + text.size();
+      int64_t ignored = 0;
       // Numbers would lose the zeros of "007".
-      const bool is_text = error != std::errc() || (!whole && *stop != '.') ||
-                           (whole && !parse_canonical_integer(text, value));
-      texts += is_text ? 1 : 0;
+      texts += parse_whole_integer(block.columns[0].text(row), ignored) ? 0 : 1;
       ++values;
     }
   }
@@ -109,19 +105,22 @@ bool has_column(const std::string& path, const std::string& name, const TableOpt
   }
 }
 
-bool column_is_text(const std::string& path, const std::string& column,
+bool column_is_text(std::span<const std::string> paths, const std::string& column,
                     const TableOptions& options) {
-  if (is_parquet(path)) return require_parquet(path, options.parquet).is_text(path, column);
   // Where some rows may be wrong the first is no better than another: most of the first ones say.
-  const ValueCounts first =
-      count_texts(path, column, options, options.mark_bad_rows ? kFirstValues : 1);
+  const size_t wanted = options.mark_bad_rows ? kFirstValues : 1;
+  ValueCounts first;
+  for (const std::string& path : paths) {
+    if (is_parquet(path)) {
+      if (first.values > 0) continue;
+      return require_parquet(path, options.parquet).is_text(path, column);
+    }
+    const ValueCounts more = count_texts(path, column, options, wanted - first.values);
+    first.texts += more.texts;
+    first.values += more.values;
+    if (first.values == wanted) break;
+  }
   return first.texts * 2 > first.values;
-}
-
-bool column_has_text(const std::string& path, const std::string& column,
-                     const TableOptions& options) {
-  if (is_parquet(path)) return require_parquet(path, options.parquet).is_text(path, column);
-  return count_texts(path, column, options, kFirstValues).texts > 0;
 }
 
 bool is_listed(const std::vector<BadRow>& bad, size_t row, size_t& next) {
@@ -146,6 +145,24 @@ bool parse_canonical_integer(std::string_view text, int64_t& value) {
   if (error != std::errc() || stop != end) return false;
   const std::string_view digits = text.substr(text.starts_with('-') ? 1 : 0);
   return !(digits.starts_with('0') && (digits.size() > 1 || digits.size() != text.size()));
+}
+
+bool parse_whole_integer(std::string_view text, int64_t& value) {
+  const size_t point = text.find('.');
+  if (point == std::string_view::npos) return parse_canonical_integer(text, value);
+  return text.find_first_not_of('0', point + 1) == std::string_view::npos &&
+         parse_canonical_integer(text.substr(0, point), value);
+}
+
+bool is_rounded_number(std::string_view text) {
+  constexpr double kFirstGap = 9007199254740992.0;  // 2^53: the next integer is no double
+  // Without either it may be a name: 12e34567.
+  if (std::ranges::none_of(text, [](char c) { return c == '.' || c == '+'; })) return false;
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc() && stop == end && std::isfinite(value) &&
+         std::abs(value) >= kFirstGap;
 }
 
 bool parse_bool(std::string_view text, bool& value) {
@@ -191,6 +208,16 @@ void check_csv_text(const std::string& path, std::string_view head) {
 
 void fail_row(const std::string& path, int64_t row, RowFault fault, const std::string& what) {
   throw RowError(std::move(fault), fmt::format("{}: row {}: {}", path, row + 1, what));
+}
+
+void fail_rounded(const std::string& path, int64_t row, const std::string& column,
+                  std::string_view id) {
+  fail_row(
+      path, row, {column, "is a rounded number"},
+      fmt::format("column \"{}\" has the id {} as a floating-point number, which may stand for "
+                  "several ids that differ in their last digits; write the column as integers "
+                  "or text where the log is made",
+                  column, id.substr(0, 80)));
 }
 
 }  // namespace segue::data

@@ -27,7 +27,8 @@ struct ColumnRequest {
   ColumnRole role = ColumnRole::kInteger;
   std::string hint = {};         // what to do about a value of another kind, for messages
   std::string time_format = {};  // of a kTime: how it is written (time_format.h); empty: as above
-  bool exact = false;            // of a kInteger: an id, of which "007" is another than "7"
+  /// An id, of which "007" is another than "7"; as a kText it is an integer where the file says so.
+  bool exact = false;
 };
 
 /// Texts in one piece of memory.
@@ -188,13 +189,10 @@ std::unique_ptr<TableReader> open_table(const std::string& path,
 /// True if the file has the column, whatever its type.
 bool has_column(const std::string& path, const std::string& name, const TableOptions& options);
 
-/// True if the column holds text: by its type (Parquet) or its first value (CSV).
-bool column_is_text(const std::string& path, const std::string& column,
+/// True if the column holds text: by its type (Parquet) or its first value (CSV), in the first of
+/// the files that has one.
+bool column_is_text(std::span<const std::string> paths, const std::string& column,
                     const TableOptions& options);
-
-/// True if text is among the values: by its type (Parquet) or its first thousand values (CSV).
-bool column_has_text(const std::string& path, const std::string& column,
-                     const TableOptions& options);
 
 /// A CSV reader is a plain TableReader; open_table() chooses it.
 std::unique_ptr<TableReader> open_csv(const std::string& path,
@@ -216,6 +214,11 @@ size_t find_column(const std::string& path, const std::vector<std::string>& name
 /// The number that `text` is, in decimal without blanks and leading zeros; false if it is none.
 bool parse_canonical_integer(std::string_view text, int64_t& value);
 
+/// The same, or 12.0, as tables with missing values have integers.
+bool parse_whole_integer(std::string_view text, int64_t& value);
+/// Of 2^53 or more, and written as a floating-point number: 1.2e+18 may stand for several integers.
+bool is_rounded_number(std::string_view text);
+
 /// true or false, as files spell them; false if `text` is neither.
 bool parse_bool(std::string_view text, bool& value);
 
@@ -226,5 +229,8 @@ void check_csv_text(const std::string& path, std::string_view head);
 /// RowError.
 [[noreturn]] void fail_row(const std::string& path, int64_t row, RowFault fault,
                            const std::string& what);
+/// The same for an id that is a rounded number.
+[[noreturn]] void fail_rounded(const std::string& path, int64_t row, const std::string& column,
+                               std::string_view id);
 
 }  // namespace segue::data

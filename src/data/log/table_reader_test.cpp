@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "base/test_util.h"
@@ -74,6 +75,28 @@ TEST(CsvReader, ZerosInFrontOfIdsAreNotLost) {
                        "needed; say dense"))
       << error->what();
   EXPECT_EQ(column("a\n007\n", {"a", ColumnRole::kInteger}), Strings{"7"});  // a number
+}
+
+/// Spelled as floating-point numbers, large ids that differ may look the same.
+TEST(CsvReader, IdsThatWereRoundedAreNoIds) {
+  const ColumnRequest id = {.name = "a", .hint = "; say dense", .exact = true};
+  const auto message = [&](const std::string& value) {
+    const auto error = error_of([&] { column("a\n" + value + "\n", id); });
+    return error ? std::string(error->what()) : "";
+  };
+  EXPECT_EQ(column("a\n9007199254740991.0\n9007199254740993\n", id),
+            (Strings{"9007199254740991", "9007199254740993"}));
+  for (const char* value : {"9007199254740993.0", "1.2e+18", "-1.2E18", "1e+18"}) {
+    EXPECT_TRUE(contains(message(value), fmt::format("row 1: column \"a\" has the id {} as a "
+                                                     "floating-point number",
+                                                     value)))
+        << message(value);
+    EXPECT_TRUE(contains(message(value), "write the column as integers or text"));
+  }
+  for (const char* value : {"1e3", "-0", "1.5"}) {
+    EXPECT_TRUE(contains(message(value), "where an integer is needed; say dense")) << value;
+  }
+  EXPECT_EQ(column("a\n1e3\n", {"a", ColumnRole::kInteger}), Strings{"1000"});  // a number
 }
 
 TEST(CsvReader, TimesAreWrittenAsTheFormatSays) {
@@ -187,14 +210,34 @@ TEST(OpenTable, LooksAtTheFirstBytes) {
 }
 
 TEST(OpenTable, ColumnIsText) {
-  const std::string path = base::temp_path("table.csv");
-  base::put_file(path, "a,b,c,d\n,12,x1,3.0\n5,13,7,4.0\n");
-  EXPECT_FALSE(column_is_text(path, "a", {}));
-  EXPECT_FALSE(column_is_text(path, "b", {}));
-  EXPECT_TRUE(column_is_text(path, "c", {}));
-  EXPECT_FALSE(column_is_text(path, "d", {}));
-  base::put_file(path, "a\n007\n");
-  EXPECT_TRUE(column_is_text(path, "a", {}));
+  const Strings paths = {base::temp_path("table.csv")};
+  base::put_file(paths[0], "a,b,c,d\n,12,x1,3.0\n5,13,7,4.0\n");
+  EXPECT_FALSE(column_is_text(paths, "a", {}));
+  EXPECT_FALSE(column_is_text(paths, "b", {}));
+  EXPECT_TRUE(column_is_text(paths, "c", {}));
+  EXPECT_FALSE(column_is_text(paths, "d", {}));
+  for (const char* text : {"007", "10.0.0.1", "1.5.2", "100.200.3", "1.5", "1e3", ".0"}) {
+    base::put_file(paths[0], std::string("a\n") + text + "\n");
+    EXPECT_TRUE(column_is_text(paths, "a", {})) << text;
+  }
+}
+
+/// A day may have only a header.
+TEST(OpenTable, TheFirstFileWithAValueSaysWhetherAColumnIsText) {
+  const Strings paths = {base::temp_path("a.csv"), base::temp_path("b.csv"),
+                         base::temp_path("c.csv")};
+  base::put_file(paths[0], "a,b,c\n");
+  base::put_file(paths[1], "a,b,c\nx,,1\n");
+  base::put_file(paths[2], "a,b,c\n1,x,x\n");
+  for (const bool mark_bad_rows : {false, true}) {
+    TableOptions options;
+    options.mark_bad_rows = mark_bad_rows;
+    EXPECT_EQ(column_is_text(paths, "a", options),
+              !mark_bad_rows);  // most of them, where some may be wrong
+    EXPECT_TRUE(column_is_text(paths, "b", options));
+    EXPECT_FALSE(column_is_text(paths, "c", options));
+    EXPECT_FALSE(column_is_text({&paths[0], 1}, "a", options));
+  }
 }
 
 TEST(ParseCanonicalInteger, OnlyTheUsualSpelling) {
@@ -206,6 +249,30 @@ TEST(ParseCanonicalInteger, OnlyTheUsualSpelling) {
   for (const char* text :
        {"", "00", "07", "-0", "+1", " 1", "1 ", "1.0", "x", "-", "9223372036854775808"}) {
     EXPECT_FALSE(parse_canonical_integer(text, value)) << text;
+  }
+}
+
+TEST(ParseWholeInteger, AlsoWithAPoint) {
+  int64_t value = 0;
+  for (const char* text : {"12", "12.0", "12.", "12.000"}) {
+    EXPECT_TRUE(parse_whole_integer(text, value)) << text;
+    EXPECT_EQ(value, 12);
+  }
+  EXPECT_TRUE(parse_whole_integer("9223372036854775807.0", value));
+  EXPECT_EQ(value, 9223372036854775807);
+  for (const char* text : {"", ".", ".0", "012.0", "12.01", "12.0.0", "12.0 ", "1e3", "x.0"}) {
+    EXPECT_FALSE(parse_whole_integer(text, value)) << text;
+  }
+}
+
+TEST(IsRoundedNumber, OfTwoToThe53AndMoreWithAFractionOrExponent) {
+  for (const char* text :
+       {"9007199254740992.0", "1.2345678901234568e+18", "1.23457E+18", "1e+18"}) {
+    EXPECT_TRUE(is_rounded_number(text)) << text;
+  }
+  for (const char* text : {"9007199254740991.0", "9007199254740993", "12e34567", "1e18", "1.5e+3",
+                           "1.2.3e+18", "1e+999", "", "."}) {
+    EXPECT_FALSE(is_rounded_number(text)) << text;
   }
 }
 

@@ -481,10 +481,11 @@ TEST_F(PrepParquet, RowsThatCannotBeUsedAreLeftOut) {
     wanted.erase(name);
   }
   EXPECT_TRUE(same_store(wanted, made));
-  EXPECT_EQ(base::read_file(config.store + "/" + kSkippedFile),
-            "file,row,column,reason\nevents.csv,1,uid,is empty\nevents.csv,2,uid,is not an "
-            "integer\nevents.csv,3003,timestamp,is empty\nevents.csv,3004,timestamp,is out of "
-            "range\nevents.csv,3005,item_id,is empty\nevents.csv,3006,item_id,is out of range\n");
+  EXPECT_EQ(
+      base::read_file(config.store + "/" + kSkippedFile),
+      "file,row,column,reason\nevents.csv,1,uid,is empty\nevents.csv,2,uid,is not an "
+      "integer\nevents.csv,3003,timestamp,is empty\nevents.csv,3004,timestamp,is out of "
+      "range\nevents.csv,3005,item_id,is empty\nevents.csv,3006,item_id,is a rounded number\n");
 }
 
 }  // namespace

@@ -129,6 +129,7 @@ class ColumnSource {
       fail_type("a timestamp, which says itself what it means; leave time_format out");
     }
     if (request_.role == ColumnRole::kTime && text) return;
+    if (wants_text && request_.exact) return;  // ids
     if (request_.role != ColumnRole::kKind && text != wants_text) {
       fail_type(text ? "text, where numbers are needed" : "a number, where text is needed");
     }
@@ -258,9 +259,16 @@ class ColumnSource {
   template <class Number>
   int64_t to_integer(Number value, size_t row) const {
     if constexpr (std::is_floating_point_v<Number>) {
+      // Neighbours of the first integer that the type skips may have become it.
+      constexpr auto kFirstGap =
+          static_cast<Number>(int64_t{1} << std::numeric_limits<Number>::digits);
+      if (request_.exact && std::abs(value) >= kFirstGap) {
+        fail_rounded(path_, first_row_ + static_cast<int64_t>(row), request_.name,
+                     fmt::format("{}", value));
+      }
+      const bool whole = request_.role == ColumnRole::kWhole || request_.role == ColumnRole::kTime;
       const double floor = std::floor(static_cast<double>(value));
-      if (!(std::abs(floor) < kLargestInteger) ||
-          (request_.role == ColumnRole::kInteger && floor != static_cast<double>(value))) {
+      if (!(std::abs(floor) < kLargestInteger) || (!whole && floor != static_cast<double>(value))) {
         fail_value(fmt::format("{}", value), row);
       }
       return static_cast<int64_t>(floor);
@@ -268,7 +276,11 @@ class ColumnSource {
       return meaning_.is_unsigned ? int64_t{static_cast<uint32_t>(value)} : int64_t{value};
     } else {
       if (meaning_.is_unsigned && static_cast<int64_t>(value) < 0) {
-        fail_value(fmt::format("{}", static_cast<uint64_t>(value)), row);
+        fail_row(path_, first_row_ + static_cast<int64_t>(row),
+                 {request_.name, "is beyond 64 bits with a sign"},
+                 fmt::format("column \"{}\" has {}, more than an integer of 64 bits with a sign "
+                             "holds; cast the column to text",
+                             request_.name, static_cast<uint64_t>(value)));
       }
       return static_cast<int64_t>(value);
     }

@@ -66,6 +66,7 @@ void require_growing(const std::string& store, const LogSchema& schema) {
 AppendTarget::AppendTarget(const std::string& store, const LogSchema& schema) : ids(store) {
   if (!base::exists(store + "/" + kManifestFile)) refuse(store, "it has no manifest");
   const LogSchema own = read_store_schema(store);
+  log_files = own.events;
   schema_text = base::read_regular_file(store + "/" + kSchemaFile);
   require_growing(store, own);
   if (!own.later.empty()) {

@@ -17,7 +17,8 @@ struct AppendTarget {
   int64_t history_length = 0;
   int64_t num_events = 0, last_time = 0;  // of all pieces
   TieOrder ties = TieOrder::kFields;
-  std::string schema_text;                    // as it is written: segments have it byte for byte
+  std::string log_files;    // `events` of its schema: what files of its log are called
+  std::string schema_text;  // as it is written: segments have it byte for byte
   std::string maps_folder, user_maps_folder;  // of the newest piece with attributes of items, users
   IdMaps ids;                                 // the numbers that ids have
 

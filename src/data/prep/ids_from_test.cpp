@@ -5,8 +5,10 @@
 #include <filesystem>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "base/npy.h"
 #include "base/test_util.h"
 #include "data/prep/append_test_util.h"
 #include "data/sample/gather.h"
@@ -192,6 +194,25 @@ TEST_F(IdsFrom, DenseIntegersAndTextsAmongThem) {
   EXPECT_EQ(ids_problem(first, IdMaps(c.store)), "");
 }
 
+/// A file whose values happen to be integers is no reason to read the texts of the store as such.
+TEST_F(IdsFrom, AttributesThatWereTextsStayTexts) {
+  RawLog log = GrowingLog::raw("brands");
+  const auto prepare = [&](const std::string& artists, const std::string& store,
+                           const std::string& from) {
+    log.put("events.csv", std::string(kCsvHeader) + "1,10,1,0,1,1,listen\n1,20,2,0,1,1,listen\n");
+    log.put("artists.csv", "artist_id,item_id\n" + artists);
+    PrepConfig c = log.config(store);
+    c.ids_from = from.empty() ? "" : log.folder + "/" + from;
+    prep(c);
+    return ids_of(c.store, "artist_id");
+  };
+  using Ids = std::vector<std::string>;
+  EXPECT_EQ(prepare("acme,1\n501,2\n", "first", ""), (Ids{"501", "acme"}));
+  EXPECT_EQ(prepare("501,1\n77,2\n", "second", "first"), (Ids{"501", "acme", "77"}));
+  const base::NpyFile map(log.folder + "/second/item_to_artist.npy");
+  EXPECT_EQ(map.as<int64_t>("<i8")[2], 3);
+}
+
 TEST_F(IdsFrom, Mistakes) {
   PrepConfig c = config("none");
   c.ids_from = now_.raw.folder;
@@ -323,6 +344,54 @@ TEST_F(IdsFrom, AppendedItemsWithoutAMapHaveNoAttribute) {
       std::ranges::equal(of_a.values("item_id", memory_a), of_b.values("item_id", memory_b)));
   EXPECT_TRUE(
       std::ranges::equal(of_a.values("artist_id", memory_a), of_b.values("artist_id", memory_b)));
+}
+
+/// As of `segue init --raw log.csv`: the file of the attributes is the log, whatever it is called.
+TEST(Append, AttributesOfTheLogItselfComeWithIt) {
+  RawLog first = GrowingLog::raw("first"), second = GrowingLog::raw("second");
+  for (RawLog* const log : {&first, &second}) {
+    log->schema.user_attributes.clear();
+    log->schema.numbers.clear();
+    log->schema.events = "log.csv";
+    log->schema.item_ids = IdMapping::kDense;
+    log->schema.attributes = {
+        {.name = "artist_id", .file = "log.csv", .value = "track_length_seconds"}};
+  }
+  first.put("log.csv", std::string(kCsvHeader) + "1,10,a,0,1,7,listen\n1,20,b,0,1,8,listen\n");
+  prep(first.config("store"));
+  second.put("monday.csv", std::string(kCsvHeader) + "1,30,c,0,1,9,listen\n");
+  PrepConfig config = second.config("store");
+  config.store = first.folder + "/store";
+  config.schema.events = "monday.csv";
+  config.append = true;
+  testing::internal::CaptureStderr();
+  prep(config);
+  EXPECT_FALSE(contains(testing::internal::GetCapturedStderr(), "no attributes"));
+  const EventStore store(config.store, first.schema.samples());
+  const auto map = store.attribute_map(0);
+  EXPECT_EQ(std::vector<int64_t>(map.begin(), map.end()), (std::vector<int64_t>{7, 8, 9}));
+}
+
+TEST(Append, NewItemsOfWhichNoFileTellsAreWarnedOf) {
+  RawLog log = GrowingLog::raw("log");
+  log.schema.item_ids = IdMapping::kDense;
+  log.schema.user_attributes.clear();
+  log.put("events.csv", std::string(kCsvHeader) + "1,10,3,0,1,7,listen\n");
+  prep(log.config("store"));
+  PrepConfig config = log.config("store");
+  config.append = true;
+  int64_t time = 20;
+  const auto said = [&](const std::string& item) {
+    log.put("events.csv", fmt::format("{}1,{},{},0,1,7,listen\n", kCsvHeader, ++time, item));
+    testing::internal::CaptureStderr();
+    prep(config);
+    return testing::internal::GetCapturedStderr();
+  };
+  EXPECT_TRUE(contains(said("4"), "no row of artists.csv is of one of the 1 new items"));
+  EXPECT_FALSE(contains(said("199"), "artists.csv"));  // a row tells of it
+  EXPECT_FALSE(contains(said("4"), "artists.csv"));    // not new any more
+  fs::remove(log.folder + "/artists.csv");
+  EXPECT_TRUE(contains(said("5"), "which have no attributes therefore"));
 }
 
 // ---- identity ----

@@ -109,6 +109,8 @@ class Prep {
   void warn_about_content(const LogScan& scan, const StoreWriter& store) const;
   void write_maps(const LogScan& scan, const IdMaps* known, StoreWriter& store) const;
   void begin_maps(bool of_users, const IdColumn& owners, StoreWriter& store) const;
+  void find_attributes_of_log();
+  void warn_of_unknown(bool of_users, const IdColumn& owners) const;
   StoreOrigin origin() const;
 
   PrepConfig config_;
@@ -320,6 +322,30 @@ void Prep::find_files() {
   }
 }
 
+/// What the log itself says of items comes with its files, whatever they are called.
+void Prep::find_attributes_of_log() {
+  const std::vector<const AttributeFile*> attributes = config_.schema.all_attributes();
+  for (size_t i = 0; i < attributes.size(); ++i) {
+    if (attributes[i]->file == target_->log_files) attribute_files_[i] = files_;
+  }
+}
+
+/// New items, or users, of a segment of which no file tells anything.
+void Prep::warn_of_unknown(bool of_users, const IdColumn& owners) const {
+  std::vector<std::string> files;
+  for (const AttributeFile* const a : config_.schema.all_attributes()) {
+    if (a->of_users == of_users && std::ranges::find(files, a->file) == files.end()) {
+      files.push_back(a->file);
+    }
+  }
+  if (files.empty() || !owners.dictionary || !owners.dictionary->has_new()) return;
+  base::log_warning(fmt::format(
+      "{}: no row of {} is of one of the {} new {}s, which have no attributes therefore; a segment "
+      "takes the files that lie beside its log",
+      config_.raw, fmt::join(files, " or "), owners.dictionary->size() - owners.dictionary->kept(),
+      of_users ? "user" : "item"));
+}
+
 /// Attributes of items, and which ids the numbers stand for.
 void Prep::write_maps(const LogScan& scan, const IdMaps* known, StoreWriter& store) const {
   const std::vector<const AttributeFile*> attributes = config_.schema.all_attributes();
@@ -329,12 +355,15 @@ void Prep::write_maps(const LogScan& scan, const IdMaps* known, StoreWriter& sto
     // New items that no map reaches would be taken for the last one that it does.
     bool begun = target_ && !of_users && owners.dictionary && owners.dictionary->has_new();
     if (begun) begin_maps(of_users, owners, store);
+    bool told = false;
     for (size_t i = 0; i < attributes.size(); ++i) {
       if (attribute_files_[i].empty() || attributes[i]->of_users != of_users) continue;
       if (!std::exchange(begun, true)) begin_maps(of_users, owners, store);
-      read_attribute(*attributes[i], attribute_files_[i], log, config_.skip_bad,
-                     plan_.dictionary_bytes / 2, known, store);
+      told = read_attribute(*attributes[i], attribute_files_[i], log, config_.skip_bad,
+                            plan_.dictionary_bytes / 2, known, store) ||
+             told;
     }
+    if (target_ && !told) warn_of_unknown(of_users, owners);
   }
   if (scan.users.dictionary) scan.users.dictionary->save("user", store);
   if (scan.items.dictionary) scan.items.dictionary->save("item", store);
@@ -361,6 +390,7 @@ PrepResult Prep::run() {
   if (!config_.ids_from.empty()) known_ids_ = open_known_ids(config_.ids_from, schema);
   if (config_.append) {
     target_.emplace(config_.store, schema);
+    find_attributes_of_log();
     config_.ties = target_->ties;
     plan();
     config_.history_length = target_->history_length;

@@ -62,8 +62,7 @@ Questions::Questions(const StoreScorer& scorer, const data::ParquetSupport* parq
       items_(data::IdMaps(scorer.store().folder()), "item") {}
 
 std::vector<data::CandidateQuery> Questions::read_pairs(const std::string& path) const {
-  std::vector<data::ColumnRequest> requests = {{"user", users_.role(path, "user", tables_)},
-                                               {"item", items_.role(path, "item", tables_)}};
+  std::vector<data::ColumnRequest> requests = {users_.request("user"), items_.request("item")};
   const bool with_time = data::has_column(path, "time", tables_);
   if (with_time) requests.push_back({"time", data::ColumnRole::kTime});
   std::vector<data::CandidateQuery> questions;
@@ -174,7 +173,7 @@ std::vector<data::CandidateQuery> Questions::of_users(std::span<const std::strin
   };
   for (const std::string& user : users) add(users_.number(user, "--user"), "--user");
   if (!path.empty()) {
-    read_rows(path, {{"user", users_.role(path, "user", tables_)}}, tables_,
+    read_rows(path, {users_.request("user")}, tables_,
               [&](const data::RawBlock& block, size_t row, const std::string& where) {
                 add(users_.number(block.columns[0], row, where), where);
               });
