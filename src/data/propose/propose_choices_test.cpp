@@ -20,6 +20,49 @@ using ProposeChoices = ProposedLog;
 
 // ---- times ----
 
+TEST_F(ProposeChoices, AFinerTimeBeatsWholeDays) {
+  put("log.csv", "user,item,event_date,event_timestamp,clicked\n" +
+                     rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+                       return fmt::format("{},{},202311{:02},{}000000,{}", user, item, i % 28 + 1,
+                                          time, i % 2);
+                     }));
+  const LogSchema s = propose();
+  EXPECT_EQ(s.time, "event_timestamp") << text_;
+  EXPECT_EQ(s.time_unit_seconds, 1e-6);
+  EXPECT_TRUE(says("Times, too: event_date.")) << text_;
+  EXPECT_EQ(prepare(s), 3000);
+}
+
+TEST_F(ProposeChoices, DatesOfTheItemOrTheUserAreNoTimes) {
+  for (const bool of_item : {true, false}) {
+    put("log.csv", "user,item,created_at,timestamp,clicked\n" +
+                       rows([&](int64_t i, int64_t user, int64_t item, int64_t time) {
+                         const int64_t owner = of_item ? item : user;
+                         return fmt::format("{},{},20{:02}-03-{:02}T10:11:12,{},{}", user, item,
+                                            owner % 20 + 1, owner % 9 + 1, time, i % 2);
+                       }));
+    EXPECT_EQ(propose().time, "timestamp") << text_;
+    EXPECT_FALSE(says("Times, too")) << text_;
+  }
+}
+
+TEST_F(ProposeChoices, WholeDaysAndTheTimeOfDayBesideThem) {
+  put("log.csv",
+      "user,item,date,time,clicked\n" + rows([](int64_t i, int64_t user, int64_t item, int64_t) {
+        return fmt::format("{},{},2023-11-{:02},{:02}:{:02}:00,{}", user, item, i % 28 + 1, i % 24,
+                           i % 60, i % 2);
+      }));
+  const LogSchema s = propose();
+  EXPECT_EQ(s.time, "date");
+  EXPECT_TRUE(says("FILL IN: these are whole days, and time has the time of day")) << text_;
+  put("log.csv",
+      "user,item,date,clicked\n" + rows([](int64_t i, int64_t user, int64_t item, int64_t) {
+        return fmt::format("{},{},2023-11-{:02},{}", user, item, i % 28 + 1, i % 2);
+      }));
+  propose();
+  EXPECT_TRUE(says("Whole days: events of one day")) << text_;
+}
+
 /// Both are possible where no day is above 12; where one is, there is no question.
 TEST_F(ProposeChoices, DaysAndMonthsInEitherOrder) {
   const auto written = [&](int64_t days, const char* form) {
@@ -72,6 +115,84 @@ TEST_F(ProposeChoices, AWrittenTimeIsNoNameOfAColumn) {
   EXPECT_EQ(propose().csv_columns.size(), 4U) << text_;
 }
 
+TEST_F(ProposeChoices, ATableOfTextsWithoutAHeaderLine) {
+  put("log.csv",
+      "user,item,time,clicked\n" + rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+        return fmt::format("U{},N{},{},{}", user, item, time, i % 2);
+      }));
+  std::string news;
+  for (int n = 0; n < 40; ++n) {
+    news += fmt::format("N{}\t{}\tWhat happened at {}\n", n, n % 3 == 0 ? "sports" : "travel", n);
+  }
+  put("news.tsv", news);
+  EXPECT_TRUE(propose().attributes.empty());
+  EXPECT_TRUE(says("news.tsv: has \"\\t\" between fields, where the log has \",\"")) << text_;
+  std::ranges::replace(news, '\t', ',');
+  put("news.tsv", news);
+  const LogSchema s = propose();
+  ASSERT_EQ(s.attributes.size(), 1U) << text_;
+  EXPECT_EQ(s.attributes[0].value, "column2");
+  EXPECT_EQ(prepare(s), 3000);
+}
+
+// ---- what is predicted ----
+
+TEST_F(ProposeChoices, ALabelByNameBeatsFlagsThatAreNone) {
+  put("log.csv", "user,item,time,is_mobile,clicked\n" +
+                     rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+                       return fmt::format("{},{},{},{},{}", user, item, time, i % 7 / 4,
+                                          i % 3 == 0 ? "yes" : "no");
+                     }));
+  LogSchema s = propose();
+  EXPECT_EQ(s.kind, "clicked") << text_;
+  EXPECT_TRUE(s.flags.empty()) << text_;
+  EXPECT_TRUE(says("May be what you mean, too: is_mobile.")) << text_;
+  EXPECT_EQ(prepare(s), 3000);
+  put("log.csv", "user,item,time,verified,rating\n" +
+                     rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+                       return fmt::format("{},{},{},{},{}", user, item, time, i % 7 / 4, i % 4 + 1);
+                     }));
+  s = propose();
+  EXPECT_EQ(s.value, "rating") << text_;
+  EXPECT_TRUE(says("May be what you mean, too: verified.")) << text_;
+  EXPECT_EQ(prepare(s), 3000);
+  // A flag that is called a label leads.
+  put("log.csv", "user,item,time,liked,rating\n" +
+                     rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+                       return fmt::format("{},{},{},{},{}", user, item, time, i % 7 / 4, i % 4 + 1);
+                     }));
+  s = propose();
+  EXPECT_EQ(s.label_pool, "liked") << text_;
+  EXPECT_FALSE(says("FILL IN: is that the one?")) << text_;
+}
+
+TEST_F(ProposeChoices, AFlagThatIsNotCalledALabelIsAQuestion) {
+  put("log.csv",
+      "user,item,time,is_mobile\n" + rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+        return fmt::format("{},{},{},{}", user, item, time, i % 7 / 4);
+      }));
+  EXPECT_EQ(propose().label_pool, "is_mobile");
+  EXPECT_TRUE(says("FILL IN: is that the one?")) << text_;
+}
+
+/// What every row of an item (or a user) has alike did not happen there.
+TEST_F(ProposeChoices, PropertiesAreNoSuccess) {
+  put("log.csv", "user,item,time,premium,explicit,imdb_score,content_type,played\n" +
+                     rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+                       return fmt::format("{},{},{},{},{},{}.5,{},{}", user, item, time, user % 2,
+                                          item % 3 / 2, item % 9, item % 4 == 0 ? "book" : "show",
+                                          i % 100);
+                     }));
+  const LogSchema s = propose();
+  EXPECT_EQ(s.value, "played") << text_;
+  EXPECT_TRUE(s.flags.empty()) << text_;
+  ASSERT_EQ(s.attributes.size(), 2U) << text_;
+  EXPECT_EQ(s.attributes[0].name, "explicit");
+  EXPECT_EQ(s.attributes[1].name, "content_type");
+  EXPECT_TRUE(says("premium: is of the user; [[user_attributes]] takes it")) << text_;
+  EXPECT_EQ(prepare(s), 3000);
+}
+
 // ---- ids ----
 
 TEST_F(ProposeChoices, IdsAndTimesInTwoPiecesAreNoLists) {
@@ -86,7 +207,114 @@ TEST_F(ProposeChoices, IdsAndTimesInTwoPiecesAreNoLists) {
   EXPECT_EQ(prepare(s), 3000);
 }
 
+TEST_F(ProposeChoices, UsersThatAnotherFileHas) {
+  std::string orders = "order_id,user_id,order_number\n",
+              products = "order_id,product_id,reordered\n";
+  for (int o = 0; o < 400; ++o) {
+    orders += fmt::format("{},{},{}\n", o, o / 9, o % 9);
+    for (int p = 0; p < 5; ++p) products += fmt::format("{},{},{}\n", o, o * 7 % 50 + p, p % 2);
+  }
+  put("orders.csv", orders);
+  put("products.csv", products);
+  const std::string text = propose_schema(folder_, nullptr);
+  EXPECT_TRUE(base::contains(
+      text, "FILL IN: orders.csv has user_id for every order_id: join the two files first"))
+      << text;
+}
+
+// ---- files beside the log ----
+
+/// Columns of a log that differ in names only, or are called like what every sample has.
+TEST_F(ProposeChoices, NamesThatMeetInTheStore) {
+  std::string log =
+      "user,item,time,clicked,user_id_,id\n" +
+      rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+        return fmt::format("{},{},{},{},{},{}", user, item, time, i % 2, item % 3, item % 6);
+      });
+  put("log.csv", log);
+  const std::vector<std::vector<std::string>> names = {
+      {"category", "category_id", "category-id", "category_id_"},
+      {"genre_1", "genre", "genre_2", "genre_id"},
+      {"id", "user", "item_id", "candidate_id", "uid", "user_x_genre"},
+      {"genre", "user_x_genre", "user_x_genre_1", "item_candidate_genre_1"},
+      {"hour_of_day", "item_candidate_id", "is_organic", "action_weight"}};
+  for (const std::vector<std::string>& columns : names) {
+    std::string items = fmt::format("item,{}\n", fmt::join(columns, ","));
+    for (int64_t item = 0; item < 40; ++item) {
+      items += fmt::to_string(item);
+      for (size_t c = 0; c < columns.size(); ++c) {
+        const bool several = columns[c] == "genre";
+        items += several ? fmt::format(",a{}|b{}", item % 2, item % 3)
+                         : fmt::format(",{}", item % static_cast<int64_t>(c + 3));
+      }
+      items += "\n";
+    }
+    put("items.csv", items);
+    const LogSchema s = propose();  // reads it as prep does
+    EXPECT_EQ(prepare(s), 3000) << text_;
+    EXPECT_GE(s.attributes.size(), 5U) << text_;
+  }
+}
+
+TEST_F(ProposeChoices, TablesWithoutHeaderLinesMeetByTheirValues) {
+  put("ratings.dat", rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+        return fmt::format("{}::{}::{}::{}", user + 1, item + 1, i % 5 + 1, time);
+      }));
+  std::string movies, users;
+  for (int m = 1; m <= 45; ++m) {
+    movies += fmt::format("{}::Film {}::{}\n", m, m * 7 % 45, m % 2 == 0 ? "War|Drama" : "Drama");
+  }
+  for (int u = 1; u <= 35; ++u) users += fmt::format("{}::{}::{}\n", u, u % 2, u % 7);
+  put("movies.dat", movies);
+  put("users.dat", users);
+  const LogSchema s = propose();
+  ASSERT_EQ(s.attributes.size(), 1U) << text_;
+  EXPECT_EQ(s.attributes[0].file, "movies.dat");
+  EXPECT_EQ(s.attributes[0].item, "column1");
+  EXPECT_EQ(s.attributes[0].value, "column3");
+  EXPECT_TRUE(says("By its values, not by its name, column1 has the items")) << text_;
+  EXPECT_TRUE(says("users.dat: no column of items as in the log; [[user_attributes]]")) << text_;
+  EXPECT_EQ(prepare(s), 3000);
+}
+
+TEST_F(ProposeChoices, NumbersThatNoAttributeHolds) {
+  put("log.csv", "user,item,time,clicked,category\n" +
+                     rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+                       return fmt::format("{},{},{},{},{}", user, item, time, i % 2,
+                                          2'053'013'555'631'882'655 + item % 5);
+                     }));
+  const LogSchema s = propose();
+  EXPECT_TRUE(s.attributes.empty()) << text_;
+  EXPECT_TRUE(says("category: has numbers beyond 2147483647")) << text_;
+  EXPECT_EQ(prepare(s), 3000);
+}
+
 // ---- rows that cannot be used ----
+
+TEST_F(ProposeChoices, EveryRowThatPrepLeavesOutIsCounted) {
+  const auto row = [](int64_t i, int64_t user, int64_t item, int64_t time) {
+    return fmt::format("{},{},{},{}", user, item, time, i % 2);
+  };
+  const std::string log = "user,item,time,clicked\n" + rows(row);
+  put("log.csv", log + "1,2,never,1\n");
+  EXPECT_EQ(prepare(propose(), "5%"), 3000);
+  EXPECT_TRUE(says("--skip-bad 5%")) << text_;
+  put("log.csv", log + "1,2,1700000000,1,0,0\n");
+  EXPECT_EQ(prepare(propose(), "5%"), 3000);
+  EXPECT_TRUE(says("--skip-bad 5%")) << text_;
+  put("log.csv", log + "1,none,1700000000,1\n");
+  EXPECT_EQ(prepare(propose(), "5%"), 3000);
+  EXPECT_TRUE(says("--skip-bad 5%")) << text_;
+  put("log.csv", log);
+  std::string items = "item,kind\n";
+  for (int item = 0; item < 40; ++item) items += fmt::format("{},k{}\n", item, item % 3);
+  put("items.csv", items + ",k1\n");
+  EXPECT_EQ(prepare(propose(), "5%"), 3000);
+  EXPECT_TRUE(says("--skip-bad 5%")) << text_;
+  put("items.csv", items);
+  propose();
+  EXPECT_FALSE(says("--skip-bad")) << text_;
+}
 
 /// Texts of items are long, and a sample of them is not for that.
 TEST_F(ProposeChoices, ASampleHasAnEnd) {
