@@ -226,6 +226,7 @@ std::string attribute_objection(const ColumnRoles& roles, const ColumnSample& it
   constexpr double kLargest = std::numeric_limits<int32_t>::max();
   if (c.values.size() < 2) return "has one value";
   if (holds_several_items(c)) return "holds several items a row, and a row of a log is one event";
+  if (has_brackets(c)) return "is a list in brackets; write its values alone, such as a|b";
   if (has_decimal_commas(c)) return "has decimal commas; write numbers with a point";
   if (of_log && !is_function_of(item, c)) {
     const char* const changes = "changes from row to row of an item";

@@ -201,6 +201,14 @@ Threshold most_even_threshold(const ColumnSample& c) {
   return best;
 }
 
+bool has_brackets(const ColumnSample& c) {
+  if (c.type != ColumnSample::Type::kText) return false;
+  return share_of(c, [](std::string_view text) {
+           return (text.starts_with('[') && text.ends_with(']')) ||
+                  (text.starts_with('{') && text.ends_with('}'));
+         }) > 0.5;
+}
+
 bool has_decimal_commas(const ColumnSample& c) {
   if (c.type != ColumnSample::Type::kText) return false;
   return share_of(c, [](std::string_view text) {

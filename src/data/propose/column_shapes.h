@@ -50,6 +50,9 @@ struct Threshold {
 };
 Threshold most_even_threshold(const ColumnSample& c);
 
+/// Lists such as "[12, 7]", whose brackets would be part of their values.
+bool has_brackets(const ColumnSample& c);
+
 /// Numbers such as "3,5", which nothing reads as such.
 bool has_decimal_commas(const ColumnSample& c);
 

@@ -277,6 +277,22 @@ TEST_F(ProposeChoices, TablesWithoutHeaderLinesMeetByTheirValues) {
   EXPECT_EQ(prepare(s), 3000);
 }
 
+/// KuaiRec writes categories so: "[12" and "7]" are none.
+TEST_F(ProposeChoices, ListsInBracketsAreNoValues) {
+  put("log.csv",
+      "user,item,time,clicked\n" + rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+        return fmt::format("{},{},{},{}", user, item, time, i % 2);
+      }));
+  std::string items = "item,feat\n";
+  for (int item = 0; item < 40; ++item) {
+    items += item % 3 == 0 ? fmt::format("{},[{}]\n", item, item % 5)
+                           : fmt::format("{},\"[{}, {}]\"\n", item, item % 5, item % 4);
+  }
+  put("items.csv", items);
+  EXPECT_TRUE(propose().attributes.empty()) << text_;
+  EXPECT_TRUE(says("items.csv feat: is a list in brackets; write its values alone")) << text_;
+}
+
 TEST_F(ProposeChoices, NumbersThatNoAttributeHolds) {
   put("log.csv", "user,item,time,clicked,category\n" +
                      rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
