@@ -41,12 +41,21 @@ bool almost_all(const ColumnSample& c, Holds holds) {
   return rows > 0 && static_cast<double>(rows) >= kAlmostAll * static_cast<double>(c.present());
 }
 
+/// "eventdate" is a time if its values are; "playtime" is not.
+bool ends_like_a_time(const std::string& name) {
+  return std::ranges::any_of(words_of(name), [](const std::string& word) {
+    return word.ends_with("time") || word.ends_with("date") || word.ends_with("stamp");
+  });
+}
+
 /// How much a column looks like the time of events; 0: it is none. A day without its hour is less
 /// than any finer time, and a number is a time by its size alone only if nothing else is one.
 int time_score(const ColumnSample& c) {
-  const bool named = any_word(c.name, kTimeWords) && !any_word(c.name, kUserWords);
+  bool named = any_word(c.name, kTimeWords) && !any_word(c.name, kUserWords);
+  const bool ends = ends_like_a_time(c.name);
   // Avazu's "hour" is 14102100; hours of a day are not.
-  const TimeForm form = time_form(c, named || any_word(c.name, kHourWords));
+  const TimeForm form = time_form(c, named || ends || any_word(c.name, kHourWords));
+  named = named || (ends && form.known);
   const bool says_so = c.type == ColumnSample::Type::kTime || !form.written.format.empty();
   if (!form.known || c.values.size() < 2) {
     const bool number = c.type != ColumnSample::Type::kText || c.numbers_as_text;

@@ -21,8 +21,9 @@ const Words kHourWords = {"hour", "day", "month", "week", "when"};
 const Words kEventWords = {"event",       "action",   "behavior", "behaviour",
                            "interaction", "activity", "operation"};
 const Words kTypeWords = {"type", "kind"};
-const Words kValueWords = {"rating", "rate",  "score", "stars",   "value",    "played", "ratio",
-                           "dwell",  "watch", "pct",   "percent", "strength", "weight", "grade"};
+const Words kValueWords = {"rating",  "rate",     "score",  "stars", "value",
+                           "played",  "ratio",    "dwell",  "watch", "pct",
+                           "percent", "strength", "weight", "grade", "overall"};
 const Words kLabelWords = {"click",       "clicked",   "label",     "target",     "purchase",
                            "bought",      "buy",       "converted", "conversion", "like",
                            "liked",       "purchased", "install",   "watched",    "finished",

@@ -156,6 +156,11 @@ TEST_F(ProposeChoices, ALabelByNameBeatsFlagsThatAreNone) {
   EXPECT_EQ(s.value, "rating") << text_;
   EXPECT_TRUE(says("May be what you mean, too: verified.")) << text_;
   EXPECT_EQ(prepare(s), 3000);
+  put("log.csv", "user,item,time,verified,overall\n" + rows([](int64_t i, int64_t user,
+                                                               int64_t item, int64_t time) {
+                   return fmt::format("{},{},{},{},{}.0", user, item, time, i % 7 / 4, i % 4 + 1);
+                 }));
+  EXPECT_EQ(propose().value, "overall") << text_;
   // A flag that is called a label leads.
   put("log.csv", "user,item,time,liked,rating\n" +
                      rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
@@ -194,6 +199,19 @@ TEST_F(ProposeChoices, PropertiesAreNoSuccess) {
 }
 
 // ---- ids ----
+
+TEST_F(ProposeChoices, MostRowsHaveNoUser) {
+  put("log.csv", "sessionId,userId,itemId,watch_time,eventstamp,clicked\n" +
+                     rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+                       return fmt::format("{},{},{},{},{},{}", i / 9,
+                                          i % 5 == 0 ? fmt::to_string(user) : "", item, i % 99,
+                                          time, i % 2);
+                     }));
+  const LogSchema s = propose();
+  EXPECT_EQ(s.user, "userId");
+  EXPECT_EQ(s.time, "eventstamp") << text_;
+  EXPECT_TRUE(says("FILL IN: prep would leave most rows out")) << text_;
+}
 
 TEST_F(ProposeChoices, IdsAndTimesInTwoPiecesAreNoLists) {
   put("log.csv", "user,item,time,seen,clicked\n" +

@@ -124,6 +124,13 @@ class Proposal {
       line("#   {} of the sampled rows have none.",
            per_cent(1 - share(c->present(), static_cast<int64_t>(c->codes.size()))));
     }
+    if (c->present() * 2 < static_cast<int64_t>(c->codes.size())) {
+      line(
+          "#   {}: prep would leave most rows out. Does another column stand for it, such as a "
+          "session",
+          kFillIn);
+      line("#   or a device for a user?");
+    }
   }
 
   std::string id_words(const ColumnSample* c) const {
