@@ -190,6 +190,19 @@ ColumnRoles::Success choose_success(const ColumnRoles& roles) {
   return kind > 0 ? Success::kKinds : Success::kNone;
 }
 
+/// Two texts that take turns in rows of an item may be a success and what is none, in any language.
+void find_pairs(const TableSample& table, ColumnRoles& roles) {
+  for (const ColumnSample& c : table.columns) {
+    const bool used = &c == roles.time || &c == roles.user || &c == roles.item || &c == roles.kind;
+    const bool of_event =
+        roles.item != nullptr && differs_within(*roles.item, c) && !always_of(roles.user, c);
+    if (!used && c.type == Type::kText && c.values.size() == 2 && of_event &&
+        std::ranges::find(roles.other_outcomes, &c) == roles.other_outcomes.end()) {
+      roles.other_outcomes.push_back(&c);
+    }
+  }
+}
+
 void guess_outcome(const TableSample& table, ColumnRoles& roles) {
   using Success = ColumnRoles::Success;
   find_outcomes(table, roles);
@@ -207,6 +220,7 @@ void guess_outcome(const TableSample& table, ColumnRoles& roles) {
     roles.other_outcomes.insert(roles.other_outcomes.end(), roles.flags.begin(), roles.flags.end());
     roles.flags.clear();
   }
+  if (!roles.label_by_name && roles.success != Success::kKinds) find_pairs(table, roles);
 }
 
 }  // namespace

@@ -180,6 +180,16 @@ TEST_F(ProposeChoices, AFlagThatIsNotCalledALabelIsAQuestion) {
   EXPECT_TRUE(says("FILL IN: is that the one?")) << text_;
 }
 
+TEST_F(ProposeChoices, PairsOfWordsAreNamedWhereNothingElseIs) {
+  put("log.csv",
+      "user,item,time,compra\n" + rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+        return fmt::format("{},{},{},{}", user, item, time, i % 7 < 4 ? "si" : "no");
+      }));
+  propose();
+  EXPECT_TRUE(says("FILL IN: nothing says what a success is")) << text_;
+  EXPECT_TRUE(says("May be what you mean, too: compra.")) << text_;
+}
+
 /// What every row of an item (or a user) has alike did not happen there.
 TEST_F(ProposeChoices, PropertiesAreNoSuccess) {
   put("log.csv", "user,item,time,premium,explicit,imdb_score,content_type,played\n" +

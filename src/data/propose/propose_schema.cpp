@@ -294,6 +294,7 @@ class Proposal {
           "([[later]]).");
       line("# A log of successes alone needs rows of what was offered and not taken, too.");
     }
+    other_outcomes();
     line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
   }
 
