@@ -2,54 +2,42 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cmath>
 #include <limits>
 #include <set>
 #include <tuple>
 
 #include "base/config_tree.h"
-#include "data/log/iso_time.h"
 #include "data/log/log_schema.h"
-#include "data/log/time_format.h"
+#include "data/propose/column_words.h"
+#include "data/propose/proposal_words.h"
 
 namespace segue::data {
 namespace {
 
-using Words = std::set<std::string, std::less<>>;
 using Type = ColumnSample::Type;
 
-const Words kUserWords = {"user",    "uid",     "customer", "visitor",  "member",   "account",
-                          "client",  "reader",  "player",   "buyer",    "listener", "subscriber",
-                          "person",  "viewer",  "cookie",   "device",   "profile",  "usr",
-                          "student", "learner", "pupil",    "reviewer", "patient"};
-const Words kItemWords = {"item",     "iid",     "product", "movie",     "track",   "song",
-                          "video",    "article", "sku",     "content",   "doc",     "document",
-                          "ad",       "news",    "listing", "book",      "game",    "offer",
-                          "asin",     "film",    "show",    "post",      "page",    "hotel",
-                          "episode",  "course",  "recipe",  "business",  "problem", "exercise",
-                          "question", "isbn",    "venue",   "restaurant"};
-const Words kTimeWords = {"time", "timestamp", "ts", "date", "datetime", "created", "unix", "at"};
-const Words kHourWords = {"hour", "day", "month", "week", "when"};
-const Words kKindWords = {"event", "action",      "behavior", "behaviour", "type",
-                          "kind",  "interaction", "activity", "operation"};
-const Words kValueWords = {"rating", "rate",  "score", "stars",   "value",    "played", "ratio",
-                           "dwell",  "watch", "pct",   "percent", "strength", "weight", "grade"};
-const Words kLabelWords = {"click",  "clicked",   "label",     "target",     "purchase",
-                           "bought", "buy",       "converted", "conversion", "like",
-                           "liked",  "purchased", "install",   "watched",    "finished",
-                           "long",   "success",   "response",  "y",          "correct"};
-const Words kOtherWords = {"session", "request", "row", "index", "query"};
-const std::vector<Words> kSteps = {
-    {"view", "pv", "impression", "show", "shown", "detail", "visit", "expose", "seen", "pageview"},
-    {"click", "open", "play", "listen", "start", "clickout"},
-    {"like", "fav", "favorite", "favourite", "wish", "wishlist", "save", "share", "follow"},
-    {"cart", "addtocart", "add", "basket", "checkout", "book"},
-    {"buy", "purchase", "order", "transaction", "pay", "conversion", "subscribe", "sale"}};
+struct Repeats {
+  int64_t again = 0, same = 0;  // rows of an item that was seen before; with the value that it had
 
-bool any_word(const ColumnSample& column, const Words& of) {
-  return std::ranges::any_of(words_of(column.name),
-                             [&](const std::string& word) { return of.contains(word); });
+  bool enough() const { return again >= 20; }
+  bool alike() const { return static_cast<double>(same) >= 0.99 * static_cast<double>(again); }
+};
+
+Repeats count_repeats(const ColumnSample& item, const ColumnSample& column) {
+  Repeats repeats;
+  std::vector<uint32_t> first(item.values.size(), ColumnSample::kMissing);
+  for (size_t row = 0; row < item.codes.size(); ++row) {
+    const uint32_t i = item.codes[row], value = column.codes[row];
+    if (i == ColumnSample::kMissing || value == ColumnSample::kMissing) continue;
+    if (first[i] == ColumnSample::kMissing) {
+      first[i] = value;
+      continue;
+    }
+    ++repeats.again;
+    repeats.same += first[i] == value ? 1 : 0;
+  }
+  return repeats;
 }
 
 bool may_be_id(const ColumnSample& c) {
@@ -59,12 +47,12 @@ bool may_be_id(const ColumnSample& c) {
 
 /// How well a column is called an id of this kind.
 int id_score(const ColumnSample& c, const Words& words) {
-  if (!may_be_id(c) || !any_word(c, words)) return 0;
+  if (!may_be_id(c) || !any_word(c.name, words)) return 0;
   int score = 4;
   const std::vector<std::string> of_name = words_of(c.name);
   if (std::ranges::find(of_name, "id") != of_name.end()) score += 2;
   if (of_name.size() == 1) score += 1;
-  if (any_word(c, kOtherWords) || any_word(c, kTimeWords)) score -= 3;
+  if (any_word(c.name, kOtherWords) || any_word(c.name, kTimeWords)) score -= 3;
   return score;
 }
 
@@ -80,50 +68,6 @@ const ColumnSample* best_of(const TableSample& table, Score score) {
     }
   }
   return best;
-}
-
-/// The unit in which almost all of a column are times of our days; 0: none.
-double unit_of(const ColumnSample& c) {
-  if (c.type == Type::kTime) return c.unit_seconds;
-  if (c.type == Type::kText || c.values.empty()) return 0;
-  constexpr double kFirst = 631152000, kLast = 4102444800;  // 1990, 2100
-  constexpr double kMost = 0.99;                            // a few values may be wrong
-  for (const double unit : {1.0, 1e-3, 1e-6, 1e-9}) {
-    int64_t fit = 0;
-    for (size_t v = 0; v < c.values.size(); ++v) {
-      const double seconds = c.number(v) * unit;
-      fit += seconds >= kFirst && seconds < kLast ? c.counts[v] : 0;
-    }
-    if (static_cast<double>(fit) >= kMost * static_cast<double>(c.present())) return unit;
-  }
-  return 0;
-}
-
-void guess_time(const TableSample& table, ColumnRoles& roles) {
-  roles.time = best_of(table, [](const ColumnSample& c) {
-    const bool named = any_word(c, kTimeWords) && !any_word(c, kUserWords);
-    const bool written = !written_times(c, named).format.empty();
-    const bool fits = (unit_of(c) > 0 || written) && c.values.size() > 1;
-    if (c.type == Type::kText && !written) return 0;
-    // A number may be a time by its size alone only if nothing is called one.
-    return (named ? 4 : 0) + (fits ? (c.type == Type::kTime || written ? 3 : 2) : 0) -
-           (!named && !fits ? 9 : 0);
-  });
-  // Avazu's "hour" is 14102100; hours of a day are not.
-  if (roles.time == nullptr) {
-    roles.time = best_of(table, [](const ColumnSample& c) {
-      return any_word(c, kHourWords) && !written_times(c, true).format.empty() ? 1 : 0;
-    });
-  }
-  if (roles.time == nullptr) return;
-  roles.written = written_times(*roles.time, true);
-  if (!roles.written.format.empty()) {
-    roles.time_unit_known = true;
-    return;
-  }
-  const double unit = unit_of(*roles.time);
-  roles.time_unit_known = unit > 0;
-  roles.time_unit_seconds = unit > 0 ? unit : 1;
 }
 
 void guess_ids(const TableSample& table, ColumnRoles& roles) {
@@ -150,42 +94,71 @@ void guess_ids(const TableSample& table, ColumnRoles& roles) {
   }
 }
 
-void guess_rest(const TableSample& table, ColumnRoles& roles) {
+/// Whether every row of an owner has its one value: no exception, and not for want of rows.
+bool always_of(const ColumnSample* owner, const ColumnSample& c) {
+  if (owner == nullptr || owner->values.size() <= 2) return false;
+  const Repeats repeats = count_repeats(*owner, c);
+  return repeats.enough() && repeats.same == repeats.again;
+}
+
+/// How well a column says what happened in a row; 0: not at all.
+int kind_score(const ColumnSample& c, const ColumnSample* item) {
+  if (c.values.size() < 2 || c.values.size() > kMaxKinds || c.is_flag() ||
+      (c.type != Type::kText && c.type != Type::kInteger) ||
+      !std::ranges::all_of(c.values, base::detail::is_utf8)) {  // a schema lists them
+    return 0;
+  }
+  const auto known =
+      std::ranges::count_if(c.values, [](const std::string& value) { return step_of(value) >= 0; });
+  // "book" and "show" may also be what an item is.
+  if (known * 2 >= std::ssize(c.values) && !always_of(item, c)) return 5;
+  const bool time = any_word(c.name, kTimeWords) || !written_times(c, true).format.empty();
+  if (time || (item != nullptr && is_function_of(*item, c))) return 0;  // not "event_date"
+  // "yes" and "no", or 1 and -1, are a success and what is none.
+  if (c.values.size() == 2 && any_word(c.name, kLabelWords)) return 4;
+  return any_word(c.name, kEventWords) ? 3 : any_word(c.name, kTypeWords) ? 2 : 0;
+}
+
+/// Of the user or the item, in every row: nothing that happened.
+bool is_property(const ColumnSample& c, const ColumnRoles& roles) {
+  constexpr double kFewest = 0.05;  // a rare success may just not have come twice
+  const int64_t rarest = c.counts.empty() ? 0 : std::ranges::min(c.counts);
+  return share(rarest, c.present()) >= kFewest &&
+         (always_of(roles.item, c) || always_of(roles.user, c));
+}
+
+/// A number of every row that may say how much the user liked it.
+bool may_be_value(const ColumnSample& c, const ColumnRoles& roles) {
+  const bool of_item = roles.item != nullptr && is_function_of(*roles.item, c);
+  return (c.type == Type::kInteger || c.type == Type::kNumber) && c.has_numbers() && c.min >= 0 &&
+         c.values.size() > 1 && !c.is_flag() && !of_item;
+}
+
+void find_outcomes(const TableSample& table, ColumnRoles& roles) {
   const auto free = [&](const ColumnSample& c) {
     return &c != roles.time && &c != roles.user && &c != roles.item && !c.values.empty();
   };
-  roles.kind = best_of(table, [&](const ColumnSample& c) {
-    if (!free(c) || c.values.size() < 2 || c.values.size() > kMaxKinds || c.is_flag() ||
-        (c.type != Type::kText && c.type != Type::kInteger) ||
-        !std::ranges::all_of(c.values, base::detail::is_utf8)) {  // a schema lists them
-      return 0;
-    }
-    const auto known = std::ranges::count_if(
-        c.values, [](const std::string& value) { return step_of(value) >= 0; });
-    if (known * 2 >= std::ssize(c.values)) return 5;
-    const bool of_item = roles.item != nullptr && is_function_of(*roles.item, c);
-    // "yes" and "no", or 1 and -1, are a success and what is none.
-    if (c.values.size() == 2 && any_word(c, kLabelWords) && !of_item) return 4;
-    return any_word(c, kKindWords) && !of_item ? 2 : 0;
-  });
+  roles.kind = best_of(
+      table, [&](const ColumnSample& c) { return free(c) ? kind_score(c, roles.item) : 0; });
   for (const ColumnSample& c : table.columns) {
     if (!free(c) || &c == roles.kind) continue;
-    const std::vector<std::string> words = words_of(c.name);
     if (c.is_flag()) {
-      const bool organic = std::ranges::find(words, "organic") != words.end();
-      if (organic) {
+      const std::vector<std::string> words = words_of(c.name);
+      if (std::ranges::find(words, "organic") != words.end()) {
         roles.organic = &c;
         continue;
       }
-      const bool label = roles.label_flag.empty() && any_word(c, kLabelWords);
+      const bool named = any_word(c.name, kLabelWords);
+      if (!named && is_property(c, roles)) continue;
+      const bool label = named && !roles.label_by_name;
       if (label) roles.label_flag = c.name;
+      roles.label_by_name = roles.label_by_name || named;
       if (roles.flags.size() < kMaxPools - 1) {
         roles.flags.push_back(&c);
       } else if (label) {
         roles.flags.back() = &c;
       }
-    } else if (roles.value == nullptr && any_word(c, kValueWords) && c.has_numbers() &&
-               c.min >= 0 && (c.type == Type::kInteger || c.type == Type::kNumber)) {
+    } else if (roles.value == nullptr && any_word(c.name, kValueWords) && may_be_value(c, roles)) {
       roles.value = &c;
     }
   }
@@ -193,77 +166,61 @@ void guess_rest(const TableSample& table, ColumnRoles& roles) {
   if (roles.kind == nullptr && roles.flags.empty() && roles.value == nullptr) {
     constexpr size_t kMostRatings = 101;
     for (const ColumnSample& c : table.columns) {
-      const bool numbers = c.type == Type::kInteger || c.type == Type::kNumber;
-      const bool of_item = roles.item != nullptr && is_function_of(*roles.item, c);
-      if (roles.value == nullptr && free(c) && numbers && !of_item && c.has_numbers() &&
-          c.min >= 0 && c.values.size() > 2 && c.values.size() <= kMostRatings) {
+      if (roles.value == nullptr && free(c) && may_be_value(c, roles) && c.values.size() > 2 &&
+          c.values.size() <= kMostRatings) {
         roles.value = &c;
       }
     }
   }
   if (roles.label_flag.empty() && !roles.flags.empty()) roles.label_flag = roles.flags[0]->name;
-  if (!roles.flags.empty()) roles.value = nullptr;  // flags make the value
 }
 
-}  // namespace
+/// What says most clearly that it is a success: by its values, then by its name.
+ColumnRoles::Success choose_success(const ColumnRoles& roles) {
+  using Success = ColumnRoles::Success;
+  const int kind = roles.kind == nullptr ? 0 : kind_score(*roles.kind, roles.item);
+  const bool steps = kind > 0 && std::ranges::any_of(roles.kind->values, [](const auto& value) {
+                       return step_of(value) >= 0;
+                     });
+  if (steps) return Success::kKinds;
+  if (roles.label_by_name) return Success::kFlags;
+  if (kind >= 3) return Success::kKinds;
+  if (roles.value != nullptr) return Success::kValue;
+  if (!roles.flags.empty()) return Success::kFlags;
+  return kind > 0 ? Success::kKinds : Success::kNone;
+}
 
-std::vector<std::string> words_of(const std::string& name) {
-  std::vector<std::string> words(1);
-  for (size_t i = 0; i < name.size(); ++i) {
-    const auto c = static_cast<unsigned char>(name[i]);
-    const bool upper = std::isupper(c) != 0;
-    const bool after_lower = i > 0 && std::islower(static_cast<unsigned char>(name[i - 1])) != 0;
-    if (std::isalnum(c) == 0 || (upper && after_lower)) words.emplace_back();
-    if (std::isalnum(c) != 0) words.back() += static_cast<char>(std::tolower(c));
-  }
-  // userid is user, id
-  for (size_t i = 0; i < words.size(); ++i) {
-    const std::string stem =
-        words[i].substr(0, words[i].size() - std::min<size_t>(2, words[i].size()));
-    const bool known = kUserWords.contains(stem) || kItemWords.contains(stem);
-    if (known && words[i].ends_with("id")) {
-      words[i] = stem;
-      words.emplace_back("id");
+/// Two texts that take turns in rows of an item may be a success and what is none, in any language.
+void find_pairs(const TableSample& table, ColumnRoles& roles) {
+  for (const ColumnSample& c : table.columns) {
+    const bool used = &c == roles.time || &c == roles.user || &c == roles.item || &c == roles.kind;
+    const bool of_event =
+        roles.item != nullptr && differs_within(*roles.item, c) && !always_of(roles.user, c);
+    if (!used && c.type == Type::kText && c.values.size() == 2 && of_event &&
+        std::ranges::find(roles.other_outcomes, &c) == roles.other_outcomes.end()) {
+      roles.other_outcomes.push_back(&c);
     }
   }
-  std::erase(words, "");
-  return words;
 }
 
-int step_of(const std::string& kind) {
-  const std::vector<std::string> words = words_of(kind);
-  for (int step = static_cast<int>(kSteps.size()) - 1; step >= 0; --step) {
-    const bool found = std::ranges::any_of(words, [&](const std::string& word) {
-      return kSteps[static_cast<size_t>(step)].contains(word);
-    });
-    if (found) return step;
+void guess_outcome(const TableSample& table, ColumnRoles& roles) {
+  using Success = ColumnRoles::Success;
+  find_outcomes(table, roles);
+  roles.success = choose_success(roles);
+  // What does not lead is named beside what does, and may be an attribute.
+  if (roles.success != Success::kKinds && roles.kind != nullptr) {
+    if (kind_score(*roles.kind, roles.item) > 2) roles.other_outcomes.push_back(roles.kind);
+    roles.kind = nullptr;
   }
-  return -1;
-}
-
-namespace {
-
-struct Repeats {
-  int64_t again = 0, same = 0;  // rows of an item that was seen before; with the value that it had
-
-  bool enough() const { return again >= 20; }
-  bool alike() const { return static_cast<double>(same) >= 0.99 * static_cast<double>(again); }
-};
-
-Repeats count_repeats(const ColumnSample& item, const ColumnSample& column) {
-  Repeats repeats;
-  std::vector<uint32_t> first(item.values.size(), ColumnSample::kMissing);
-  for (size_t row = 0; row < item.codes.size(); ++row) {
-    const uint32_t i = item.codes[row], value = column.codes[row];
-    if (i == ColumnSample::kMissing || value == ColumnSample::kMissing) continue;
-    if (first[i] == ColumnSample::kMissing) {
-      first[i] = value;
-      continue;
-    }
-    ++repeats.again;
-    repeats.same += first[i] == value ? 1 : 0;
+  if (roles.success != Success::kValue && roles.value != nullptr) {
+    roles.other_outcomes.push_back(roles.value);
+    roles.value = nullptr;
   }
-  return repeats;
+  if (roles.success != Success::kFlags) {
+    roles.other_outcomes.insert(roles.other_outcomes.end(), roles.flags.begin(), roles.flags.end());
+    roles.flags.clear();
+  }
+  if (!roles.label_by_name && roles.success != Success::kKinds) find_pairs(table, roles);
 }
 
 }  // namespace
@@ -278,35 +235,38 @@ bool differs_within(const ColumnSample& item, const ColumnSample& column) {
   return repeats.enough() && !repeats.alike();
 }
 
-std::string attribute_objection(const ColumnSample& item, const ColumnSample& c, bool of_log,
-                                int64_t room) {
+std::string attribute_objection(const ColumnRoles& roles, const ColumnSample& item,
+                                const ColumnSample& c, bool of_log, int64_t room) {
+  constexpr double kLargest = std::numeric_limits<int32_t>::max();
   if (c.values.size() < 2) return "has one value";
   if (holds_several_items(c)) return "holds several items a row, and a row of a log is one event";
+  if (has_brackets(c)) return "is a list in brackets; write its values alone, such as a|b";
   if (has_decimal_commas(c)) return "has decimal commas; write numbers with a point";
   if (of_log && !is_function_of(item, c)) {
+    const char* const changes = "changes from row to row of an item";
+    if (c.numbers_as_text) {
+      return std::string(changes) +
+             "; its numbers are texts in the file, which only a column of "
+             "numbers can use as such";
+    }
+    if (always_of(roles.user, c)) return "is of the user; [[user_attributes]] takes it";
     const bool number = c.type == Type::kNumber && c.has_numbers();
-    return std::string("changes from row to row of an item") +
-           (number ? "; [[numbers]] takes a number of every event" : "");
+    return std::string(changes) + (number ? "; [[numbers]] takes a number of every event" : "");
   }
   if (!of_log && differs_within(item, c)) {
     return "differs between rows of an item; an attribute has one row an item";
   }
   if (c.type == Type::kNumber || c.type == Type::kTime) return "is a number, not a category";
+  if (!time_form(c, false).written.format.empty()) return "is a time, not a category";
   if (c.type == Type::kInteger && c.min < 0) return "has negative numbers";
+  if (c.type == Type::kInteger && c.has_numbers() && c.max > kLargest) {
+    return "has numbers beyond 2147483647; as texts, such as c123, they would get numbers of "
+           "their own";
+  }
   const SeveralValues several = several_values(c, room);
   const size_t values = several.separator.empty() ? c.values.size() : several.values.size();
   if (values * 10 > item.values.size() * 9) return "has about as many values as items";
   return "";
-}
-
-double ColumnRoles::seconds(size_t code) const {
-  int64_t date = 0;
-  const std::string& text = time->values[code];
-  if (!written.format.empty()) {
-    return parse_time(text, written.format, date) ? static_cast<double>(date) : std::nan("");
-  }
-  return parse_iso_time(text, date) ? static_cast<double>(date)
-                                    : time->number(code) * time_unit_seconds;
 }
 
 double followed_share(const ColumnRoles& roles, size_t from, size_t to, double seconds) {
@@ -316,7 +276,7 @@ double followed_share(const ColumnRoles& roles, size_t from, size_t to, double s
     const size_t kind = alike ? from : roles.kind->codes[row];
     const uint32_t time = roles.time->codes[row];
     if ((kind != from && kind != to) || time == ColumnSample::kMissing) continue;
-    const double at = roles.seconds(time);
+    const double at = roles.form.seconds(*roles.time, time);
     if (std::isnan(at)) continue;  // a few values may be wrong
     events.emplace_back(roles.user->codes[row], roles.item->codes[row], at, kind == to);
   }
@@ -357,7 +317,7 @@ ReturnShare choose_return(const ColumnRoles& roles) {
   constexpr double kFewest = 0.02;
   double first = std::numeric_limits<double>::infinity(), last = -first;
   for (size_t v = 0; v < roles.time->values.size(); ++v) {
-    const double seconds = roles.seconds(v);
+    const double seconds = roles.form.seconds(*roles.time, v);
     if (std::isnan(seconds)) continue;
     first = std::min(first, seconds);
     last = std::max(last, seconds);
@@ -376,9 +336,34 @@ ReturnShare choose_return(const ColumnRoles& roles) {
 
 ColumnRoles guess_roles(const TableSample& table) {
   ColumnRoles roles;
-  guess_time(table, roles);
-  guess_ids(table, roles);
-  guess_rest(table, roles);
+  // A date of the item or the user, such as a release, is none of the event.
+  const auto is_of_event = [&roles](const ColumnSample& time) {
+    return (roles.item == nullptr || !is_function_of(*roles.item, time)) &&
+           (roles.user == nullptr || !is_function_of(*roles.user, time));
+  };
+  const std::vector<const ColumnSample*> times = find_times(table);
+  bool found = false;
+  for (size_t t = 0; !found && t < times.size(); ++t) {
+    roles = {.time = times[t]};
+    guess_ids(table, roles);
+    found = is_of_event(*roles.time);
+  }
+  if (!found) {
+    roles = {.time = times.empty() ? nullptr : times.front()};
+    guess_ids(table, roles);
+  }
+  if (roles.time != nullptr) {
+    roles.form = time_form(*roles.time, true);
+    roles.whole_days = has_whole_days(*roles.time, roles.form);
+  }
+  for (const ColumnSample* const time : times) {
+    const bool named = any_word(time->name, kTimeWords) || time->type == Type::kTime;
+    const bool other = time != roles.time && time != roles.user && time != roles.item;
+    if (other && named && is_of_event(*time) && time_form(*time, true).known) {
+      roles.other_times.push_back(time);
+    }
+  }
+  guess_outcome(table, roles);
   return roles;
 }
 

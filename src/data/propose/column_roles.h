@@ -5,23 +5,28 @@
 #include <vector>
 
 #include "data/propose/column_shapes.h"
+#include "data/propose/column_times.h"
 #include "data/propose/table_sample.h"
 
 namespace segue::data {
 
 /// What the columns of a log seem to be. Pointers go into the sample; null: none was found.
 struct ColumnRoles {
-  const ColumnSample *user = nullptr, *item = nullptr, *time = nullptr;
-  const ColumnSample *kind = nullptr, *value = nullptr, *organic = nullptr;
-  std::vector<const ColumnSample*> flags;
-  std::string label_flag;    // the flag that looks like what is to be predicted
-  bool ids_by_name = false;  // user and item are called so; else it is a guess
-  double time_unit_seconds = 1;
-  bool time_unit_known = false;  // times are of our century in that unit
-  WrittenTimes written;  // how they are written, if not as numbers of that unit or ISO dates
+  enum class Success { kNone, kKinds, kFlags, kValue };
 
-  /// Of one of the values of `time`, since 1970; NaN: it is none.
-  double seconds(size_t code) const;
+  const ColumnSample *user = nullptr, *item = nullptr, *time = nullptr;
+  bool ids_by_name = false;  // user and item are called so; else it is a guess
+  TimeForm form;             // of `time`
+  bool whole_days = false;   // it has no time of day
+  std::vector<const ColumnSample*> other_times;
+
+  Success success = Success::kNone;                      // which of these say what a success is:
+  const ColumnSample *kind = nullptr, *value = nullptr;  // null unless it does
+  std::vector<const ColumnSample*> flags;                // empty unless they do
+  std::string label_flag;                                // looks like what is to be predicted
+  bool label_by_name = false;                            // because it is called so
+  std::vector<const ColumnSample*> other_outcomes;       // that may be a success, too
+  const ColumnSample* organic = nullptr;
 };
 ColumnRoles guess_roles(const TableSample& table);
 
@@ -34,8 +39,8 @@ bool differs_within(const ColumnSample& item, const ColumnSample& column);
 
 /// Why a column is no attribute of the items of its table, the log or one that tells of items;
 /// empty: it is one. Of several values in a field there is `room` for so many.
-std::string attribute_objection(const ColumnSample& item, const ColumnSample& c, bool of_log,
-                                int64_t room);
+std::string attribute_objection(const ColumnRoles& roles, const ColumnSample& item,
+                                const ColumnSample& c, bool of_log, int64_t room);
 
 /// Share of the events of kind `from` that one of kind `to` of the same user and item follows
 /// within `seconds`. Kinds are places among the values of theirs, and without kinds all events are
@@ -57,11 +62,5 @@ struct ReturnShare {
   double share = 0;
 };
 ReturnShare choose_return(const ColumnRoles& roles);
-
-/// Words of a name: "userId" and "user_id" are user, id.
-std::vector<std::string> words_of(const std::string& name);
-
-/// How far an event is on the way from seeing to buying: 0 a view, 4 a purchase; -1: unknown.
-int step_of(const std::string& kind);
 
 }  // namespace segue::data

@@ -3,10 +3,16 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <string_view>
 
 #include "data/propose/table_sample.h"
 
 namespace segue::data {
+
+/// In decimal, finite; false if `text` is no number.
+bool parse_number(std::string_view text, double& value);
+/// 12.0, as tables with missing values have integers.
+bool is_whole_number(std::string_view text);
 
 /// How the times of a column are written, where they are no numbers of seconds and no ISO dates.
 struct WrittenTimes {
@@ -15,6 +21,9 @@ struct WrittenTimes {
 };
 /// Numbers such as 20260131 are looked at if `numbers` is set: any id may look like that.
 WrittenTimes written_times(const ColumnSample& c, bool numbers);
+
+/// Whether a text is a time in one of the known forms.
+bool is_written_time(std::string_view text);
 
 /// Another value in every row: the number of a row, not a user or an item.
 bool is_row_number(const ColumnSample& c);
@@ -40,6 +49,9 @@ struct Threshold {
   double share = 1;  // of the rows with a number
 };
 Threshold most_even_threshold(const ColumnSample& c);
+
+/// Lists such as "[12, 7]", whose brackets would be part of their values.
+bool has_brackets(const ColumnSample& c);
 
 /// Numbers such as "3,5", which nothing reads as such.
 bool has_decimal_commas(const ColumnSample& c);

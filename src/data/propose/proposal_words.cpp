@@ -58,13 +58,17 @@ bool is_yes(const std::string& value) {
   return std::ranges::find(kYes, lower) != std::end(kYes);
 }
 
-std::string plain_name(const std::string& name, std::set<std::string>& taken) {
+std::string plain_letters(const std::string& name) {
   std::string plain;
   for (const char c : name) {
     const bool fine = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9');
     plain += fine ? c : '_';
   }
-  if (plain.empty()) plain = "x";
+  return plain.empty() ? "x" : plain;
+}
+
+std::string plain_name(const std::string& name, std::set<std::string>& taken) {
+  std::string plain = plain_letters(name);
   while (!taken.insert(plain).second) plain += "_";
   return plain;
 }

@@ -10,6 +10,8 @@
 
 namespace segue::data {
 
+constexpr const char* kFillIn = "FILL IN";
+
 std::string as_toml(const std::string& text);
 /// A list of texts, as TOML.
 std::string list_of(const std::vector<std::string>& names);
@@ -24,7 +26,9 @@ std::string per_cent(double share);
 /// Whether a value says that something happened, such as yes or 1, and not what.
 bool is_yes(const std::string& value);
 
-/// What a schema may call a pool or an attribute that comes from a column or value of this name.
+/// `name` with nothing but letters, digits and underscores.
+std::string plain_letters(const std::string& name);
+/// What a schema may call a pool that comes from a column or value of this name.
 std::string plain_name(const std::string& name, std::set<std::string>& taken);
 
 }  // namespace segue::data

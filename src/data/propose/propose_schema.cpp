@@ -13,7 +13,9 @@
 #include "data/log/log_schema.h"
 #include "data/propose/column_roles.h"
 #include "data/propose/column_shapes.h"
+#include "data/propose/column_words.h"
 #include "data/propose/proposal_words.h"
+#include "data/propose/proposed_attributes.h"
 #include "data/propose/table_sample.h"
 #include "data/store/store_writer.h"
 
@@ -21,8 +23,6 @@ namespace segue::data {
 namespace {
 
 using Type = ColumnSample::Type;
-constexpr const char* kFillIn = "FILL IN";
-constexpr int kMostProposed = 6;  // attributes
 
 /// Kinds by number of rows, the commonest first.
 std::vector<size_t> by_count(const ColumnSample& c) {
@@ -37,7 +37,7 @@ class Proposal {
  public:
   Proposal(const std::string& raw, const FolderSample& folder)
       : raw_(raw), folder_(folder), table_(choose_table(folder)), roles_(guess_roles(table_)) {
-    taken_attributes_.insert({"user", "item"});  // have counts of their own
+    attributes_ = propose_attributes(folder_, table_, roles_);
   }
 
   std::string text() {
@@ -46,7 +46,7 @@ class Proposal {
     events_to_predict();
     split();
     pools();
-    attributes();
+    out_ += attributes_.text;
     foot();
     return out_;
   }
@@ -85,7 +85,11 @@ class Proposal {
       line("#   {}: there are files of this name that have other columns; name those of the log.",
            kFillIn);
     }
-    if (table_.csv.separator != ",") line("csv_separator = {}", as_toml(table_.csv.separator));
+    const std::string& separator = attributes_.csv_separator;
+    if (separator != ",") {
+      line("csv_separator = {}{}", as_toml(separator),
+           table_.parquet ? "  # of files that tell of items" : "");
+    }
     if (!table_.csv.columns.empty()) {
       line("csv_columns = {}  # the file has no header line: call them as you like",
            list_of(table_.csv.columns));
@@ -94,7 +98,7 @@ class Proposal {
 
   /// Rows without a value in a column that prep needs.
   void count_missing(const ColumnSample& c) {
-    missing_ += static_cast<int64_t>(c.codes.size()) - c.present();
+    bad_rows_ += static_cast<int64_t>(c.codes.size()) - c.present();
   }
 
   /// `key = "column"`, and what speaks for it.
@@ -115,10 +119,17 @@ class Proposal {
     if (!roles_.ids_by_name && (c == roles_.user || c == roles_.item)) {
       line("#   A guess by the number of different values, not by name: check it.");
     }
-    count_missing(*c);
+    bad_rows_ += c == roles_.time ? rows_without_time() : rows_without_id(*c);
     if (c->present() < static_cast<int64_t>(c->codes.size())) {
       line("#   {} of the sampled rows have none.",
            per_cent(1 - share(c->present(), static_cast<int64_t>(c->codes.size()))));
+    }
+    if (c->present() * 2 < static_cast<int64_t>(c->codes.size())) {
+      line(
+          "#   {}: prep would leave most rows out. Does another column stand for it, such as a "
+          "session",
+          kFillIn);
+      line("#   or a device for a user?");
     }
   }
 
@@ -136,7 +147,7 @@ class Proposal {
     const bool integers = std::ranges::any_of(c->values, [&](const std::string& value) {
       return parse_canonical_integer(value, ignored);
     });
-    if (c->type == Type::kText && integers) {
+    if (c->type == Type::kText && integers && !c->is_text_in_file) {
       line("{} = \"dense\"  # integers and texts mixed: all are taken as texts", key);
     } else if (c->is_padded()) {
       line("{} = \"dense\"  # some begin with 0, which integers would lose: taken as texts", key);
@@ -151,46 +162,109 @@ class Proposal {
   void columns() {
     line("\n# Who, what and when.");
     column("user", roles_.user, id_words(roles_.user));
+    users_elsewhere();
     id_option("user_ids", roles_.user);
     column("item", roles_.item, id_words(roles_.item));
     id_option("item_ids", roles_.item);
     column("time", roles_.time, time_words());
-    const ColumnSample* t = roles_.time;
-    if (t == nullptr) return hint_at_times();
-    if (!roles_.written.format.empty()) {
-      line("time_format = {}{}", as_toml(roles_.written.format),
-           roles_.written.other.empty()
+    if (roles_.time == nullptr) return hint_at_times();
+    time_option();
+    other_times();
+  }
+
+  void time_option() {
+    const ColumnSample& t = *roles_.time;
+    const WrittenTimes& written = roles_.form.written;
+    if (!written.format.empty()) {
+      line("time_format = {}{}", as_toml(written.format),
+           written.other.empty()
                ? ""
-               : fmt::format("  # {}: or is it {}?", kFillIn, as_toml(roles_.written.other)));
+               : fmt::format("  # {}: or is it {}?", kFillIn, as_toml(written.other)));
+    } else if (t.numbers_as_text) {
+      line("#   {}: its numbers are texts in the file, which are no times: write the column as",
+           kFillIn);
+      line("#   integers (in Spark, cast(\"long\")), and its unit as time_unit_seconds.");
+    } else if (t.type != Type::kTime) {
+      line("time_unit_seconds = {}{}", roles_.form.unit_seconds,
+           roles_.form.known ? ""
+                             : fmt::format("  # {}: the values are no times of our days in any "
+                                           "unit; 1 is right if they are seconds",
+                                           kFillIn));
+    }
+  }
+
+  /// What else may be the time, and what whole days lack.
+  void other_times() {
+    std::vector<std::string> names;
+    for (const ColumnSample* c : roles_.other_times) names.push_back(as_comment(c->name));
+    if (!names.empty()) line("#   Times, too: {}.", fmt::join(names, ", "));
+    if (!roles_.whole_days) return;
+    for (const ColumnSample& c : table_.columns) {
+      if (&c == roles_.user || &c == roles_.item || !is_time_of_day(c)) continue;
+      line("#   {}: these are whole days, and {} has the time of day: write both as one column,",
+           kFillIn, as_comment(c.name));
+      line("#   such as 2026-01-31 23:59:59, and name it here.");
       return;
     }
-    if (t->type == Type::kTime) return;
-    line("time_unit_seconds = {}{}", roles_.time_unit_seconds,
-         roles_.time_unit_known ? ""
-                                : fmt::format("  # {}: the values are no times of our days in any "
-                                              "unit; 1 is right if they are seconds",
-                                              kFillIn));
+    line("#   Whole days: events of one day have the order of the file only with --ties file.");
+  }
+
+  /// Those that prep would refuse.
+  int64_t rows_without_time() const {
+    constexpr double kLargest = 9e15;
+    const ColumnSample& t = *roles_.time;
+    int64_t rows = static_cast<int64_t>(t.codes.size()) - t.present();
+    for (size_t v = 0; v < t.values.size() && !t.numbers_as_text; ++v) {
+      const double seconds = roles_.form.seconds(t, v);
+      if (!(seconds >= 0 && seconds < kLargest)) rows += t.counts[v];
+    }
+    return rows;
+  }
+
+  /// Orders, of which another file has the user.
+  void users_elsewhere() {
+    const bool known = roles_.user != nullptr && any_word(roles_.user->name, kUserWords);
+    for (const TableSample& table : folder_.tables) {
+      if (known || &table == &table_ || !table.csv.columns.empty()) continue;
+      const auto user = std::ranges::find_if(
+          table.columns, [](const ColumnSample& c) { return any_word(c.name, kUserWords); });
+      const auto shared = std::ranges::find_if(table_.columns, [&](const ColumnSample& c) {
+        return &c != roles_.item && table.find(c.name) != nullptr;
+      });
+      if (user == table.columns.end() || shared == table_.columns.end()) continue;
+      line("#   {}: {} has {} for every {}: join the two files first.", kFillIn,
+           as_comment(table.pattern), as_comment(user->name), as_comment(shared->name));
+      return;
+    }
   }
 
   void hint_at_times() {
     line("#   Times are numbers (time_unit_seconds), ISO dates such as 2026-01-31T23:59:59Z, or");
-    line("#   written as time_format says, such as \"%d.%m.%Y %H:%M\".");
+    line(
+        "#   written as time_format says, such as \"%d.%m.%Y %H:%M\". A log without any may have "
+        "a");
+    line(
+        "#   number that rises with them, such as of a user's orders: time_unit_seconds = 86400 "
+        "makes");
+    line("#   a day of each.");
   }
 
   std::string time_words() const {
     const ColumnSample* t = roles_.time;
     if (t == nullptr) return "";
-    if (!roles_.time_unit_known) return fmt::format("from {} to {}", t->min, t->max);
+    const TimeForm& form = roles_.form;
+    if (!form.known) return fmt::format("from {} to {}", t->min, t->max);
     const bool numbers = t->unit_seconds > 0 && t->unit_seconds != 1;  // of Parquet timestamps
-    if (!roles_.written.format.empty() || (t->type == Type::kTime && !numbers)) {
+    if (!form.written.format.empty() || (t->type == Type::kTime && !numbers)) {
       return "dates: " + some_values(*t);
     }
     const auto date = [&](double value) {
-      return base::iso_time(static_cast<int64_t>(value * roles_.time_unit_seconds));
+      return base::iso_time(static_cast<int64_t>(value * form.unit_seconds));
     };
-    const double unit = roles_.time_unit_seconds;
+    const double unit = form.unit_seconds;
     return fmt::format("{}, from {} to {} in the sample",
-                       unit == 1      ? "seconds"
+                       unit == 86400  ? "days"
+                       : unit == 1    ? "seconds"
                        : unit == 1e-3 ? "milliseconds"
                        : unit == 1e-6 ? "microseconds"
                                       : "nanoseconds",
@@ -202,17 +276,12 @@ class Proposal {
   bool complete() const {
     return roles_.user != nullptr && roles_.item != nullptr && roles_.time != nullptr;
   }
-  bool kinds_lead() const {
-    if (roles_.kind == nullptr) return false;
-    const bool known = std::ranges::any_of(
-        roles_.kind->values, [](const std::string& value) { return step_of(value) >= 0; });
-    return known || roles_.flags.empty();
-  }
 
   void events_to_predict() {
-    if (kinds_lead()) return kinds();
-    if (!roles_.flags.empty()) return flags();
-    if (roles_.value != nullptr) return value();
+    using Success = ColumnRoles::Success;
+    if (roles_.success == Success::kKinds) return kinds();
+    if (roles_.success == Success::kFlags) return flags();
+    if (roles_.success == Success::kValue) return value();
     kinds_ = {"event"};
     pools_.push_back({.name = "event"});
     label_ = "event";
@@ -225,6 +294,7 @@ class Proposal {
           "([[later]]).");
       line("# A log of successes alone needs rows of what was offered and not taken, too.");
     }
+    other_outcomes();
     line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
   }
 
@@ -247,6 +317,13 @@ class Proposal {
     return true;
   }
 
+  /// What else may be meant by a success.
+  void other_outcomes() {
+    std::vector<std::string> names;
+    for (const ColumnSample* c : roles_.other_outcomes) names.push_back(as_comment(c->name));
+    if (!names.empty()) line("# May be what you mean, too: {}.", fmt::join(names, ", "));
+  }
+
   void organic() {
     if (roles_.organic == nullptr) return;
     line("organic = {}  # 1: the user chose the item unprompted", as_toml(roles_.organic->name));
@@ -264,6 +341,7 @@ class Proposal {
           fmt::format("{} {}", as_comment(c.values[k]), per_cent(share(c.counts[k], rows))));
     }
     line("\n# What happens: {}.", fmt::join(evidence, ", "));
+    other_outcomes();
     line("kind = {}", as_toml(c.name));
     count_missing(c);
     line("kinds = {}  # at one second events keep this order", list_of(kinds_));
@@ -314,6 +392,7 @@ class Proposal {
     std::vector<std::string> names;
     for (const ColumnSample* flag : roles_.flags) names.push_back(flag->name);
     line("\n# Columns of 0 and 1.");
+    other_outcomes();
     line("flags = {}", list_of(names));
     organic();
     line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
@@ -330,7 +409,9 @@ class Proposal {
       line("# Predicted: \"{}\", which {} of the sampled rows have.", as_comment(flag->name),
            per_cent(share(set, flag->present())));
     }
-    if (names.size() > 1) line("# {}: is that the one? See label_pool.", kFillIn);
+    if (names.size() > 1 || !roles_.label_by_name) {
+      line("# {}: is that the one? See label_pool.", kFillIn);
+    }
     pools_.push_back({.name = plain_name("seen", taken_)});
   }
 
@@ -339,7 +420,9 @@ class Proposal {
     const ColumnSample& c = *roles_.value;
     const Threshold cut = most_even_threshold(c);
     line("\n# How much: {} different values from {} to {}.", c.values.size(), c.min, c.max);
+    other_outcomes();
     line("value = {}", as_toml(c.name));
+    bad_rows_ += rows_without_id(c) - (static_cast<int64_t>(c.codes.size()) - c.present());
     organic();
     line("kinds = [\"event\"]\nanchor_kinds = [\"event\"]");
     line("# Predicted: {} of {} or more, {} of the sampled rows. {}: choose the threshold that",
@@ -376,95 +459,14 @@ class Proposal {
         later_.within_seconds);
   }
 
-  // ---- what is known of items ----
-
-  void attribute(const TableSample& table, const ColumnSample& item, const ColumnSample& c) {
-    line("[[attributes]]  # {} values: {}", c.values.size(), some_values(c));
-    const std::string name = plain_name(c.name, taken_attributes_);
-    line("name = {}\nfile = {}\nitem = {}\nvalue = {}", as_toml(name), as_toml(table.pattern),
-         as_toml(item.name), as_toml(c.name));
-    if (c.type == Type::kInteger && c.has("0")) {
-      line("zero = \"value\"  # 0 is one of the values; \"none\" if it says that there is none");
-    }
-    const SeveralValues several = several_values(c, room_);
-    if (!several.separator.empty()) {
-      line("separator = {}  # in {} of the different fields, which are made of {} values",
-           as_toml(several.separator), per_cent(several.share), several.values.size());
-      line("max_values = {}  # {} of the rows have no more, the longest has {}; the first are kept",
-           several.kept, per_cent(several.enough), several.most);
-      room_ -= several.kept - 1;
-    }
-    if (!table.csv.columns.empty()) line("csv_columns = {}", list_of(table.csv.columns));
-    line("");
-    if (first_attribute_.empty()) first_attribute_ = several.separator.empty() ? name : name + "_1";
-    ++num_attributes_;
-  }
-
-  void attributes() {
-    if (roles_.item == nullptr) return;
-    std::vector<const ColumnSample*> used = {roles_.user,  roles_.item,
-                                             roles_.time,  kinds_lead() ? roles_.kind : nullptr,
-                                             roles_.value, roles_.organic};
-    if (!kinds_lead()) used.insert(used.end(), roles_.flags.begin(), roles_.flags.end());
-    for (const ColumnSample& c : table_.columns) {
-      if (std::ranges::find(used, &c) != used.end()) continue;
-      consider(table_, *roles_.item, c, objection(*roles_.item, c, true));
-    }
-    left_out_.insert(left_out_.end(), table_.unreadable.begin(), table_.unreadable.end());
-    for (const TableSample& table : folder_.tables) {
-      if (&table == &table_) continue;
-      if (table.csv.separator != table_.csv.separator) {
-        left_out_.push_back(fmt::format(
-            "{}: has {} between fields, where the log has {}; bring both "
-            "alike, or one as Parquet",
-            table.pattern, as_toml(table.csv.separator), as_toml(table_.csv.separator)));
-        continue;
-      }
-      const ColumnSample* item = table.find(roles_.item->name);
-      if (item == nullptr) item = guess_roles(table).item;
-      const bool meets = item != nullptr && std::ranges::any_of(item->values, [&](const auto& v) {
-                           return roles_.item->has(v);
-                         });
-      if (!meets) {
-        left_out_.push_back(fmt::format("{}: no column of items as in the log", table.pattern));
-        continue;
-      }
-      for (const ColumnSample& c : table.columns) {
-        if (&c == item) continue;
-        consider(table, *item, c, objection(*item, c, false));
-      }
-    }
-    if (!first_attribute_.empty()) cross();
-  }
-
-  std::string objection(const ColumnSample& item, const ColumnSample& c, bool of_log) const {
-    return attribute_objection(item, c, of_log, room_);
-  }
-
-  void consider(const TableSample& table, const ColumnSample& item, const ColumnSample& c,
-                const std::string& why) {
-    if (why.empty() && num_attributes_ < kMostProposed) return attribute(table, item, c);
-    left_out_.push_back(fmt::format("{}{}: {}", &table == &table_ ? "" : table.pattern + " ",
-                                    c.name,
-                                    why.empty() ? "an attribute too, if you want more" : why));
-  }
-
-  void cross() {
-    const double rows = std::clamp(table_.all_rows / 5, 10'000.0, 20'000'000.0);
-    line("# What a user makes of each {}: a feature of its own.", first_attribute_);
-    line("[[crosses]]\nname = {}\nkeys = [\"uid\", {}]\nrows = {}\n",
-         as_toml("user_x_" + first_attribute_), as_toml(first_attribute_),
-         static_cast<int64_t>(rows));
-  }
-
   void foot() {
-    for (const std::string& text : left_out_) line("# Left out: {}", as_comment(text));
+    for (const std::string& text : attributes_.left_out) line("# Left out: {}", as_comment(text));
     for (const std::string& name : folder_.left_out) line("# Left out: {}", as_comment(name));
-    const double missing = 100 * share(missing_, table_.rows);
+    const double of_log = share(bad_rows_ + table_.broken_rows, table_.rows + table_.broken_rows);
+    const double bad = 100 * std::max(of_log, attributes_.bad_share);
     const std::string skip =
-        missing_ == 0
-            ? ""
-            : fmt::format(" --skip-bad {:.0f}%", std::clamp(std::ceil(2 * missing), 5.0, 99.0));
+        bad == 0 ? ""
+                 : fmt::format(" --skip-bad {:.0f}%", std::clamp(std::ceil(2 * bad), 5.0, 99.0));
     line(
         "\n# Next: segue prep --raw {} --schema THIS_FILE --out STORE --history 256 --min-history "
         "5{}",
@@ -479,14 +481,11 @@ class Proposal {
   std::vector<std::string> kinds_;
   std::vector<PoolRule> pools_;
   LaterRule later_;
-  std::string label_, first_attribute_;
-  int num_attributes_ = 0;
-  int64_t room_ = int64_t{kMaxAttributes} - kMostProposed;  // for more values than one of each
+  std::string label_;
   // "organic" would be the file of another column.
   std::set<std::string> taken_ = {"organic"};
-  std::set<std::string> taken_attributes_ = reserved_columns();
-  std::vector<std::string> left_out_;
-  int64_t missing_ = 0;
+  ProposedAttributes attributes_;
+  int64_t bad_rows_ = 0;
 };
 
 }  // namespace

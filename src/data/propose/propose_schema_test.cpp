@@ -15,7 +15,7 @@
 #include "base/test_util.h"
 #include "base/time.h"
 #include "data/prep/prep.h"
-#include "data/propose/column_roles.h"
+#include "data/propose/column_words.h"
 #include "data/store/store_verify.h"
 
 namespace segue::data {

@@ -13,8 +13,9 @@
 #include "base/config_tree.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "data/log/byte_source.h"
 #include "data/log/iso_time.h"
+#include "data/propose/column_shapes.h"
+#include "data/propose/csv_look.h"
 #include "data/store/store_manifest.h"
 
 namespace segue::data {
@@ -25,143 +26,15 @@ namespace fs = std::filesystem;
 constexpr int64_t kSampleRows = 100'000;  // of a table
 constexpr size_t kSampledFiles = 8;       // of a table
 constexpr size_t kMostFiles = 512;        // of a folder
-constexpr size_t kHeadBytes = 64 << 10;
+// Different texts and places of values, which texts of items can be long enough to make gigabytes.
+constexpr size_t kSampleBytes = 64 << 20;  // of a table
+constexpr size_t kFolderBytes = 512 << 20;
 constexpr int kDeepest = 4;
 constexpr double kMost = 0.99;  // a few values may be wrong
 
 constexpr const char* kExtensions[] = {".parquet", ".pq",    ".csv",   ".tsv", ".txt",
                                        ".dat",     ".log",   ".data",  ".gz",  ".zst",
                                        ".json",    ".jsonl", ".ndjson"};
-constexpr const char* kSeparators[] = {"::", "\t", ";", "|", ","};
-
-/// Fields of a line. Quotes mean something where a field begins, as for the reader of CSV files.
-std::vector<std::string> split(std::string_view line, std::string_view separator) {
-  std::vector<std::string> fields(1);
-  bool quoted = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    if (separator.size() == 1 && line[i] == '"' && (quoted || fields.back().empty())) {
-      const bool doubled = quoted && line.substr(i + 1).starts_with('"');
-      if (doubled) {
-        fields.back() += line[++i];
-      } else {
-        quoted = !quoted;
-      }
-    } else if (!quoted && line.substr(i).starts_with(separator)) {
-      fields.emplace_back();
-      i += separator.size() - 1;
-    } else {
-      fields.back() += line[i];
-    }
-  }
-  return fields;
-}
-
-bool parse_number(std::string_view text, double& value) {
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return error == std::errc() && stop == text.data() + text.size() && std::isfinite(value);
-}
-
-/// 12.0, as tables with missing values have integers.
-bool is_whole_number(std::string_view text) {
-  const size_t point = text.find('.');
-  int64_t ignored = 0;
-  return point != std::string_view::npos && point + 1 < text.size() &&
-         parse_canonical_integer(text.substr(0, point), ignored) &&
-         text.find_first_not_of('0', point + 1) == std::string_view::npos;
-}
-
-struct Head {
-  std::string text;    // the beginning of a file
-  bool whole = false;  // it is all of it
-};
-
-Head read_head(const std::string& path) {
-  const ByteSource source = open_bytes(path);
-  Head head{.text = std::string(kHeadBytes, '\0')};
-  std::string& text = head.text;
-  text.resize(source.read(text.data(), text.size()));
-  head.whole = text.size() < kHeadBytes;
-  check_csv_text(path, text);
-  if (text.find('\0') != std::string::npos) {
-    fail(ErrorCode::kUnsupported, "is neither Parquet nor text");
-  }
-  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // byte order mark
-  return head;
-}
-
-/// With `quotes` a line end between two of them is part of a field.
-std::vector<std::string> first_lines(const Head& head, bool quotes) {
-  constexpr size_t kLines = 32;
-  const std::string& text = head.text;
-  std::vector<std::string> lines;
-  size_t begin = 0;
-  while (begin < text.size() && lines.size() < kLines) {
-    bool inside = false;
-    size_t end = begin;
-    while (end < text.size() && (inside || text[end] != '\n')) {
-      inside = text[end] == '"' && quotes ? !inside : inside;
-      ++end;
-    }
-    if (end == text.size() && (!head.whole || inside)) break;
-    std::string line = text.substr(begin, end - begin);
-    if (line.ends_with('\r')) line.pop_back();
-    if (!line.empty()) lines.push_back(std::move(line));
-    begin = end + 1;
-  }
-  return lines;
-}
-
-/// What stands between the fields of most lines, and how many there are; at least two.
-size_t find_separator(const std::vector<std::string>& lines, std::string& separator) {
-  size_t most = 1;
-  for (const char* const candidate : kSeparators) {
-    const size_t fields = lines.empty() ? 0 : split(lines.front(), candidate).size();
-    const auto same = std::ranges::count_if(
-        lines, [&](const std::string& line) { return split(line, candidate).size() == fields; });
-    if (fields > most && same * 10 >= std::ssize(lines) * 8) {
-      most = fields;
-      separator = candidate;
-    }
-  }
-  return most;
-}
-
-/// "7, 12, 1": the blank is no part of a field. Quotes mean nothing with such a separator.
-bool has_blanks_behind_commas(const std::string& line) {
-  for (size_t i = line.find(','); i != std::string::npos; i = line.find(',', i + 1)) {
-    if (i + 1 >= line.size() || line[i + 1] != ' ') return false;
-  }
-  return line.find('"') == std::string::npos;
-}
-
-/// What stands between the fields, and what columns are called: by the first lines.
-CsvFormat look_at_csv(const std::string& path, std::vector<std::string>& names) {
-  const Head head = read_head(path);
-  if (head.text.find_first_not_of("\r\n") == std::string::npos)
-    fail(ErrorCode::kCorrupt, "is empty");
-  std::vector<std::string> lines = first_lines(head, false);
-  CsvFormat format;
-  if (find_separator(lines, format.separator) < 2) {
-    lines = first_lines(head, true);  // a quote may also be just a character
-    if (find_separator(lines, format.separator) < 2) {
-      fail(ErrorCode::kUnsupported, "has no columns that can be told apart");
-    }
-  }
-  if (format.separator == "," && std::ranges::all_of(lines, has_blanks_behind_commas)) {
-    format.separator = ", ";
-  }
-  names = split(lines.front(), format.separator);
-  double ignored = 0;
-  int64_t seconds = 0;
-  const bool data = std::ranges::any_of(names, [&](const std::string& field) {
-    return field.empty() || parse_number(field, ignored) || parse_iso_time(field, seconds);
-  });
-  if (data) {
-    for (size_t i = 0; i < names.size(); ++i) names[i] = fmt::format("column{}", i + 1);
-    format.columns = names;
-  }
-  return format;
-}
 
 /// Takes the values of a column from blocks.
 class ColumnTaker {
@@ -177,15 +50,20 @@ class ColumnTaker {
     std::string text = raw.type == RawColumn::Type::kText      ? std::string(raw.text(row))
                        : raw.type == RawColumn::Type::kInteger ? fmt::to_string(raw.integers[row])
                                                                : fmt::to_string(raw.numbers[row]);
-    const auto [found, added] =
-        column_.places.emplace(std::move(text), static_cast<uint32_t>(column_.values.size()));
-    if (added) {
-      column_.values.push_back(found->first);
+    bytes_ += sizeof(uint32_t);
+    auto found = column_.places.find(text);
+    if (found == column_.places.end()) {
+      bytes_ += text.size() + kBytesOfValue;
+      column_.values.push_back(std::move(text));
       column_.counts.push_back(0);
+      found = column_.places
+                  .emplace(column_.values.back(), static_cast<uint32_t>(column_.values.size() - 1))
+                  .first;
     }
     ++column_.counts[found->second];
     column_.codes.push_back(found->second);
   }
+  size_t bytes() const { return bytes_; }
 
   /// What a column of a file without types holds, by most of its values.
   void classify() {
@@ -216,6 +94,8 @@ class ColumnTaker {
     const double enough = kMost * static_cast<double>(column_.present());
     if (column_.unit_seconds > 0) {  // the file says so
       column_.type = ColumnSample::Type::kTime;
+    } else if (column_.is_text_in_file && static_cast<double>(numbers) >= enough) {
+      column_.numbers_as_text = true;
     } else if (static_cast<double>(integers) >= enough) {
       column_.type = ColumnSample::Type::kInteger;
     } else if (static_cast<double>(numbers) >= enough) {
@@ -227,13 +107,16 @@ class ColumnTaker {
   }
 
  private:
+  static constexpr size_t kBytesOfValue = 128;  // what lists and a hash table add to a text
   ColumnSample& column_;
+  size_t bytes_ = 0;
 };
 
 struct Columns {
   std::vector<ColumnRequest> requests;
   std::vector<std::string> unreadable;
   CsvFormat csv;
+  bool parquet = false;
 };
 
 Columns columns_of(const std::string& path, const ParquetSupport* parquet) {
@@ -248,7 +131,8 @@ Columns columns_of(const std::string& path, const ParquetSupport* parquet) {
       columns.unreadable.push_back(name + ": " + why_not);
     }
   };
-  if (is_parquet(path)) {
+  columns.parquet = is_parquet(path);
+  if (columns.parquet) {
     for (const ParquetColumn& c : require_parquet(path, parquet).columns(path)) {
       add(c.name, c.role, c.unreadable.empty() ? "" : "is " + c.unreadable);
     }
@@ -259,6 +143,13 @@ Columns columns_of(const std::string& path, const ParquetSupport* parquet) {
   for (size_t i = 0; i < names.size(); ++i) {
     const auto same = names.begin() + static_cast<std::ptrdiff_t>(i);
     const bool first = std::find(names.begin(), same, names[i]) == same;
+    if (names[i].empty()) {
+      columns.unreadable.push_back(fmt::format(
+          "column {}: has no name, as the index of a pandas table; give it one if it is "
+          "needed",
+          i + 1));
+      continue;
+    }
     add(names[i], ColumnRole::kText, first ? "" : "is a second column of this name; rename it");
   }
   return columns;
@@ -296,10 +187,18 @@ std::string pattern_for(const std::string& folder, const std::vector<LogFile>& f
   return patterns.back();
 }
 
-TableSample read_sample(const std::string& folder, const Group& group,
+size_t bytes_of(const std::vector<ColumnTaker>& takers) {
+  size_t bytes = 0;
+  for (const ColumnTaker& taker : takers) bytes += taker.bytes();
+  return bytes;
+}
+
+/// Of at most about `most_bytes`.
+TableSample read_sample(const std::string& folder, const Group& group, size_t most_bytes,
                         const ParquetSupport* parquet) {
   TableSample table{.files = group.files,
                     .pattern = pattern_for(folder, group.files),
+                    .parquet = group.columns.parquet,
                     .csv = group.columns.csv,
                     .unreadable = group.columns.unreadable};
   const std::vector<ColumnRequest>& requests = group.columns.requests;
@@ -307,9 +206,10 @@ TableSample read_sample(const std::string& folder, const Group& group,
   std::vector<ColumnTaker> takers;
   for (size_t i = 0; i < requests.size(); ++i) {
     table.columns[i].name = requests[i].name;
+    table.columns[i].is_text_in_file = table.parquet && requests[i].role == ColumnRole::kText;
     takers.emplace_back(table.columns[i]);
   }
-  TableOptions options{.csv = group.columns.csv, .parquet = parquet, .block_rows = 1 << 12};
+  TableOptions options{.csv = group.columns.csv, .parquet = parquet, .block_rows = 1 << 10};
   options.mark_bad_rows = true;
   const size_t sampled = std::min(kSampledFiles, group.files.size());
   int64_t bytes = 0, all_bytes = 0;
@@ -320,14 +220,18 @@ TableSample read_sample(const std::string& folder, const Group& group,
     const auto reader = open_table(file.path, requests, options);
     const int64_t wanted =
         kSampleRows * static_cast<int64_t>(f + 1) / static_cast<int64_t>(sampled);
+    const size_t room = most_bytes * (f + 1) / sampled;
+    size_t taken = bytes_of(takers);
     RawBlock block;
     bool more = true;
-    while (table.rows < wanted && (more = reader->read(block))) {
+    while (table.rows < wanted && taken < room && (more = reader->read(block))) {
       for (size_t row = 0, bad = 0; row < block.rows; ++row) {
         if (is_listed(block.bad, row, bad)) continue;
         for (size_t i = 0; i < takers.size(); ++i) takers[i].take(block.columns[i], row);
         ++table.rows;
       }
+      table.broken_rows += std::ssize(block.bad);
+      taken = bytes_of(takers);
       for (size_t i = 0; i < takers.size(); ++i) {
         table.columns[i].unit_seconds = block.columns[i].unit_seconds;
       }
@@ -453,9 +357,10 @@ FolderSample sample_files(const std::string& raw, const ParquetSupport* parquet)
       leave_out(file, problem);
     }
   }
+  const size_t room = std::min(kSampleBytes, kFolderBytes / std::max<size_t>(1, groups.size()));
   for (const auto& [key, group] : groups) {
     try {
-      sample.tables.push_back(read_sample(sample.folder, group, parquet));
+      sample.tables.push_back(read_sample(sample.folder, group, room, parquet));
     } catch (const Error& problem) {  // damage behind the first lines
       leave_out(group.files.front(), problem);
     }

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -17,12 +19,18 @@ struct ColumnSample {
 
   std::string name;
   Type type = Type::kText;
-  double unit_seconds = 0;                           // of times that say it themselves: dates are 1
-  std::vector<std::string> values;                   // different ones
-  std::unordered_map<std::string, uint32_t> places;  // of every value among them
+  double unit_seconds = 0;       // of times that say it themselves: dates are 1
+  bool is_text_in_file = false;  // the file says what its columns are, and that this one is text
+  bool numbers_as_text = false;  // such a text, although it has numbers: nothing reads them as such
+  std::deque<std::string> values;                         // different ones
+  std::unordered_map<std::string_view, uint32_t> places;  // of every value among them
   std::vector<uint32_t> codes;  // of every row: its value, kMissing where there is none
   std::vector<int64_t> counts;  // of every value
   double min = 0, max = 0;      // of numbers; min > max: there is none
+
+  ColumnSample() = default;
+  ColumnSample(ColumnSample&&) = default;  // places look into values: there are no copies
+  ColumnSample& operator=(ColumnSample&&) = default;
 
   static constexpr uint32_t kMissing = std::numeric_limits<uint32_t>::max();
   int64_t present() const;  // rows with a value
@@ -38,11 +46,13 @@ struct ColumnSample {
 /// The beginning of files that have the same columns.
 struct TableSample {
   std::vector<LogFile> files;
-  std::string pattern;  // names them below the folder
-  CsvFormat csv;        // columns: where the files have no header line
+  std::string pattern;   // names them below the folder
+  bool parquet = false;  // else CSV
+  CsvFormat csv;         // columns: where the files have no header line
   std::vector<ColumnSample> columns;
   std::vector<std::string> unreadable;  // "COLUMN: why it cannot be read"
   int64_t rows = 0;                     // in the sample
+  int64_t broken_rows = 0;              // besides them, such as lines with more fields
   double all_rows = 0;                  // in the files, about
 
   const ColumnSample* find(const std::string& name) const;
