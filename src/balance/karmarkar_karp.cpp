@@ -121,7 +121,8 @@ std::vector<std::vector<int64_t>> karmarkar_karp(std::span<const int64_t> weight
   const auto n = static_cast<int64_t>(weights.size());
   if (sets <= 0) {
     fail(ErrorCode::kInvalidArgument,
-         fmt::format("{} items cannot be partitioned into {} sets; there must be at least one", n, sets));
+         fmt::format("{} items cannot be partitioned into {} sets; there must be at least one", n,
+                     sets));
   }
   if (counts == Counts::kEqual && n % sets != 0) {
     fail(ErrorCode::kInvalidArgument,

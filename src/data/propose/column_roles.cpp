@@ -102,7 +102,7 @@ bool always_of(const ColumnSample* owner, const ColumnSample& c) {
 }
 
 /// How well a column says what happened in a row; 0: not at all.
-int kind_score(const ColumnSample& c, const ColumnSample* item) {
+int kind_score(const ColumnSample& c, const ColumnRoles& roles) {
   if (c.values.size() < 2 || c.values.size() > kMaxKinds || c.is_flag() ||
       (c.type != Type::kText && c.type != Type::kInteger) ||
       !std::ranges::all_of(c.values, base::detail::is_utf8)) {  // a schema lists them
@@ -111,12 +111,15 @@ int kind_score(const ColumnSample& c, const ColumnSample* item) {
   const auto known =
       std::ranges::count_if(c.values, [](const std::string& value) { return step_of(value) >= 0; });
   // "book" and "show" may also be what an item is.
-  if (known * 2 >= std::ssize(c.values) && !always_of(item, c)) return 5;
+  if (known * 2 >= std::ssize(c.values) && !always_of(roles.item, c)) return 5;
   const bool time = any_word(c.name, kTimeWords) || !written_times(c, true).format.empty();
-  if (time || (item != nullptr && is_function_of(*item, c))) return 0;  // not "event_date"
+  if (time || (roles.item != nullptr && is_function_of(*roles.item, c))) return 0;  // "event_date"
   // "yes" and "no", or 1 and -1, are a success and what is none.
   if (c.values.size() == 2 && any_word(c.name, kLabelWords)) return 4;
-  return any_word(c.name, kEventWords) ? 3 : any_word(c.name, kTypeWords) ? 2 : 0;
+  if (any_word(c.name, kEventWords)) return 3;
+  const bool answers = c.values.size() == 2 && std::ranges::any_of(c.values, is_yes) &&
+                       std::ranges::any_of(c.values, is_no) && !always_of(roles.user, c);
+  return answers || any_word(c.name, kTypeWords) ? 2 : 0;
 }
 
 /// Of the user or the item, in every row: nothing that happened.
@@ -138,8 +141,8 @@ void find_outcomes(const TableSample& table, ColumnRoles& roles) {
   const auto free = [&](const ColumnSample& c) {
     return &c != roles.time && &c != roles.user && &c != roles.item && !c.values.empty();
   };
-  roles.kind = best_of(
-      table, [&](const ColumnSample& c) { return free(c) ? kind_score(c, roles.item) : 0; });
+  roles.kind =
+      best_of(table, [&](const ColumnSample& c) { return free(c) ? kind_score(c, roles) : 0; });
   for (const ColumnSample& c : table.columns) {
     if (!free(c) || &c == roles.kind) continue;
     if (c.is_flag()) {
@@ -178,7 +181,7 @@ void find_outcomes(const TableSample& table, ColumnRoles& roles) {
 /// What says most clearly that it is a success: by its values, then by its name.
 ColumnRoles::Success choose_success(const ColumnRoles& roles) {
   using Success = ColumnRoles::Success;
-  const int kind = roles.kind == nullptr ? 0 : kind_score(*roles.kind, roles.item);
+  const int kind = roles.kind == nullptr ? 0 : kind_score(*roles.kind, roles);
   const bool steps = kind > 0 && std::ranges::any_of(roles.kind->values, [](const auto& value) {
                        return step_of(value) >= 0;
                      });
@@ -209,7 +212,7 @@ void guess_outcome(const TableSample& table, ColumnRoles& roles) {
   roles.success = choose_success(roles);
   // What does not lead is named beside what does, and may be an attribute.
   if (roles.success != Success::kKinds && roles.kind != nullptr) {
-    if (kind_score(*roles.kind, roles.item) > 2) roles.other_outcomes.push_back(roles.kind);
+    if (kind_score(*roles.kind, roles) > 2) roles.other_outcomes.push_back(roles.kind);
     roles.kind = nullptr;
   }
   if (roles.success != Success::kValue && roles.value != nullptr) {

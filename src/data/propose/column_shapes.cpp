@@ -91,14 +91,6 @@ bool parse_number(std::string_view text, double& value) {
   return error == std::errc() && stop == text.data() + text.size() && std::isfinite(value);
 }
 
-bool is_whole_number(std::string_view text) {
-  const size_t point = text.find('.');
-  int64_t ignored = 0;
-  return point != std::string_view::npos && point + 1 < text.size() &&
-         parse_canonical_integer(text.substr(0, point), ignored) &&
-         text.find_first_not_of('0', point + 1) == std::string_view::npos;
-}
-
 WrittenTimes written_times(const ColumnSample& c, bool numbers) {
   WrittenTimes times;
   if (c.values.size() < 2) return times;

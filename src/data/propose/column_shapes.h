@@ -11,8 +11,6 @@ namespace segue::data {
 
 /// In decimal, finite; false if `text` is no number.
 bool parse_number(std::string_view text, double& value);
-/// 12.0, as tables with missing values have integers.
-bool is_whole_number(std::string_view text);
 
 /// How the times of a column are written, where they are no numbers of seconds and no ISO dates.
 struct WrittenTimes {

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <iterator>
+#include <span>
 
 #include <fmt/format.h>
 
@@ -48,14 +48,30 @@ std::string some_values(const ColumnSample& c) {
   return fmt::format("{}{}", fmt::join(shown, ", "), c.values.size() > kShown ? ", ..." : "");
 }
 
-bool is_yes(const std::string& value) {
+namespace {
+
+bool is_among(std::span<const char* const> words, const std::string& value) {
   std::string lower;
   for (const char c : value) {
     lower += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
   }
-  constexpr const char* kYes[] = {"1",        "yes",     "y",     "t",       "true", "pos",
-                                  "positive", "correct", "right", "success", "good"};
-  return std::ranges::find(kYes, lower) != std::end(kYes);
+  return std::ranges::find(words, lower) != words.end();
+}
+
+}  // namespace
+
+bool is_yes(const std::string& value) {
+  constexpr const char* kYes[] = {"1",        "yes",   "y",       "t",    "true", "pos",
+                                  "positive", "right", "success", "good", "ja",   "oui",
+                                  "si",       "sí",    "sim",     "tak",  "da",   "correct"};
+  return is_among(kYes, value);
+}
+
+bool is_no(const std::string& value) {
+  constexpr const char* kNo[] = {"0",        "-1",        "no",  "n",    "f",   "false", "neg",
+                                 "negative", "wrong",     "bad", "nein", "non", "não",   "nao",
+                                 "nie",      "incorrect", "nej", "nee",  "net"};
+  return is_among(kNo, value);
 }
 
 std::string plain_letters(const std::string& name) {

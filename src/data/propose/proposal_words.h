@@ -25,6 +25,8 @@ std::string per_cent(double share);
 
 /// Whether a value says that something happened, such as yes or 1, and not what.
 bool is_yes(const std::string& value);
+/// That it did not.
+bool is_no(const std::string& value);
 
 /// `name` with nothing but letters, digits and underscores.
 std::string plain_letters(const std::string& name);

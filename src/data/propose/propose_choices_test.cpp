@@ -180,10 +180,19 @@ TEST_F(ProposeChoices, AFlagThatIsNotCalledALabelIsAQuestion) {
   EXPECT_TRUE(says("FILL IN: is that the one?")) << text_;
 }
 
+TEST_F(ProposeChoices, AnswersArePredictedWhereNothingElseIsSaidToBeASuccess) {
+  put("log.csv",
+      "user,item,time,compra\n" + rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
+        return fmt::format("{},{},{},{}", user, item, time, i % 7 < 4 ? "no" : "Si");
+      }));
+  EXPECT_EQ(propose().label_pool, "Si") << text_;
+  EXPECT_TRUE(says("FILL IN: is that the question?")) << text_;
+}
+
 TEST_F(ProposeChoices, PairsOfWordsAreNamedWhereNothingElseIs) {
   put("log.csv",
       "user,item,time,compra\n" + rows([](int64_t i, int64_t user, int64_t item, int64_t time) {
-        return fmt::format("{},{},{},{}", user, item, time, i % 7 < 4 ? "si" : "no");
+        return fmt::format("{},{},{},{}", user, item, time, i % 7 < 4 ? "tarjeta" : "efectivo");
       }));
   propose();
   EXPECT_TRUE(says("FILL IN: nothing says what a success is")) << text_;

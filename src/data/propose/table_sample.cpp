@@ -80,7 +80,7 @@ class ColumnTaker {
       // Integers that 64 bits do not hold are names.
       if (error == std::errc::result_out_of_range && stop == end) continue;
       if ((error == std::errc() && stop == end) || parse_bool(text, flag) ||
-          is_whole_number(text)) {
+          parse_whole_integer(text, integer)) {
         integers += column_.counts[v];
       }
       if (parse_number(text, number)) {
@@ -264,7 +264,8 @@ std::vector<LogFile> list_files(const std::string& folder, std::vector<std::stri
     const std::string relative = it->path().lexically_relative(folder).string();
     const std::string extension = it->path().extension().string();
     if (!extension.empty() && std::ranges::find(kExtensions, extension) == std::end(kExtensions)) {
-      left_out.push_back(relative + ": not looked at");
+      left_out.push_back(
+          fmt::format("{}: not looked at; {} are", relative, fmt::join(kExtensions, " ")));
       continue;
     }
     if (!base::detail::is_utf8(relative)) {
