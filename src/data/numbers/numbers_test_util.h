@@ -31,11 +31,11 @@ inline TestStore fresh_store(uint64_t seed, const StoreShape& shape = {}) {
 }
 
 /// Values of the store's only piece in groups, as its numbers are made with.
-inline ValueGroups groups_of(const TestStore& s) {
+inline ValueGroups groups_of(const TestStore& s, const ValueGroupLimits& limits = {}) {
   const EventStore store(s.folder, s.schema);
   const EventLog log(store);
   const DayCounts days = DayCounts::open_or_build(store, store);
-  return ValueGroups::open_or_build(log, {&days, 1}, nullptr, 1);
+  return ValueGroups::open_or_build(log, {&days, 1}, nullptr, 1, limits);
 }
 
 /// Half of the users like items of even numbers, the others those of odd ones, mostly.
