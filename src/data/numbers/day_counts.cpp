@@ -405,9 +405,11 @@ Tally DayCounts::before(size_t of, int64_t id, int64_t day) const {
   return c.wide.empty() ? newest(c.cells) : newest(c.wide);
 }
 
-int64_t DayCounts::end(size_t of) const {
+int64_t DayCounts::end(size_t of, int64_t most) const {
   const Counts& c = counts_[of];
-  return c.ids.empty() ? std::ssize(c.offsets) - 1 : c.ids.back() + 1;
+  if (c.ids.empty()) return std::min(std::ssize(c.offsets) - 1, most);
+  const auto beyond = std::ranges::lower_bound(c.ids, most);
+  return beyond == c.ids.begin() ? 0 : *std::prev(beyond) + 1;
 }
 
 std::vector<int64_t> DayCounts::days() const {

@@ -52,8 +52,8 @@ class DayCounts {
   enum Of : size_t { kAll, kItem, kFirstAttribute };
   /// On days before `day`.
   Tally before(size_t of, int64_t id, int64_t day) const;
-  /// Behind the largest id that was tried.
-  int64_t end(size_t of) const;
+  /// Behind the largest id that was tried, of those below `most`.
+  int64_t end(size_t of, int64_t most = std::numeric_limits<int64_t>::max()) const;
   /// Days on which anything was tried, ascending.
   std::vector<int64_t> days() const;
 

@@ -54,6 +54,7 @@ TEST(DayCounts, LargeIdsTakeNoRoomForThoseThatThereAreNot) {
   constexpr size_t kSmall = DayCounts::kFirstAttribute, kLarge = kSmall + 1;
   EXPECT_LE(counts.end(kSmall), 51);
   EXPECT_EQ(counts.end(kLarge), kFirst + (counts.end(kSmall) - 1) * kApart + 1);
+  EXPECT_EQ(counts.end(kLarge, kFirst), 1) << "items that no map knows have 0";
   int64_t tries = 0;
   for (int64_t value = 1; value <= 51; ++value) {
     for (int64_t day = 0; day < 12; ++day) {

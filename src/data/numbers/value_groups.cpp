@@ -41,9 +41,10 @@ class ValueGroups::Builder {
     for (const int64_t kind : schema_.anchor_kinds) tried_.set(static_cast<size_t>(kind));
     for (size_t k = 0; k < 1 + schema_.attributes.size(); ++k) {
       int64_t end = 0;
-      for (const DayCounts& of_piece : days)
-        end = std::max(end, of_piece.end(DayCounts::kItem + k));
-      values_.push_back(std::min(end, kMostValues));
+      for (const DayCounts& of_piece : days) {
+        end = std::max(end, of_piece.end(DayCounts::kItem + k, kMostValues));
+      }
+      values_.push_back(end);
     }
     begin_periods();
   }
