@@ -18,7 +18,7 @@ namespace segue::data {
 namespace {
 
 constexpr int64_t kMostValues = int64_t{1} << 24;  // larger ids are in no group
-constexpr int64_t kFewestTries = 16;               // of a user of the sample
+constexpr int64_t kManyTries = 16;                 // of a user
 
 // Sections: number of the first period, its days, then the groups of each kind.
 constexpr size_t kFirstPeriod = 0, kBegins = 1, kFirstGroups = 2;
@@ -59,6 +59,10 @@ class ValueGroups::Builder {
     std::vector<int64_t> work;  // of each period
     for (const int64_t day : begins_) work.push_back(std::min(tries_before(day), limits_.tries));
     if (carried_) work[0] = 0;
+    std::vector<Sample> samples;
+    for (const int64_t day : begins_) {
+      samples.push_back(samples.empty() && carried_ ? Sample() : sample_of(day));
+    }
     BuildProgress progress(
         "groups", std::accumulate(work.begin(), work.end(), int64_t{0}) * std::ssize(values_),
         "tries");
@@ -71,7 +75,8 @@ class ValueGroups::Builder {
                 before_->group(first_period_, DayCounts::kItem + k, id);
           }
         } else {
-          find_taste_groups(tallies(k, begins_[static_cast<size_t>(period)]), groups);
+          const auto p = static_cast<size_t>(period);
+          find_taste_groups(tallies(k, begins_[p], samples[p]), groups);
         }
         writer.write_items(kFirstGroups + k, period * values_[k], std::span<const uint8_t>(groups));
         progress.add(work[static_cast<size_t>(period)]);
@@ -81,6 +86,11 @@ class ValueGroups::Builder {
   }
 
  private:
+  struct Sample {
+    uint64_t one_of = 1;  // so many users
+    int64_t fewest_tries = 0;
+  };
+
   /// The last period in which the pieces before have events, and those that begin behind it: each
   /// when the days on which something was tried are a quarter more.
   void begin_periods() {
@@ -112,17 +122,15 @@ class ValueGroups::Builder {
   }
 
   /// What users did with values before a day, by value.
-  std::vector<UserValueTally> tallies(size_t k, int64_t day) const {
-    // Of all users, or of one of so many.
-    const auto one_of = static_cast<uint64_t>(tries_taken(day) / limits_.tries + 1);
+  std::vector<UserValueTally> tallies(size_t k, int64_t day, const Sample& sample) const {
     std::vector<UserValueTally> by_user, by_value;
     std::vector<std::pair<int64_t, bool>> tries;  // of a user
     int32_t users = 0;
     for (const int64_t user : users_) {
-      if (base::splitmix64(static_cast<uint64_t>(user)) % one_of != 0) continue;
+      if (!in_sample(user, sample.one_of)) continue;
       tries.clear();
       add_tries(user, k, day, tries);
-      if (std::ssize(tries) < kFewestTries) continue;
+      if (std::ssize(tries) < sample.fewest_tries) continue;
       std::ranges::sort(tries);
       for (size_t i = 0; i < tries.size(); ++i) {
         if (i == 0 || tries[i].first != tries[i - 1].first) {
@@ -171,18 +179,42 @@ class ValueGroups::Builder {
     });
   }
 
+  bool in_sample(int64_t user, uint64_t one_of) const {
+    return base::splitmix64(static_cast<uint64_t>(user)) % one_of == 0;
+  }
+
+  /// Users of a few tries say little, and are left out unless they have most of the tries.
+  Sample sample_of(int64_t day) const {
+    const auto one_of = static_cast<uint64_t>(tries_taken(day) / limits_.tries + 1);
+    int64_t users = 0, tries = 0, tries_of_many = 0;
+    for (const int64_t user : users_) {
+      if (!in_sample(user, one_of)) continue;
+      const int64_t own = count_tries(user, day, limits_.tries_of_user);
+      users += own > 0 ? 1 : 0;
+      tries += own;
+      tries_of_many += own >= kManyTries ? own : 0;
+    }
+    if (2 * tries_of_many >= tries) return {one_of, kManyTries};
+    return {one_of * static_cast<uint64_t>((users - 1) / limits_.users + 1), 1};
+  }
+
+  int64_t count_tries(int64_t user, int64_t day, int64_t limit) const {
+    int64_t tries = 0;
+    for_tries(user, day, limit, [&](const EventStore&, size_t) { ++tries; });
+    return tries;
+  }
+
   /// Of all users, none of whom has more than are taken of one.
   int64_t tries_taken(int64_t day) const {
     int64_t sum = tries_before(day);
     for (const int64_t user : users_) {
-      int64_t events = 0, tries = 0;
+      int64_t events = 0;
       for (size_t p = 0; p <= piece_; ++p) {
         const UserEvents of = log_.piece(p).events_of(user);
         events += of.end - of.begin;
       }
       if (events <= limits_.tries_of_user) continue;
-      for_tries(user, day, events, [&](const EventStore&, size_t) { ++tries; });
-      sum -= std::max<int64_t>(0, tries - limits_.tries_of_user);
+      sum -= std::max<int64_t>(0, count_tries(user, day, events) - limits_.tries_of_user);
     }
     return sum;
   }

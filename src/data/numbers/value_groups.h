@@ -16,6 +16,7 @@ namespace segue::data {
 struct ValueGroupLimits {
   int64_t tries = int64_t{1} << 24;          // of a sample of users; 32 bytes each at most
   int64_t tries_of_user = int64_t{1} << 20;  // the newest ones
+  int64_t users = int64_t{1} << 20;          // of the sample; 1 KiB each
 };
 
 /// Items and values of attributes that the same users like (find_taste_groups), for the days of one

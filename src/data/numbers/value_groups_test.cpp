@@ -30,5 +30,19 @@ TEST(ValueGroups, AFewUsersOfManyTriesAreNotLeftOut) {
   EXPECT_EQ(values_in_groups(groups_of(s, {.tries = 500})), 0) << "the test itself";
 }
 
+/// Many users of a few tries each tell as much as a few of many.
+TEST(ValueGroups, UsersOfAFewTriesCount) {
+  StoreShape shape = kWithGroups;
+  shape.users = 400;
+  shape.max_events = 15;
+  TestStore s = fresh_store(62, shape);
+  give_tastes(s);
+  EXPECT_EQ(values_in_groups(groups_of(s)), kWithGroups.items);
+  std::filesystem::remove(s.index("groups.idx"));
+  EXPECT_EQ(values_in_groups(groups_of(s, {.users = 50})), kWithGroups.items);
+  std::filesystem::remove(s.index("groups.idx"));
+  EXPECT_EQ(values_in_groups(groups_of(s, {.users = 5})), 0) << "the test itself";
+}
+
 }  // namespace
 }  // namespace segue::data
