@@ -30,8 +30,12 @@ def number_names(store):
              "session_lift user_item_taste user_item_taste_count").split()
     with open(os.path.join(store, "segue", "schema.toml"), "rb") as file:
         schema = tomllib.load(file)
-    for attribute in schema["attributes"]:
-        stem = attribute["name"].removesuffix("_id")
+    columns = []
+    for attribute in schema.get("attributes", []):
+        several = range(1, attribute.get("max_values", 1) + 1) if attribute.get("separator") else []
+        columns += [f"{attribute['name']}_{k}" for k in several] or [attribute["name"]]
+    for column_name in columns:
+        stem = column_name.removesuffix("_id")
         names += [f"user_{stem}_rate", f"user_{stem}_count", f"{stem}_rate", f"{stem}_count", f"same_{stem}",
                   f"user_{stem}_taste", f"user_{stem}_taste_count"]
     return names

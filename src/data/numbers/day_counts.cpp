@@ -17,10 +17,15 @@ namespace segue::data {
 namespace {
 
 constexpr int64_t kLargestId = std::numeric_limits<int32_t>::max();
+constexpr int64_t kPlacesPerId = 16;                // 8 bytes each; ids further apart are listed
 constexpr size_t kEventsPerPass = size_t{1} << 20;  // whose pages stay
 
-constexpr size_t offsets_section(size_t of) { return 2 * of; }
-constexpr size_t cells_section(size_t of) { return 2 * of + 1; }
+constexpr size_t kListed = 0;  // how many ids are listed, of each that is counted
+constexpr size_t offsets_section(size_t of) { return 1 + 2 * of; }  // behind the ids
+constexpr size_t cells_section(size_t of) { return 2 + 2 * of; }
+
+/// Raised whenever the file gets another form.
+constexpr uint64_t kFileForm = 1;
 
 size_t kinds_counted(const SampleSchema& schema) {
   return DayCounts::kFirstAttribute + schema.attributes.size();
@@ -45,8 +50,56 @@ int64_t attribute_of(const EventStore& maps, size_t attribute, int64_t item) {
   return maps.attribute_map(attribute)[static_cast<size_t>(item)];
 }
 
-/// Ids in ranges of as many events as are sorted at a time; of one range everything fits, and the
-/// words that were counted are the ones that are written. Where a few ids have more, such as
+uint64_t fingerprint_of_maps(const EventStore& maps, int64_t items_end, uint64_t seed) {
+  for (size_t a = 0; a < maps.schema().attributes.size(); ++a) {
+    std::span<const int32_t> map = maps.attribute_map(a);
+    map = map.first(std::min(map.size(), static_cast<size_t>(items_end)));
+    while (!map.empty() && map.back() == 0) map = map.first(map.size() - 1);  // as if not there
+    seed = fingerprint_of_map(map, seed);
+  }
+  return seed;
+}
+
+void require_intact(const EventStore& piece, std::initializer_list<const char*> columns) {
+  const SampleSchema& schema = piece.schema();
+  std::vector<std::string> files = {
+      piece.column_path("flat_is_" + schema.pools[success_pool(schema)].name)};
+  for (const char* const name : columns) files.push_back(piece.column_path(name));
+  piece.require_intact(files);
+}
+
+namespace {
+
+/// Elements of a section, one after the other.
+template <class T>
+class Items {
+ public:
+  Items(const IndexWriter& writer, size_t section, int64_t first = 0)
+      : writer_(writer), section_(section), first_(first) {}
+  void add(const T& item) {
+    block_.push_back(item);
+    ++count_;
+    if (block_.size() == kTogether) flush();
+  }
+  int64_t count() const { return count_; }
+  void flush() {
+    const int64_t begin = first_ + count_ - std::ssize(block_);
+    writer_.write_items(section_, begin, std::span<const T>(block_));
+    block_.clear();
+  }
+
+ private:
+  static constexpr size_t kTogether = size_t{1} << 16;
+  const IndexWriter& writer_;
+  size_t section_;
+  int64_t first_, count_ = 0;
+  std::vector<T> block_;
+};
+
+}  // namespace
+
+/// Ids in ranges of as many events as are sorted at a time; of one range everything may fit, and
+/// the words that were counted are the ones that are written. Where a few ids have more, such as
 /// everyone, their days are counted instead.
 class DayCounts::Builder {
  public:
@@ -56,35 +109,59 @@ class DayCounts::Builder {
         limits_(limits),
         success_(store.in_pool(success_pool(store.schema()))),
         wait_(outcome_wait(store.schema())),
-        progress_("counts",
-                  2 * store.num_events() * static_cast<int64_t>(kinds_counted(store.schema())),
-                  "events") {
+        progress_(
+            "counts",
+            kStages * store.num_events() * static_cast<int64_t>(kinds_counted(store.schema())),
+            "events") {
     for (const int64_t kind : store.schema().anchor_kinds) tried_.set(static_cast<size_t>(kind));
   }
 
   template <class C>
   void write(const std::string& path, uint64_t key) {
-    std::vector<int64_t> sizes;
-    std::vector<std::vector<Range>> plans;
-    for (size_t of = 0; of < kinds_counted(store_.schema()); ++of) {
-      const std::vector<Range>& ranges = plans.emplace_back(plan_for(of));
-      int64_t cells = 0;
-      for (const Range& range : ranges) cells += range.cells;
-      sizes.push_back((ranges.back().end + 1) * static_cast<int64_t>(sizeof(int64_t)));
-      sizes.push_back(cells * static_cast<int64_t>(sizeof(C)));
+    const size_t kinds = kinds_counted(store_.schema());
+    plans_.reserve(kinds);
+    std::vector<int64_t> listed, sizes = {static_cast<int64_t>(kinds * sizeof(int64_t))};
+    for (size_t of = 0; of < kinds; ++of) {
+      const Plan& plan = plans_.emplace_back(plan_for(of));
+      listed.push_back(plan.listed);
+      const int64_t offsets = plan.listed > 0 ? 2 * plan.listed + 1 : plan.ranges.back().end + 1;
+      sizes.push_back(offsets * static_cast<int64_t>(sizeof(int64_t)));
+      sizes.push_back(plan.cells * static_cast<int64_t>(sizeof(C)));
     }
     IndexWriter writer(path, key, sizes);
-    for (size_t of = 0; of < plans.size(); ++of) write_counts<C>(of, plans[of], writer);
+    writer.write_items(kListed, 0, std::span<const int64_t>(listed));
+    for (size_t of = 0; of < kinds; ++of) write_counts<C>(of, plans_[of], writer);
     writer.commit();
   }
 
  private:
+  static constexpr int64_t kStages = 3;  // count events, sort them, write
+
   /// Of ids.
   struct Range {
     int64_t begin = 0, end = 0;
-    int64_t events = 0, cells = 0;
-    std::vector<uint64_t> words;  // sorted; of the only range
+    int64_t events = 0;
+    std::vector<uint64_t> words;  // sorted; may be kept from one stage to the next
   };
+  struct Plan {
+    std::vector<Range> ranges;
+    int64_t cells = 0, listed = 0;
+  };
+
+  /// A stage counts as one pass over the events, however many it takes.
+  void begin_stage(size_t passes) {
+    passes_ = static_cast<int64_t>(passes);
+    passes_done_ = reported_ = 0;
+  }
+  void end_pass() {
+    report(store_.num_events());
+    ++passes_done_;
+  }
+  void report(int64_t events) {
+    const int64_t now = (passes_done_ * store_.num_events() + events) / passes_;
+    progress_.add(now - reported_);
+    reported_ = now;
+  }
 
   /// f(id, event) for everything that was tried.
   template <class F>
@@ -105,20 +182,24 @@ class DayCounts::Builder {
       forget(store_.items().subspan(first, count));
       forget(store_.timestamps().subspan(first, count));
       forget(success_.subspan(first, count));
-      progress_.add(static_cast<int64_t>(count));
+      report(static_cast<int64_t>(first + count));
     }
   }
 
-  std::vector<Range> plan_for(size_t of) {
+  Plan plan_for(size_t of) {
     std::vector<int64_t> buckets;
     int64_t end = 0;
+    begin_stage(1);
     for_events(of, [&](int64_t id, size_t) {
       const auto bucket = static_cast<size_t>(id / limits_.ids_together);
       if (bucket >= buckets.size()) buckets.resize(bucket + 1);
       ++buckets[bucket];
       end = std::max(end, id + 1);
     });
-    std::vector<Range> ranges(1);
+    end_pass();
+    Plan plan;
+    std::vector<Range>& ranges = plan.ranges;
+    ranges.resize(1);
     for (size_t b = 0; b < buckets.size(); ++b) {
       const int64_t events = ranges.back().events;
       if (events > 0 && events + buckets[b] > limits_.events_together) {
@@ -128,11 +209,18 @@ class DayCounts::Builder {
       ranges.back().events += buckets[b];
     }
     ranges.back().end = end;
+    int64_t ids = 0, last = -1;
+    begin_stage(ranges.size());
     for (Range& range : ranges) {
-      for_days(of, range, [&](uint64_t, const Tally&) { ++range.cells; });
-      if (ranges.size() > 1) range.words = {};
+      for_days(of, range, [&](uint64_t day, const Tally&) {
+        ++plan.cells;
+        if (std::exchange(last, id_of(day)) != id_of(day)) ++ids;
+      });
+      if (ranges.size() > 1) drop(range);
+      end_pass();
     }
-    return ranges;
+    if (end > std::max(limits_.places, kPlacesPerId * ids)) plan.listed = ids;
+    return plan;
   }
 
   // A word of what is sorted: id, day, success. Without the last it is a day of an id.
@@ -171,6 +259,9 @@ class DayCounts::Builder {
     }
     std::vector<uint64_t>& words = range.words;
     if (words.empty()) {
+      if (kept_ + range.events > limits_.events_together) drop_all();
+      kept_ += range.events;
+      words.reserve(static_cast<size_t>(range.events));
       for_words(of, range, [&](uint64_t w) { words.push_back(w); });
       std::ranges::sort(words);
     }
@@ -182,35 +273,46 @@ class DayCounts::Builder {
     }
   }
 
+  void drop(Range& range) {
+    kept_ -= std::ssize(range.words);
+    std::vector<uint64_t>().swap(range.words);
+  }
+  void drop_all() {
+    for (Plan& plan : plans_) {
+      for (Range& range : plan.ranges) drop(range);
+    }
+  }
+
   template <class C>
-  void write_counts(size_t of, std::vector<Range>& ranges, const IndexWriter& writer) {
+  void write_counts(size_t of, Plan& plan, const IndexWriter& writer) {
     using Count = decltype(C::all);
-    std::vector<int64_t> offsets;
-    std::vector<C> cells;
-    int64_t written = 0;
-    for (Range& range : ranges) {
-      offsets.clear();
-      cells.clear();
-      C sum;
-      const auto begin_ids = [&](int64_t end) {
-        if (range.begin + std::ssize(offsets) < end) sum = {};
-        offsets.resize(static_cast<size_t>(end - range.begin), written + std::ssize(cells));
-      };
+    Items<int64_t> ids(writer, offsets_section(of));
+    Items<int64_t> offsets(writer, offsets_section(of), plan.listed);
+    Items<C> cells(writer, cells_section(of));
+    C sum;
+    int64_t last = -1;
+    begin_stage(plan.ranges.size());
+    for (Range& range : plan.ranges) {
       for_days(of, range, [&](uint64_t day, const Tally& tally) {
-        begin_ids(id_of(day) + 1);
+        if (std::exchange(last, id_of(day)) != id_of(day)) {
+          sum = {};
+          const int64_t end = plan.listed > 0 ? offsets.count() + 1 : last + 1;
+          if (plan.listed > 0) ids.add(last);
+          while (offsets.count() < end) offsets.add(cells.count());
+        }
         sum.day = day_of_id(day);
         sum.positive += static_cast<Count>(tally.positive);
         sum.all += static_cast<Count>(tally.all);
-        cells.push_back(sum);
+        cells.add(sum);
       });
-      begin_ids(range.end);
-      writer.write_items(offsets_section(of), range.begin, std::span<const int64_t>(offsets));
-      writer.write_items(cells_section(of), written, std::span<const C>(cells));
-      written += std::ssize(cells);
-      range.words = {};
+      drop(range);
+      end_pass();
     }
-    writer.write_items(offsets_section(of), ranges.back().end,
-                       std::span<const int64_t>(&written, 1));
+    const int64_t end = (plan.listed > 0 ? plan.listed : plan.ranges.back().end) + 1;
+    while (offsets.count() < end) offsets.add(cells.count());
+    ids.flush();
+    offsets.flush();
+    cells.flush();
   }
 
   const EventStore &store_, &maps_;
@@ -218,13 +320,23 @@ class DayCounts::Builder {
   std::span<const uint8_t> success_;
   int64_t wait_;
   std::bitset<256> tried_;
+  std::vector<Plan> plans_;
+  int64_t kept_ = 0;  // words, of all plans
   BuildProgress progress_;
+  int64_t passes_ = 1, passes_done_ = 0, reported_ = 0;  // of the stage
 };
 
 DayCounts::DayCounts(IndexFile file, size_t of, bool wide) : file_(std::move(file)) {
+  const std::span<const int64_t> listed = file_.section<int64_t>(kListed);
+  if (listed.size() != of) file_.fail_senseless("it counts other things");
   for (size_t k = 0; k < of; ++k) {
     Counts& c = counts_.emplace_back();
     c.offsets = file_.section<int64_t>(offsets_section(k));
+    if (listed[k] < 0 || listed[k] > std::ssize(c.offsets)) {
+      file_.fail_senseless("its lists of ids are wrong");
+    }
+    c.ids = c.offsets.first(static_cast<size_t>(listed[k]));
+    c.offsets = c.offsets.subspan(c.ids.size());
     if (wide) {
       c.wide = file_.section<WideCell>(cells_section(k));
     } else {
@@ -235,6 +347,10 @@ DayCounts::DayCounts(IndexFile file, size_t of, bool wide) : file_(std::move(fil
         c.offsets.back() != static_cast<int64_t>(c.cells.size() + c.wide.size())) {
       file_.fail_senseless("its offsets are wrong");
     }
+    if (!c.ids.empty() &&
+        (c.ids.size() + 1 != c.offsets.size() || !std::ranges::is_sorted(c.ids))) {
+      file_.fail_senseless("its lists of ids are wrong");
+    }
   }
 }
 
@@ -242,26 +358,23 @@ DayCounts DayCounts::open_or_build(const EventStore& piece, const EventStore& ma
                                    const DayCountLimits& limits) {
   const SampleSchema& schema = piece.schema();
   const bool wide = piece.num_events() > limits.narrow_events;
-  const std::string& pool = schema.pools[success_pool(schema)].name;
-  uint64_t key = fingerprint_of(piece.items(), kinds_counted(schema));
-  key = fingerprint_of(piece.timestamps(), key);
-  key = fingerprint_of(piece.kinds(), key);
-  key = fingerprint_of(piece.in_pool(success_pool(schema)), key);
+  const size_t success = success_pool(schema);
+  uint64_t key = kFileForm << 32 | kinds_counted(schema);
+  key = piece.fingerprint_of_column("flat_item_ids", piece.items(), key);
+  key = piece.fingerprint_of_column("flat_timestamps", piece.timestamps(), key);
+  key = piece.fingerprint_of_column("flat_event_types", piece.kinds(), key);
+  key = piece.fingerprint_of_column("flat_is_" + schema.pools[success].name, piece.in_pool(success),
+                                    key);
   key = fingerprint_of(std::span<const int64_t>(schema.anchor_kinds), key);
   const int64_t wait = outcome_wait(schema);
   if (wait > 0) key = fingerprint_of(std::span<const int64_t>(&wait, 1), key);
-  for (size_t a = 0; a < schema.attributes.size(); ++a) {
-    key = fingerprint_of_map(maps.attribute_map(a), key);
-  }
+  key = fingerprint_of_maps(maps, piece.items_end(), key);
   constexpr std::string_view kWide = "wide";
   if (wide) key = fingerprint_of(std::span<const char>(kWide), key);
   return {data::open_or_build(
               piece.index_folder(), "counts.idx", key,
               [&](const std::string& path) {
-                const std::string made_from[] = {
-                    piece.column_path("flat_item_ids"), piece.column_path("flat_timestamps"),
-                    piece.column_path("flat_event_types"), piece.column_path("flat_is_" + pool)};
-                piece.require_intact(made_from);
+                require_intact(piece, {"flat_item_ids", "flat_timestamps", "flat_event_types"});
                 Builder builder(piece, maps, limits);
                 if (wide) return builder.write<WideCell>(path, key);
                 builder.write<Cell>(path, key);
@@ -271,9 +384,16 @@ DayCounts DayCounts::open_or_build(const EventStore& piece, const EventStore& ma
 
 Tally DayCounts::before(size_t of, int64_t id, int64_t day) const {
   const Counts& c = counts_[of];
-  if (id < 0 || id >= std::ssize(c.offsets) - 1) return {};  // candidates may have any
-  const auto begin = static_cast<size_t>(c.offsets[static_cast<size_t>(id)]);
-  const auto end = static_cast<size_t>(c.offsets[static_cast<size_t>(id) + 1]);
+  size_t place = static_cast<size_t>(id);
+  if (!c.ids.empty()) {
+    const auto found = std::ranges::lower_bound(c.ids, id);
+    if (found == c.ids.end() || *found != id) return {};
+    place = static_cast<size_t>(found - c.ids.begin());
+  } else if (id < 0 || id >= std::ssize(c.offsets) - 1) {
+    return {};  // candidates may have any
+  }
+  const auto begin = static_cast<size_t>(c.offsets[place]);
+  const auto end = static_cast<size_t>(c.offsets[place + 1]);
   const auto newest = [&](const auto& cells) -> Tally {
     const auto of_id = cells.subspan(begin, end - begin);
     const auto found = std::ranges::lower_bound(
@@ -283,6 +403,13 @@ Tally DayCounts::before(size_t of, int64_t id, int64_t day) const {
     return {static_cast<int64_t>(cell.positive), static_cast<int64_t>(cell.all)};
   };
   return c.wide.empty() ? newest(c.cells) : newest(c.wide);
+}
+
+int64_t DayCounts::end(size_t of, int64_t most) const {
+  const Counts& c = counts_[of];
+  if (c.ids.empty()) return std::min(std::ssize(c.offsets) - 1, most);
+  const auto beyond = std::ranges::lower_bound(c.ids, most);
+  return beyond == c.ids.begin() ? 0 : *std::prev(beyond) + 1;
 }
 
 std::vector<int64_t> DayCounts::days() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 #include <span>
 #include <vector>
@@ -21,12 +22,18 @@ int64_t day_of(int64_t time);
 /// The value of an item in map `attribute` of `maps`, which is the store without its segments; 0
 /// for an item beyond it, as candidates have it.
 int64_t attribute_of(const EventStore& maps, size_t attribute, int64_t item);
+/// Says whether the values of items below `items_end` are those that an index was made from: every
+/// byte of maps, which newer ones replace in a few places, but nothing of what is appended to them.
+uint64_t fingerprint_of_maps(const EventStore& maps, int64_t items_end, uint64_t seed);
+/// Compares columns, and that of successes, with their checksums (EventStore::require_intact).
+void require_intact(const EventStore& piece, std::initializer_list<const char*> columns);
 
 /// How counts are made and kept; tests lower it.
 struct DayCountLimits {
-  int64_t events_together = int64_t{1} << 25;                    // sorted at a time, 8 bytes each
+  int64_t events_together = int64_t{1} << 25;                    // in memory, 8 bytes each
   int64_t ids_together = 1 << 12;                                // are not sorted apart
   int64_t narrow_events = std::numeric_limits<uint32_t>::max();  // that 4 bytes count
+  int64_t places = int64_t{1} << 20;                             // by id, however few ids there are
 };
 
 /// How often all, an item or an attribute's value were tried and with success in the events of one
@@ -45,6 +52,8 @@ class DayCounts {
   enum Of : size_t { kAll, kItem, kFirstAttribute };
   /// On days before `day`.
   Tally before(size_t of, int64_t id, int64_t day) const;
+  /// Behind the largest id that was tried, of those below `most`.
+  int64_t end(size_t of, int64_t most = std::numeric_limits<int64_t>::max()) const;
   /// Days on which anything was tried, ascending.
   std::vector<int64_t> days() const;
 
@@ -61,7 +70,8 @@ class DayCounts {
   using WideCell = CellOf<int64_t, uint64_t>;  // of a piece with more events than Cell counts
   class Builder;
   struct Counts {
-    std::span<const int64_t> offsets;  // by id, one more at the end
+    std::span<const int64_t> ids;      // ascending; none: all up to the largest one
+    std::span<const int64_t> offsets;  // by id, or place in ids; one more at the end
     std::span<const Cell> cells;
     std::span<const WideCell> wide;  // instead
   };

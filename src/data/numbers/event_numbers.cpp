@@ -14,23 +14,50 @@ namespace {
 
 constexpr int64_t kEventsPerRun = int64_t{1} << 17;
 /// Raised whenever the same log gets other numbers or groups, so that old files are made again.
-constexpr uint64_t kMadeBy = 1;
+constexpr uint64_t kMadeBy = 2;
 
-/// What numbers are made from, but for the columns.
-uint64_t key_of_schema(const EventStore& store) {
-  const SampleSchema& schema = store.schema();
+/// What numbers are made from, but for columns and maps.
+uint64_t key_of_schema(const SampleSchema& schema) {
   uint64_t key = kMadeBy;
   for (const std::string& name : count_names(schema)) {
     key = fingerprint_of(std::span<const char>(name), key);
   }
   key = fingerprint_of(std::span<const int64_t>(schema.anchor_kinds), key);
   const int64_t wait = outcome_wait(schema);
-  key = fingerprint_of(std::span<const int64_t>(&wait, 1), key);
-  for (size_t a = 0; a < schema.attributes.size(); ++a) {
-    key = fingerprint_of_map(store.attribute_map(a), key);
-  }
-  return key;
+  return fingerprint_of(std::span<const int64_t>(&wait, 1), key);
 }
+
+/// Rows of one event after the other, written some together: a user may have any number.
+class Rows {
+ public:
+  Rows(const EventStore& store, size_t width, const IndexWriter& writer, BuildProgress& progress)
+      : store_(store), width_(width), writer_(writer), progress_(progress) {}
+
+  std::span<float> of_event(int64_t position) {
+    if (count_ == kEventsPerRun) write();
+    if (count_ == 0) first_ = position;
+    const size_t at = static_cast<size_t>(count_++) * width_;
+    if (rows_.size() < at + width_) rows_.resize(at + width_);
+    return std::span(rows_).subspan(at, width_);
+  }
+  void write() {
+    const auto first = static_cast<size_t>(first_), count = static_cast<size_t>(count_);
+    writer_.write_items(0, first_ * static_cast<int64_t>(width_),
+                        std::span<const float>(rows_).first(count * width_));
+    forget(store_.items().subspan(first, count));
+    forget(store_.timestamps().subspan(first, count));
+    progress_.add(count_);
+    count_ = 0;
+  }
+
+ private:
+  const EventStore& store_;
+  const size_t width_;
+  const IndexWriter& writer_;
+  BuildProgress& progress_;
+  std::vector<float> rows_;
+  int64_t first_ = 0, count_ = 0;
+};
 
 }  // namespace
 
@@ -39,10 +66,13 @@ EventNumbers::EventNumbers(const EventLog& log)
       schema_(log.piece(0).schema()),
       success_(success_pool(schema_)),
       width_(count_names(schema_).size()) {
-  uint64_t key = key_of_schema(log.piece(0));
+  uint64_t columns = key_of_schema(schema_);
+  int64_t items_end = 0;
   for (size_t p = 0; p < log.num_pieces(); ++p) {
     days_.push_back(DayCounts::open_or_build(log.piece(p), log.piece(0)));
-    key = with_columns(log.piece(p), key);  // and those of the pieces before it
+    columns = with_columns(log.piece(p), columns);  // and those of the pieces before it
+    items_end = std::max(items_end, log.piece(p).items_end());
+    const uint64_t key = fingerprint_of_maps(log.piece(0), items_end, columns);
     groups_.push_back(
         ValueGroups::open_or_build(log, days_, p == 0 ? nullptr : &groups_[p - 1], key));
     IndexFile file = open_or_build(log.piece(p).index_folder(), kNumbersFile, key,
@@ -56,12 +86,13 @@ EventNumbers::EventNumbers(const EventLog& log)
 }
 
 uint64_t EventNumbers::with_columns(const EventStore& piece, uint64_t key) const {
-  key = fingerprint_of(piece.users(), key);
-  key = fingerprint_of(piece.items(), key);
-  key = fingerprint_of(piece.timestamps(), key);
-  key = fingerprint_of(piece.kinds(), key);
-  key = fingerprint_of(piece.organic(), key);
-  return fingerprint_of(piece.in_pool(success_), key);
+  key = piece.fingerprint_of_column("flat_uid", piece.users(), key);
+  key = piece.fingerprint_of_column("flat_item_ids", piece.items(), key);
+  key = piece.fingerprint_of_column("flat_timestamps", piece.timestamps(), key);
+  key = piece.fingerprint_of_column("flat_event_types", piece.kinds(), key);
+  key = piece.fingerprint_of_column("flat_is_organic", piece.organic(), key);
+  return piece.fingerprint_of_column("flat_is_" + schema_.pools[success_].name,
+                                     piece.in_pool(success_), key);
 }
 
 void EventNumbers::set_attributes(CountedEvent& event) const {
@@ -129,29 +160,23 @@ void EventNumbers::of_candidate(AskedUser& asked, int64_t user, CountedEvent can
 
 /// Runs of whole users, each on one thread, written where they belong.
 void EventNumbers::build(size_t piece, const std::string& path, uint64_t key) const {
-  const EventStore& store = log_.piece(piece);
-  std::vector<std::string> made_from;
-  for (const char* const name : {"flat_uid", "flat_item_ids", "flat_timestamps", "flat_event_types",
-                                 "flat_is_organic", "user_start", "user_end"}) {
-    made_from.push_back(store.column_path(name));
+  for (size_t p = 0; p <= piece; ++p) {
+    require_intact(log_.piece(p),
+                   {"flat_uid", "flat_item_ids", "flat_timestamps", "flat_event_types",
+                    "flat_is_organic", "user_start", "user_end"});
   }
-  made_from.push_back(store.column_path("flat_is_" + schema_.pools[success_].name));
-  store.require_intact(made_from);
-
+  const EventStore& store = log_.piece(piece);
   const std::vector<size_t> runs = store.user_runs(kEventsPerRun);
   const int64_t sizes[] = {store.num_events() * static_cast<int64_t>(width_ * sizeof(float))};
   IndexWriter writer(path, key, sizes);
   BuildProgress progress("numbers", store.num_events(), "events");
   base::parallel_for(static_cast<int64_t>(runs.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+    Rows rows(store, width_, writer, progress);
     UserCounts counts(schema_.attributes.size(), outcome_wait(schema_));
-    std::vector<float> rows;
     for (int64_t r = begin; r < end; ++r) {
       const auto users = store.unique_users().subspan(
           runs[static_cast<size_t>(r)],
           runs[static_cast<size_t>(r) + 1] - runs[static_cast<size_t>(r)]);
-      const int64_t first = store.events_of(users.front()).begin;
-      const int64_t count = store.events_of(users.back()).end - first;
-      rows.resize(static_cast<size_t>(count) * width_);
       for (const int64_t user : users) {
         const UserEvents of = store.events_of(user);
         counts.clear();
@@ -159,16 +184,11 @@ void EventNumbers::build(size_t piece, const std::string& path, uint64_t key) co
         for (int64_t i = of.begin; i < of.end; ++i) {
           const CountedEvent event = event_at(piece, i);
           const EveryonesCounts known = everyone(event, piece);
-          counts.write(event, known,
-                       std::span(rows).subspan(static_cast<size_t>(i - first) * width_, width_));
+          counts.write(event, known, rows.of_event(i));
           counts.add(event, known);
         }
       }
-      writer.write_items(0, first * static_cast<int64_t>(width_), std::span<const float>(rows));
-      const auto from = static_cast<size_t>(first), n = static_cast<size_t>(count);
-      forget(store.items().subspan(from, n));
-      forget(store.timestamps().subspan(from, n));
-      progress.add(count);
+      rows.write();
     }
   });
   writer.commit();

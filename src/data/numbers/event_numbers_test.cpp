@@ -9,33 +9,10 @@
 
 #include <gtest/gtest.h>
 
-#include "data/store/store_test_util.h"
+#include "data/numbers/numbers_test_util.h"
 
 namespace segue::data {
 namespace {
-
-constexpr int64_t kDay = 86400;
-
-struct Opened {
-  explicit Opened(const TestStore& s) : store(s.folder, s.schema), log(store), numbers(log) {}
-  EventStore store;
-  EventLog log;
-  EventNumbers numbers;
-};
-
-TestStore fresh_store(uint64_t seed, const StoreShape& shape = {}) {
-  const std::string folder = base::temp_path("store" + std::to_string(seed));
-  std::filesystem::remove_all(folder);
-  return make_store(folder, seed, shape);
-}
-
-/// Values of the store's only piece in groups, as its numbers are made with.
-ValueGroups groups_of(const TestStore& s) {
-  const EventStore store(s.folder, s.schema);
-  const EventLog log(store);
-  const DayCounts days = DayCounts::open_or_build(store, store);
-  return ValueGroups::open_or_build(log, {&days, 1}, nullptr, 1);
-}
 
 struct Rules {
   double prior = 0, own = 0, expected = 0;  // the last by what is known of user and item
@@ -194,11 +171,7 @@ TEST(EventNumbers, AreWhatTheirNamesSay) {
     for (std::vector<int64_t>& map : s.maps) {
       for (int64_t& value : map) value %= 4;
     }
-    // Half of the users like items of even numbers, mostly.
-    for (size_t i = 0; i < s.users.size(); ++i) {
-      if (i % 8 != 0) s.pools[0][i] = (s.users[i] + s.items[i]) % 2 == 0 ? 1 : 0;
-    }
-    s.write({});
+    give_tastes(s);
     const ValueGroups groups = groups_of(s);
     const Opened opened(s);
     const std::vector<std::string> names = count_names(s.schema);
@@ -243,11 +216,13 @@ TEST(EventNumbers, AFewEventsFarFromAllOthersDoNotMatter) {
 TEST(EventNumbers, TheFutureChangesNothing) {
   for (const uint64_t seed : {11, 12, 13, 14}) {
     SCOPED_TRACE(seed);
-    TestStore s = fresh_store(seed, {.users = 30, .items = 9, .days = 6});
+    TestStore s = fresh_store(seed, kWithGroups);
+    give_tastes(s);
     const int64_t now = s.timestamps[static_cast<size_t>(seed * 7919) % s.timestamps.size()];
     std::vector<std::vector<float>> before;
     {
       const Opened opened(s);
+      EXPECT_TRUE(any_groups(opened.log, opened.numbers));
       for (int64_t i = 0; i < s.num_events(); ++i) {
         const std::span<const float> row = opened.numbers.of_event(0, i);
         before.emplace_back(row.begin(), row.end());
@@ -260,7 +235,7 @@ TEST(EventNumbers, TheFutureChangesNothing) {
       if (s.timestamps[i] < now) continue;
       for (auto& pool : s.pools) pool[i] = pool[i] == 0 ? 1 : 0;
       if (s.timestamps[i] == now) continue;
-      s.items[i] = (s.items[i] + 1) % 9;
+      s.items[i] = (s.items[i] + 1) % kWithGroups.items;
       s.kinds[i] = 0;
       s.organic[i] = s.organic[i] == 0 ? 1 : 0;
     }
@@ -278,8 +253,10 @@ TEST(EventNumbers, TheFutureChangesNothing) {
 }
 
 TEST(EventNumbers, ACandidateHasThoseOfAnEventOfItsTime) {
-  const TestStore s = fresh_store(21);
+  TestStore s = fresh_store(21, kWithGroups);
+  give_tastes(s);
   const Opened opened(s);
+  EXPECT_TRUE(any_groups(opened.log, opened.numbers));
   std::vector<float> found(opened.numbers.width()), other(opened.numbers.width());
   EventNumbers::AskedUser asked;
   for (int64_t i = 0; i < s.num_events(); ++i) {
@@ -413,23 +390,55 @@ TEST(UserCounts, TimesMayBeAnyFarApart) {
 }
 
 TEST(EventNumbers, StaleAndDamagedFilesAreMadeAgain) {
-  TestStore s = fresh_store(41);
-  const std::vector<float> first = [&] {
+  TestStore s = fresh_store(41, kWithGroups);
+  give_tastes(s);
+  const auto rows = [&] {
     const Opened opened(s);
-    const std::span<const float> row = opened.numbers.of_event(0, s.num_events() - 1);
-    return std::vector<float>(row.begin(), row.end());
-  }();
+    EXPECT_TRUE(any_groups(opened.log, opened.numbers));
+    return all_rows(opened.log, opened.numbers);
+  };
+  const std::vector<float> first = rows();
   for (const char* const name : {"numbers.idx", "counts.idx", "groups.idx"}) {
-    std::string bytes = base::read_file(s.index(name));
-    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
-    base::put_file(s.index(name), bytes);
-    const Opened opened(s);
-    EXPECT_TRUE(std::ranges::equal(opened.numbers.of_event(0, s.num_events() - 1), first)) << name;
+    const std::string bytes = base::read_file(s.index(name));
+    std::string damaged = bytes;
+    damaged[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+    base::put_file(s.index(name), damaged);
+    EXPECT_EQ(rows(), first) << name;
+    EXPECT_TRUE(base::read_file(s.index(name)) == bytes) << name;
   }
   for (uint8_t& success : s.pools[0]) success = success == 0 ? 1 : 0;
   s.write({});
+  EXPECT_NE(rows(), first);
+}
+
+/// Rows are written some together, those of one user in parts.
+TEST(EventNumbers, AUserMayHaveAnyNumberOfEvents) {
+  constexpr int64_t kMany = 150'000;
+  TestStore s = fresh_store(43, {.users = 1, .max_events = 1, .items = 50});
+  const size_t user = s.unique_users[0], more = kMany - s.users.size();
+  for (size_t i = 0; i < more; ++i) {
+    s.users.push_back(static_cast<int64_t>(user));
+    s.timestamps.push_back(s.timestamps.back() + 600);
+    s.items.push_back(static_cast<int64_t>(i * i % 37));
+    s.kinds.push_back(0);
+    s.played.push_back(0);
+    s.organic.push_back(0);
+    for (size_t p = 0; p < s.pools.size(); ++p) s.pools[p].push_back(i * i % 3 == p ? 1 : 0);
+  }
+  s.user_end[user] = kMany;
+  s.write({});
   const Opened opened(s);
-  EXPECT_FALSE(std::ranges::equal(opened.numbers.of_event(0, s.num_events() - 1), first));
+  std::vector<float> found(opened.numbers.width());
+  EventNumbers::AskedUser asked;
+  for (const int64_t i : {int64_t{0}, int64_t{1} << 17, kMany - 1}) {
+    const auto e = static_cast<size_t>(i);
+    const CountedEvent event = {.item = s.items[e], .time = s.timestamps[e]};
+    opened.numbers.of_candidate(asked, s.users[e], event, found);
+    for (size_t n = 0; n < found.size(); ++n) {
+      if (n == place_of(s.schema, "organic")) continue;
+      EXPECT_EQ(found[n], opened.numbers.of_event(0, i)[n]) << i << " " << n;
+    }
+  }
 }
 
 /// A segment may bring a map that differs in a few places from the one before.
@@ -457,36 +466,6 @@ TEST(EventNumbers, AreThoseOfALargeMapThatChangedInAFewPlaces) {
   for (const char* const name : {"numbers.idx", "counts.idx"})
     std::filesystem::remove(s.index(name));
   EXPECT_EQ(different, rows());
-}
-
-/// However many events are sorted at a time, and however wide counts are.
-TEST(DayCounts, DoNotDependOnTheirLimits) {
-  for (const uint64_t seed : {51, 52}) {
-    SCOPED_TRACE(seed);
-    const TestStore s = fresh_store(seed, {.users = 20, .items = 60, .days = 9});
-    const EventStore store(s.folder, s.schema);
-    constexpr int64_t kMany = 1 << 20;
-    std::vector<Tally> first;
-    for (const DayCountLimits& limits :
-         {DayCountLimits(), DayCountLimits{kMany, 4, 0}, DayCountLimits{50, 4, kMany},
-          DayCountLimits{50, 4, 0}, DayCountLimits{1, 1, kMany}}) {
-      std::filesystem::remove(s.index("counts.idx"));
-      const DayCounts counts = DayCounts::open_or_build(store, store, limits);
-      std::vector<Tally> found;
-      for (size_t of = 0; of < DayCounts::kFirstAttribute + s.maps.size(); ++of) {
-        for (int64_t id = -1; id < 70; ++id) {
-          for (int64_t day = -1; day < 12; ++day) found.push_back(counts.before(of, id, day));
-        }
-      }
-      if (first.empty()) first = found;
-      ASSERT_EQ(found.size(), first.size());
-      for (size_t i = 0; i < found.size(); ++i) {
-        ASSERT_EQ(std::pair(found[i].positive, found[i].all),
-                  std::pair(first[i].positive, first[i].all))
-            << i;
-      }
-    }
-  }
 }
 
 }  // namespace

@@ -96,7 +96,9 @@ class Groups {
 
   Liking liking(const UserValueTally& t, double base, double share) const {
     const double own = users_[static_cast<size_t>(t.user)].share(share, kWeightOfUsers);
-    const double expected = 1 / (1 + std::exp(-base - logit(own)));
+    // Rounded to 0 or 1 it would make infinities.
+    constexpr double kLeast = 1e-6;
+    const double expected = std::clamp(1 / (1 + std::exp(-base - logit(own))), kLeast, 1 - kLeast);
     const double information = t.all * expected * (1 - expected);
     return {t.user, static_cast<float>((t.positive - t.all * expected) / information),
             static_cast<float>(information)};

@@ -98,5 +98,17 @@ TEST(TasteGroups, LabelsOfOneClass) {
   }
 }
 
+/// An expected share that rounds to 1 leaves tastes for all other values finite.
+TEST(TasteGroups, AValueThatEverybodyAlwaysLikes) {
+  constexpr uint32_t kTimes = 4'000'000'000;
+  Made made = make(6, 1000, 120, 8, 30);
+  for (int u = 0; u < 1000; ++u) made.tallies.push_back({u, 120, kTimes, kTimes});
+  std::vector<uint8_t> groups(121);
+  find_taste_groups(made.tallies, groups);
+  EXPECT_GT(groups.back(), 0);
+  groups.pop_back();
+  EXPECT_GE(purity(made, groups), 0.9);
+}
+
 }  // namespace
 }  // namespace segue::data

@@ -17,9 +17,8 @@
 namespace segue::data {
 namespace {
 
-constexpr int64_t kMostTries = int64_t{1} << 24;   // of a sample of users; 32 bytes each at most
 constexpr int64_t kMostValues = int64_t{1} << 24;  // larger ids are in no group
-constexpr int64_t kFewestTries = 16;               // of a user of the sample
+constexpr int64_t kManyTries = 16;                 // of a user
 
 // Sections: number of the first period, its days, then the groups of each kind.
 constexpr size_t kFirstPeriod = 0, kBegins = 1, kFirstGroups = 2;
@@ -28,7 +27,8 @@ constexpr size_t kFirstPeriod = 0, kBegins = 1, kFirstGroups = 2;
 
 class ValueGroups::Builder {
  public:
-  Builder(const EventLog& log, std::span<const DayCounts> days, const ValueGroups* before)
+  Builder(const EventLog& log, std::span<const DayCounts> days, const ValueGroups* before,
+          const ValueGroupLimits& limits)
       : log_(log),
         days_(days),
         piece_(days.size() - 1),
@@ -36,19 +36,15 @@ class ValueGroups::Builder {
         success_(success_pool(schema_)),
         wait_(outcome_wait(schema_)),
         before_(before),
+        limits_(limits),
         users_(log.users()) {
     for (const int64_t kind : schema_.anchor_kinds) tried_.set(static_cast<size_t>(kind));
-    int64_t items = 0;
-    for (size_t p = 0; p <= piece_; ++p) {
-      for (const int64_t item : log.piece(p).items()) {
-        items = std::max(items, std::min(item, kMostValues - 1) + 1);
+    for (size_t k = 0; k < 1 + schema_.attributes.size(); ++k) {
+      int64_t end = 0;
+      for (const DayCounts& of_piece : days) {
+        end = std::max(end, of_piece.end(DayCounts::kItem + k, kMostValues));
       }
-    }
-    values_.push_back(items);
-    for (size_t a = 0; a < schema_.attributes.size(); ++a) {
-      const std::span<const int32_t> map = log.piece(0).attribute_map(a);
-      const int64_t largest = map.empty() ? 0 : std::ranges::max(map);
-      values_.push_back(std::clamp<int64_t>(largest + 1, 1, kMostValues));
+      values_.push_back(end);
     }
     begin_periods();
   }
@@ -61,8 +57,12 @@ class ValueGroups::Builder {
     writer.write_items(kFirstPeriod, 0, std::span<const int64_t>(&first_period_, 1));
     writer.write_items(kBegins, 0, std::span<const int64_t>(begins_));
     std::vector<int64_t> work;  // of each period
-    for (const int64_t day : begins_) work.push_back(std::min(tries_before(day), kMostTries));
+    for (const int64_t day : begins_) work.push_back(std::min(tries_before(day), limits_.tries));
     if (carried_) work[0] = 0;
+    std::vector<Sample> samples;
+    for (const int64_t day : begins_) {
+      samples.push_back(samples.empty() && carried_ ? Sample() : sample_of(day));
+    }
     BuildProgress progress(
         "groups", std::accumulate(work.begin(), work.end(), int64_t{0}) * std::ssize(values_),
         "tries");
@@ -75,7 +75,8 @@ class ValueGroups::Builder {
                 before_->group(first_period_, DayCounts::kItem + k, id);
           }
         } else {
-          find_taste_groups(tallies(k, begins_[static_cast<size_t>(period)]), groups);
+          const auto p = static_cast<size_t>(period);
+          find_taste_groups(tallies(k, begins_[p], samples[p]), groups);
         }
         writer.write_items(kFirstGroups + k, period * values_[k], std::span<const uint8_t>(groups));
         progress.add(work[static_cast<size_t>(period)]);
@@ -85,6 +86,11 @@ class ValueGroups::Builder {
   }
 
  private:
+  struct Sample {
+    uint64_t one_of = 1;  // so many users
+    int64_t fewest_tries = 0;
+  };
+
   /// The last period in which the pieces before have events, and those that begin behind it: each
   /// when the days on which something was tried are a quarter more.
   void begin_periods() {
@@ -116,17 +122,15 @@ class ValueGroups::Builder {
   }
 
   /// What users did with values before a day, by value.
-  std::vector<UserValueTally> tallies(size_t k, int64_t day) const {
-    // Of all users, or of one of so many.
-    const auto one_of = static_cast<uint64_t>(tries_before(day) / kMostTries + 1);
+  std::vector<UserValueTally> tallies(size_t k, int64_t day, const Sample& sample) const {
     std::vector<UserValueTally> by_user, by_value;
     std::vector<std::pair<int64_t, bool>> tries;  // of a user
     int32_t users = 0;
     for (const int64_t user : users_) {
-      if (base::splitmix64(static_cast<uint64_t>(user)) % one_of != 0) continue;
+      if (!in_sample(user, sample.one_of)) continue;
       tries.clear();
-      for (size_t p = 0; p <= piece_; ++p) add_tries(p, user, k, day, tries);
-      if (std::ssize(tries) < kFewestTries) continue;
+      add_tries(user, k, day, tries);
+      if (std::ssize(tries) < sample.fewest_tries) continue;
       std::ranges::sort(tries);
       for (size_t i = 0; i < tries.size(); ++i) {
         if (i == 0 || tries[i].first != tries[i - 1].first) {
@@ -145,19 +149,74 @@ class ValueGroups::Builder {
     return by_value;
   }
 
-  void add_tries(size_t piece, int64_t user, size_t k, int64_t day,
+  /// f(store, event) for the user's tries that were known before a day, newest first, up to the
+  /// limit.
+  template <class F>
+  void for_tries(int64_t user, int64_t day, int64_t limit, const F& f) const {
+    for (size_t p = piece_ + 1; p-- > 0;) {
+      const EventStore& store = log_.piece(p);
+      const UserEvents events = store.events_of(user);
+      const auto begin = static_cast<size_t>(events.begin);
+      const auto times =
+          store.timestamps().subspan(begin, static_cast<size_t>(events.end - events.begin));
+      const auto known = std::ranges::partition_point(
+          times, [&](int64_t time) { return day_of(known_at(time, wait_)) < day; });
+      for (size_t i = begin + static_cast<size_t>(known - times.begin()); i-- > begin;) {
+        const auto kind = static_cast<uint64_t>(store.kinds()[i]);
+        if (kind >= tried_.size() || !tried_[kind]) continue;
+        if (limit-- == 0) return;
+        f(store, i);
+      }
+    }
+  }
+
+  void add_tries(int64_t user, size_t k, int64_t day,
                  std::vector<std::pair<int64_t, bool>>& tries) const {
-    const EventStore& store = log_.piece(piece);
-    const UserEvents events = store.events_of(user);
-    for (int64_t e = events.begin; e < events.end; ++e) {
-      const auto i = static_cast<size_t>(e);
-      const auto kind = static_cast<uint64_t>(store.kinds()[i]);
-      if (kind >= tried_.size() || !tried_[kind]) continue;
-      if (day_of(known_at(store.timestamps()[i], wait_)) >= day) break;  // times rise
+    for_tries(user, day, limits_.tries_of_user, [&](const EventStore& store, size_t i) {
       const int64_t item = store.items()[i];
       const int64_t id = k == 0 ? item : attribute_of(log_.piece(0), k - 1, item);
       if (id >= 0 && id < values_[k]) tries.emplace_back(id, store.in_pool(success_)[i] != 0);
+    });
+  }
+
+  bool in_sample(int64_t user, uint64_t one_of) const {
+    return base::splitmix64(static_cast<uint64_t>(user)) % one_of == 0;
+  }
+
+  /// Users of a few tries say little, and are left out unless they have most of the tries.
+  Sample sample_of(int64_t day) const {
+    const auto one_of = static_cast<uint64_t>(tries_taken(day) / limits_.tries + 1);
+    int64_t users = 0, tries = 0, tries_of_many = 0;
+    for (const int64_t user : users_) {
+      if (!in_sample(user, one_of)) continue;
+      const int64_t own = count_tries(user, day, limits_.tries_of_user);
+      users += own > 0 ? 1 : 0;
+      tries += own;
+      tries_of_many += own >= kManyTries ? own : 0;
     }
+    if (2 * tries_of_many >= tries) return {one_of, kManyTries};
+    return {one_of * static_cast<uint64_t>((users - 1) / limits_.users + 1), 1};
+  }
+
+  int64_t count_tries(int64_t user, int64_t day, int64_t limit) const {
+    int64_t tries = 0;
+    for_tries(user, day, limit, [&](const EventStore&, size_t) { ++tries; });
+    return tries;
+  }
+
+  /// Of all users, none of whom has more than are taken of one.
+  int64_t tries_taken(int64_t day) const {
+    int64_t sum = tries_before(day);
+    for (const int64_t user : users_) {
+      int64_t events = 0;
+      for (size_t p = 0; p <= piece_; ++p) {
+        const UserEvents of = log_.piece(p).events_of(user);
+        events += of.end - of.begin;
+      }
+      if (events <= limits_.tries_of_user) continue;
+      sum -= std::max<int64_t>(0, count_tries(user, day, events) - limits_.tries_of_user);
+    }
+    return sum;
   }
 
   const EventLog& log_;
@@ -168,6 +227,7 @@ class ValueGroups::Builder {
   int64_t wait_;
   std::bitset<256> tried_;
   const ValueGroups* before_;
+  const ValueGroupLimits limits_;
   std::vector<int64_t> users_;
   bool carried_ = false;         // the first period is one of the piece before
   std::vector<int64_t> values_;  // by kind: items, then attributes
@@ -184,32 +244,25 @@ ValueGroups::ValueGroups(IndexFile file, size_t kinds) : file_(std::move(file)) 
   first_period_ = first[0];
   for (size_t k = 0; k < kinds; ++k) {
     groups_.push_back(file_.section<uint8_t>(kFirstGroups + k));
-    const bool whole =
-        begins_.empty() ? groups_[k].empty() : groups_[k].size() % begins_.size() == 0;
-    if (!whole || std::ranges::any_of(groups_[k], [](uint8_t g) { return g > kMostTasteGroups; })) {
+    if (begins_.empty() ? !groups_[k].empty() : groups_[k].size() % begins_.size() != 0) {
       file_.fail_senseless("its groups are wrong");
     }
   }
 }
 
 ValueGroups ValueGroups::open_or_build(const EventLog& log, std::span<const DayCounts> days,
-                                       const ValueGroups* before, uint64_t fingerprint) {
+                                       const ValueGroups* before, uint64_t fingerprint,
+                                       const ValueGroupLimits& limits) {
+  const auto build = [&](const std::string& path) {
+    for (size_t p = 0; p < days.size(); ++p) {
+      require_intact(log.piece(p), {"flat_item_ids", "flat_timestamps", "flat_event_types",
+                                    "user_start", "user_end"});
+    }
+    Builder(log, days, before, limits).write(path, fingerprint);
+  };
   const EventStore& piece = log.piece(days.size() - 1);
-  return {data::open_or_build(piece.index_folder(), "groups.idx", fingerprint,
-                              [&](const std::string& path) {
-                                const SampleSchema& schema = piece.schema();
-                                const std::string pool =
-                                    "flat_is_" + schema.pools[success_pool(schema)].name;
-                                std::vector<std::string> made_from;
-                                for (const char* const name :
-                                     {"flat_item_ids", "flat_timestamps", "flat_event_types",
-                                      "user_start", "user_end", pool.c_str()}) {
-                                  made_from.push_back(piece.column_path(name));
-                                }
-                                piece.require_intact(made_from);
-                                Builder(log, days, before).write(path, fingerprint);
-                              }),
-          1 + log.piece(0).schema().attributes.size()};
+  return {data::open_or_build(piece.index_folder(), "groups.idx", fingerprint, build),
+          1 + piece.schema().attributes.size()};
 }
 
 int64_t ValueGroups::period(int64_t day) const {

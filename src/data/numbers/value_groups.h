@@ -1,14 +1,23 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "data/numbers/day_counts.h"
+#include "data/numbers/taste_groups.h"
 #include "data/store/event_log.h"
 #include "data/store/index_file.h"
 
 namespace segue::data {
+
+/// What groups are found from; tests lower it.
+struct ValueGroupLimits {
+  int64_t tries = int64_t{1} << 24;          // of a sample of users; 32 bytes each at most
+  int64_t tries_of_user = int64_t{1} << 20;  // the newest ones
+  int64_t users = int64_t{1} << 20;          // of the sample; 1 KiB each
+};
 
 /// Items and values of attributes that the same users like (find_taste_groups), for the days of one
 /// piece of a log. Groups of a day are made from what was known before it. They are made anew one
@@ -21,7 +30,8 @@ class ValueGroups {
   /// what it is made from. `days` has the pieces up to this one, `before` is what the piece before
   /// has.
   static ValueGroups open_or_build(const EventLog& log, std::span<const DayCounts> days,
-                                   const ValueGroups* before, uint64_t fingerprint);
+                                   const ValueGroups* before, uint64_t fingerprint,
+                                   const ValueGroupLimits& limits = {});
 
   /// Number of the period of a day, the same in every piece; 0 before the first.
   int64_t period(int64_t day) const;
@@ -30,7 +40,9 @@ class ValueGroups {
     const int64_t row = period - first_period_;
     const std::span<const uint8_t> all = groups_[of - DayCounts::kItem];
     const int64_t values = row < 0 ? 0 : std::ssize(all) / std::ssize(begins_);
-    return id < 0 || id >= values ? 0 : all[static_cast<size_t>(row * values + id)];
+    if (id < 0 || id >= values) return 0;
+    // Look-ups trust it, and anyone can make a file.
+    return std::min<uint8_t>(all[static_cast<size_t>(row * values + id)], kMostTasteGroups);
   }
 
   const IndexFile& file() const { return file_; }

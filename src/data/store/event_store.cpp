@@ -131,6 +131,10 @@ std::string EventStore::column_path(std::string_view column) const {
   return fmt::format("{}/{}.npy", cache_folder_, column);
 }
 
+int64_t EventStore::items_end() const {
+  return manifest_ ? manifest_->num_items : std::numeric_limits<int64_t>::max();
+}
+
 template <class T>
 std::span<const T> EventStore::open_column(std::string_view name, std::string_view descr) {
   files_.emplace_back(column_path(name));

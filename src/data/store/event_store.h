@@ -113,8 +113,25 @@ class EventStore {
   const std::string& folder() const { return folder_; }
   const std::string& cache_folder() const { return cache_folder_; }
   const std::string& index_folder() const { return index_folder_; }
-  /// Path of a column's file, for messages: "flat_uid" and the like.
+  /// Path of a column's file: "flat_uid" and the like.
   std::string column_path(std::string_view column) const;
+  /// No event of this piece has an item from there on, says the manifest; without one any may.
+  int64_t items_end() const;
+
+  /// fingerprint() of what was read of a file; of a large array also with the checksums that the
+  /// store has of the file, so that no change is overlooked.
+  uint64_t fingerprint_of_file(const std::string& path, std::span<const std::byte> bytes,
+                               uint64_t seed) const;
+  template <class T>
+  uint64_t fingerprint_of_file(const std::string& path, std::span<const T> items,
+                               uint64_t seed) const {
+    return fingerprint_of_file(path, std::as_bytes(items), seed);
+  }
+  template <class T>
+  uint64_t fingerprint_of_column(std::string_view column, std::span<const T> items,
+                                 uint64_t seed) const {
+    return fingerprint_of_file(column_path(column), std::as_bytes(items), seed);
+  }
 
   /// What has been read so far and has checksums, in the manifest or (anchors made here) of its
   /// own; nothing with VerifyMode::kNever.
@@ -161,7 +178,7 @@ class EventStore {
   std::string folder_, cache_folder_, index_folder_;
   int64_t history_length_ = 0;
   VerifyMode verify_ = VerifyMode::kAuto;
-  std::optional<StoreManifest> manifest_;  // not read where nothing is verified
+  std::optional<StoreManifest> manifest_;
   std::unique_ptr<VerifiedFiles> verified_;
   mutable std::mutex opened_mutex_;
   mutable std::vector<CheckedFile> opened_;

@@ -62,9 +62,9 @@ int64_t EventStore::first_anchor(const UserEvents& events, int64_t min_history) 
 }
 
 std::unique_ptr<EventStore::AnchorFiles> EventStore::derive_anchors(int64_t min_history) const {
-  uint64_t key = fingerprint_of(kinds_, previous_);
-  key = fingerprint_of(timestamps_, key);
-  key = fingerprint_of(user_start_, key);
+  uint64_t key = fingerprint_of_column("flat_event_types", kinds_, previous_);
+  key = fingerprint_of_column("flat_timestamps", timestamps_, key);
+  key = fingerprint_of_column("user_start", user_start_, key);
   key = fingerprint_of(std::span<const int64_t>(schema_.anchor_kinds), key);
   auto files = std::make_unique<AnchorFiles>();
   files->derived.push_back(open_or_build(
@@ -76,7 +76,7 @@ std::unique_ptr<EventStore::AnchorFiles> EventStore::derive_anchors(int64_t min_
         make_anchors(min_history, path, key);
       }));
   const IndexFile& file = files->derived.back();
-  if (verify_ != VerifyMode::kNever) {
+  {
     const std::lock_guard lock(opened_mutex_);
     opened_.push_back(file.checked());
   }

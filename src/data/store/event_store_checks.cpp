@@ -9,14 +9,20 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/parallel.h"
+#include "base/rng.h"
 #include "data/store/event_store.h"
 #include "data/synth/synth_output.h"
 
 namespace segue::data {
 
 void EventStore::open_manifest() {
-  if (verify_ == VerifyMode::kNever) return;
-  if (base::exists(folder_ + "/" + kManifestFile)) manifest_ = StoreManifest::read(folder_);
+  const bool verifies = verify_ != VerifyMode::kNever;
+  try {
+    if (base::exists(folder_ + "/" + kManifestFile)) manifest_ = StoreManifest::read(folder_);
+  } catch (const Error&) {
+    if (verifies) throw;
+  }
+  if (!verifies) return;
   verified_ = std::make_unique<VerifiedFiles>(index_folder_, manifest_ ? manifest_->checksum() : 0);
   if (verify_ == VerifyMode::kAuto) verified_->read();
   // What others read of the store before or after it is opened.
@@ -39,13 +45,26 @@ void EventStore::note_opened(const std::string& path, const base::FileIdentity& 
 }
 
 std::vector<CheckedFile> EventStore::checked_files() const {
+  if (verify_ == VerifyMode::kNever) return {};
   const std::lock_guard lock(opened_mutex_);
   return opened_;
 }
 
 std::vector<std::string> EventStore::unlisted_files() const {
+  if (verify_ == VerifyMode::kNever) return {};
   const std::lock_guard lock(opened_mutex_);
   return unlisted_;
+}
+
+uint64_t EventStore::fingerprint_of_file(const std::string& path, std::span<const std::byte> bytes,
+                                         uint64_t seed) const {
+  uint64_t key = fingerprint(bytes, seed);
+  if (bytes.size() <= kWholeFingerprint) return key;
+  const std::lock_guard lock(opened_mutex_);
+  const auto file = std::ranges::find(opened_, path, &CheckedFile::path);
+  if (file == opened_.end()) return key;
+  for (const Checksum& checksum : file->checksums) key = base::splitmix64(key ^ checksum.xxh64);
+  return key;
 }
 
 void EventStore::require_intact(std::span<const std::string> paths) const {

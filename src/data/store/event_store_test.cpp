@@ -280,6 +280,36 @@ TEST(PoolIndex, FollowsAChangedStore) {
   EXPECT_NE(PoolIndex::open_or_build(EventStore(s.folder, s.schema)).size(0), before);
 }
 
+/// Of a large column a fingerprint alone looks at some pages.
+TEST(EventStore, AChangeAnywhereInALargeColumnIsInItsChecksum) {
+  TestStore s = make_store(base::temp_path("store"), 3, {.users = 6, .max_events = 300'000});
+  constexpr size_t kBetweenPages = 1000;
+  ASSERT_GT(s.items.size() * sizeof(int64_t), kWholeFingerprint);
+  StoreManifest manifest{
+      .segue_version = "test", .history_length = 30, .min_history = {0}, .num_users = 6};
+  manifest.origin.command = "prep";
+  manifest.num_events = s.num_events();
+  const auto key = [&] {
+    put_npy(s.column("flat_item_ids"), "<i8", s.items);
+    manifest.files = {{.name = "hstu_cache_L30/flat_item_ids.npy",
+                       .bytes = static_cast<int64_t>(fs::file_size(s.column("flat_item_ids"))),
+                       .xxh64 = base::xxh64(s.items.data(), s.items.size() * sizeof(int64_t)),
+                       .dtype = "<i8",
+                       .count = std::ssize(s.items)}};
+    base::make_folders(s.folder + "/segue");
+    base::put_file(s.folder + "/" + kManifestFile, manifest.to_json());
+    const EventStore store(s.folder, s.schema),
+        unverified(s.folder, s.schema, "", VerifyMode::kNever);
+    const uint64_t found = store.fingerprint_of_column("flat_item_ids", store.items(), 0);
+    EXPECT_EQ(unverified.fingerprint_of_column("flat_item_ids", unverified.items(), 0), found);
+    return found;
+  };
+  const uint64_t before = key();
+  EXPECT_EQ(key(), before);
+  ++s.items[kBetweenPages];
+  EXPECT_NE(key(), before);
+}
+
 TEST(PoolIndex, GoesToTheFolderThatWasNamed) {
   const TestStore s = make_store(base::temp_path("store"), 2);
   const std::string index = base::temp_path("elsewhere");

@@ -331,8 +331,7 @@ uint64_t fingerprint_of_map(std::span<const int32_t> map, uint64_t seed) {
 uint64_t fingerprint(std::span<const std::byte> bytes, uint64_t seed) {
   constexpr size_t kPage = 4096;
   constexpr size_t kPages = 256;
-  constexpr size_t kWhole = 4 * kPage * kPages;
-  if (bytes.size() <= kWhole) return whole_fingerprint(bytes, seed);
+  if (bytes.size() <= kWholeFingerprint) return whole_fingerprint(bytes, seed);
   uint64_t hash = base::splitmix64(seed ^ bytes.size());
   for (size_t i = 0; i < kPages; ++i) {
     const size_t at = (bytes.size() - kPage) / (kPages - 1) * i;

@@ -116,7 +116,8 @@ class BuildProgress {
 
 /// Says whether `bytes` are the ones an index was made from: their number and their hash, of large
 /// arrays that of 256 pages spread over the whole. It does not depend on where a store lies or when
-/// it was copied.
+/// it was copied. EventStore::fingerprint_of_file() sees more.
+inline constexpr size_t kWholeFingerprint = size_t{4} << 20;  // bytes; larger arrays are large
 uint64_t fingerprint(std::span<const std::byte> bytes, uint64_t seed);
 template <class T>
 uint64_t fingerprint_of(std::span<const T> items, uint64_t seed) {

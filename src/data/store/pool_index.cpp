@@ -154,12 +154,12 @@ PoolIndex PoolIndex::open_or_build(const EventStore& store) {
   const std::vector<PoolConfig>& pools = store.schema().pools;
   std::vector<std::string> made_from = {store.column_path("user_start"),
                                         store.column_path("user_end")};
-  uint64_t key = fingerprint_of(store.user_start(), pools.size());
-  key = fingerprint_of(store.user_end(), key);
+  uint64_t key = store.fingerprint_of_column("user_start", store.user_start(), pools.size());
+  key = store.fingerprint_of_column("user_end", store.user_end(), key);
   for (size_t p = 0; p < pools.size(); ++p) {
     key = fingerprint_of(std::span<const char>(pools[p].name), key);
-    key = fingerprint_of(store.in_pool(p), key);
     made_from.push_back(store.column_path("flat_is_" + pools[p].name));
+    key = store.fingerprint_of_file(made_from.back(), store.in_pool(p), key);
   }
   return {data::open_or_build(store.index_folder(), "pools.idx", key,
                               [&](const std::string& path) {

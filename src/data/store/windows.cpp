@@ -208,8 +208,8 @@ WindowIndex WindowIndex::open_or_build(const EventStore& store, int64_t min_hist
          fmt::format("a window must be at least a second long, not {}", window_seconds));
   }
   const Anchors anchors = store.anchors(min_history);
-  uint64_t key = fingerprint_of(anchors.positions, 2);
-  key = fingerprint_of(anchors.timestamps, key);
+  uint64_t key = store.fingerprint_of_file(anchors.positions_file, anchors.positions, 2);
+  key = store.fingerprint_of_file(anchors.timestamps_file, anchors.timestamps, key);
   if (origin) key = fingerprint_of(std::span<const int64_t>(&*origin, 1), key);
   IndexFile file = data::open_or_build(
       store.index_folder(), fmt::format("windows_m{}_s{}.idx", min_history, window_seconds), key,
