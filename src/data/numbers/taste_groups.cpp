@@ -178,9 +178,10 @@ class Groups {
 }  // namespace
 
 void find_taste_groups(std::span<const UserValueTally> tallies, std::span<uint8_t> groups) {
+  constexpr int kRandomPasses = kPasses * 2 / 3;
   Groups all(tallies, groups);
   for (int pass = 0; pass < kPasses; ++pass) {
-    const double left = 1 - static_cast<double>(pass) / (kPasses * 2 / 3);
+    const double left = 1 - static_cast<double>(pass) / kRandomPasses;
     const int64_t moved = all.pass(pass, std::max(0.0, kRandomness * left));
     if (left <= 0 && moved == 0) return;
   }

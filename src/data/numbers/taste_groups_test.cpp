@@ -61,7 +61,7 @@ TEST(TasteGroups, AreFound) {
     EXPECT_LE(std::ranges::max(groups), kMostTasteGroups);
     std::vector<uint8_t> used = groups;
     std::ranges::sort(used);
-    used.erase(std::ranges::unique(used).begin(), used.end());
+    used.erase(std::unique(used.begin(), used.end()), used.end());
     EXPECT_LE(used.size(), 12U) << "groups that nobody needs stay empty";
     std::vector<uint8_t> again(120);
     find_taste_groups(made.tallies, again);

@@ -43,8 +43,8 @@ std::vector<std::string> make_text_formats() {
   return formats;
 }
 const std::vector<std::string>& text_formats() {
-  static const std::vector<std::string> formats = make_text_formats();
-  return formats;
+  static const std::vector<std::string> kFormats = make_text_formats();
+  return kFormats;
 }
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }

@@ -115,6 +115,7 @@ std::vector<const ColumnSample*> find_times(const TableSample& table) {
   }
   std::ranges::stable_sort(scores, std::greater<>(), [](const auto& s) { return s.first; });
   std::vector<const ColumnSample*> times;
+  times.reserve(scores.size());
   for (const auto& [score, column] : scores) times.push_back(column);
   return times;
 }
