@@ -5,7 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/npy.h"
 #include "base/test_util.h"
 #include "data/prep/prep.h"
 #include "data/prep/prep_test_util.h"
@@ -16,13 +15,6 @@ namespace {
 
 using base::contains;
 using base::error_of;
-using Ints = std::vector<int64_t>;
-
-Ints integers(const std::string& path) {
-  const base::NpyFile file(path);
-  const std::span<const int64_t> data = file.as<int64_t>("<i8");
-  return {data.begin(), data.end()};
-}
 
 // ---- text ids ----
 

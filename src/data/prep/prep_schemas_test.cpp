@@ -14,8 +14,6 @@
 namespace segue::data {
 namespace {
 
-using Ints = std::vector<int64_t>;
-
 template <class T>
 std::vector<T> array(const std::string& path, const char* dtype) {
   const base::NpyFile file(path);

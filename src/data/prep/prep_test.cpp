@@ -8,7 +8,6 @@
 
 #include <gtest/gtest.h>
 
-#include "base/npy.h"
 #include "base/test_util.h"
 #include "data/prep/prep_test_util.h"
 #include "data/store/store_verify.h"
@@ -19,13 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using base::contains;
 using base::error_of;
-using Ints = std::vector<int64_t>;
-
-Ints integers(const std::string& path) {
-  const base::NpyFile file(path);
-  const std::span<const int64_t> data = file.as<int64_t>("<i8");
-  return {data.begin(), data.end()};
-}
 
 std::vector<Event> shuffled(std::vector<Event> events, uint64_t seed) {
   std::mt19937_64 random(seed);

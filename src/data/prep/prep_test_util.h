@@ -7,18 +7,29 @@
 #include <filesystem>
 #include <map>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "base/file.h"
+#include "base/npy.h"
 #include "base/test_util.h"
 #include "data/log/event.h"
 #include "data/prep/prep.h"
 #include "data/store/store_manifest.h"
 
 namespace segue::data {
+
+using Ints = std::vector<int64_t>;
+
+/// The values of a .npy file of 64-bit integers.
+inline Ints integers(const std::string& path) {
+  const base::NpyFile file(path);
+  const std::span<const int64_t> data = file.as<int64_t>("<i8");
+  return {data.begin(), data.end()};
+}
 
 inline const std::vector<std::string>& yambda_kinds() {
   static const std::vector<std::string> kKinds = LogSchema::preset("yambda-50m").kinds;

@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include "base/file.h"
-#include "base/npy.h"
 #include "base/test_util.h"
 #include "base/time.h"
 #include "data/prep/duplicates.h"
@@ -23,12 +22,6 @@ namespace {
 
 using base::contains;
 using base::error_of;
-
-std::vector<int64_t> integers(const std::string& path) {
-  const base::NpyFile file(path);
-  const std::span<const int64_t> data = file.as<int64_t>("<i8");
-  return {data.begin(), data.end()};
-}
 
 /// What a store says about its rows is not what it says about its events.
 StoreBytes without_row_files(StoreBytes bytes) {

@@ -14,9 +14,8 @@
 #include "base/file.h"
 #include "base/test_util.h"
 #include "base/time.h"
-#include "data/prep/prep.h"
 #include "data/propose/column_words.h"
-#include "data/store/store_verify.h"
+#include "data/propose/propose_test_util.h"
 
 namespace segue::data {
 namespace {
@@ -24,39 +23,10 @@ namespace {
 using base::contains;
 using base::error_of;
 
-class ProposeSchema : public testing::Test {
+class ProposeSchema : public ProposedLog {
  protected:
-  ProposeSchema() : folder_(base::temp_path("raw")) { base::make_folders(folder_); }
-
-  void put(const std::string& name, const std::string& text) const {
-    base::put_file(folder_ + "/" + name, text);
-  }
-  /// The proposal for `raw` (the folder), read as a schema.
-  LogSchema propose(const std::string& raw = "") {
-    text_ = propose_schema(raw.empty() ? folder_ : raw, nullptr);
-    base::ConfigSources sources;
-    sources.file = "proposal";
-    sources.text = text_;
-    sources.use_environment = false;
-    return load_log_schema(sources);
-  }
-  PrepResult prepare(const LogSchema& schema, const std::string& skip = "") const {
-    PrepConfig config;
-    config.raw = folder_;
-    config.store = folder_ + "/store";
-    config.schema = schema;
-    config.memory_bytes = PrepConfig::kLeastMemory;
-    config.history_length = 20;
-    config.min_history = {2};
-    config.overwrite = true;
-    if (!skip.empty()) config.skip_bad = SkipLimit::parse(skip);
-    const PrepResult result = prep(config);
-    EXPECT_TRUE(verify_store(config.store).ok());
-    return result;
-  }
   int64_t below(int64_t n) { return static_cast<int64_t>(random_() % static_cast<uint64_t>(n)); }
 
-  std::string folder_, text_;
   std::mt19937_64 random_{7};
 };
 
@@ -89,7 +59,7 @@ TEST_F(ProposeSchema, MovieLens) {
   EXPECT_TRUE(contains(text_, "title: has about as many values as items"));
   EXPECT_TRUE(contains(text_, "README.md: not looked at"));
   EXPECT_TRUE(contains(text_, fmt::format("segue prep --raw {} --schema", folder_)));
-  EXPECT_EQ(prepare(s).counts.train_events, 2000);
+  EXPECT_EQ(prepare(s), 2000);
 }
 
 /// Genres in one field are several values; a field that merely has a comma in it is one.
@@ -124,7 +94,7 @@ TEST_F(ProposeSchema, SeveralValuesOfAnItem) {
   EXPECT_GT(s.attributes[2].max_values, 4);
   ASSERT_EQ(s.crosses.size(), 1U);
   EXPECT_EQ(s.crosses[0].keys[1], "genres_1");
-  EXPECT_EQ(prepare(s).counts.train_events, 3000);
+  EXPECT_EQ(prepare(s), 3000);
 }
 
 TEST_F(ProposeSchema, MovieLensWithoutHeaderLine) {
@@ -177,7 +147,7 @@ TEST_F(ProposeSchema, ClickStreamWithTextIds) {
   EXPECT_EQ(s.attributes[0].zero, ZeroMeaning::kValue);
   EXPECT_TRUE(contains(text_, "price: is a number, not a category"));
   EXPECT_TRUE(contains(text_, "user_session: changes from row to row of an item"));
-  const PrepResult result = prepare(s);
+  const PrepResult result = prepared(s);
   EXPECT_GT(result.counts.train_events, 4000);
 }
 
@@ -205,7 +175,7 @@ TEST_F(ProposeSchema, AColumnOfClicks) {
   EXPECT_EQ(s.attributes[0].value, "section");
   EXPECT_TRUE(contains(text_, "2 % of the sampled rows have none"));
   EXPECT_TRUE(contains(text_, "--skip-bad"));
-  EXPECT_EQ(prepare(s, "5%").rows.skipped, 40);
+  EXPECT_EQ(prepared(s, "5%").rows.skipped, 40);
 }
 
 TEST_F(ProposeSchema, FlagsMayBeTrueAndFalse) {
@@ -220,7 +190,7 @@ TEST_F(ProposeSchema, FlagsMayBeTrueAndFalse) {
     const LogSchema s = propose();
     EXPECT_EQ(s.flags, std::vector<std::string>{"clicked"}) << yes;
     EXPECT_TRUE(contains(text_, "which 25 % of the sampled rows have")) << yes;
-    EXPECT_EQ(prepare(s).counts.train_events, 500);
+    EXPECT_EQ(prepare(s), 500);
   }
 }
 
@@ -237,7 +207,7 @@ TEST_F(ProposeSchema, TheLabelIsAmongTheFlagsHoweverManyThereAre) {
   const LogSchema s = propose();
   EXPECT_EQ(s.label_pool, "clicked");
   EXPECT_EQ(s.pools.size(), kMaxPools);
-  EXPECT_EQ(prepare(s).counts.train_events, 200);
+  EXPECT_EQ(prepare(s), 200);
 }
 
 /// prep needs every flag, and whether the user chose the item, not only what is predicted.
@@ -255,7 +225,7 @@ TEST_F(ProposeSchema, RowsWithoutAFlagAreLeftOut) {
     const LogSchema s = propose();
     EXPECT_EQ(s.flags, (std::vector<std::string>{"clicked", "shared"}));
     EXPECT_TRUE(contains(text_, "--skip-bad 5%")) << column;
-    EXPECT_EQ(prepare(s, "5%").rows.skipped, 10);
+    EXPECT_EQ(prepared(s, "5%").rows.skipped, 10);
   }
 }
 

@@ -11,6 +11,7 @@
 #include "data/prep/prep.h"
 #include "data/propose/propose_schema.h"
 #include "data/store/id_maps.h"
+#include "data/store/store_verify.h"
 
 namespace segue::data {
 
@@ -22,9 +23,9 @@ class ProposedLog : public testing::Test {
   void put(const std::string& name, const std::string& text) const {
     base::put_file(folder_ + "/" + name, text);
   }
-  /// The proposal, read as prep reads a schema.
-  LogSchema propose() {
-    text_ = propose_schema(folder_, parquet_);
+  /// The proposal for `raw` (the folder), read as prep reads a schema.
+  LogSchema propose(const std::string& raw = "") {
+    text_ = propose_schema(raw.empty() ? folder_ : raw, parquet_);
     base::ConfigSources sources;
     sources.file = "proposal";
     sources.text = text_;
@@ -42,8 +43,7 @@ class ProposedLog : public testing::Test {
     }
     return text;
   }
-  /// Events of the store.
-  int64_t prepare(const LogSchema& schema, const std::string& skip = "") const {
+  PrepResult prepared(const LogSchema& schema, const std::string& skip = "") const {
     PrepConfig config;
     config.parquet = parquet_;
     if (!skip.empty()) config.skip_bad = SkipLimit::parse(skip);
@@ -54,7 +54,13 @@ class ProposedLog : public testing::Test {
     config.history_length = 20;
     config.min_history = {2};
     config.overwrite = true;
-    return prep(config).counts.train_events;
+    const PrepResult result = prep(config);
+    EXPECT_TRUE(verify_store(config.store).ok());
+    return result;
+  }
+  /// Events of the store.
+  int64_t prepare(const LogSchema& schema, const std::string& skip = "") const {
+    return prepared(schema, skip).counts.train_events;
   }
   /// Ids of a column that the store made numbers of.
   std::vector<std::string> ids(const std::string& column) const {
