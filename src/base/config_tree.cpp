@@ -81,7 +81,7 @@ ConfigNode convert(const toml::node& from, const ConfigPlace& base) {
   std::sort(names.begin(), names.end());
   const std::string nearest = nearest_name(fs::path(path).filename().string(), names);
   fail(ErrorCode::kNotFound,
-       fmt::format("{}: no such config file; {}", path,
+       fmt::format("{}: no such file; {}", path,
                    nearest.empty()
                        ? "give the path of a TOML file"
                        : fmt::format("did you mean `{}`?", (folder / nearest).string())));

@@ -332,7 +332,9 @@ void run_bench(const std::string& name, Settings settings, Report& report) {
   }
   const std::string nearest = base::nearest_name(name, names);
   fail(ErrorCode::kInvalidArgument,
-       fmt::format("there is no bench `{}`; {}", name,
+       fmt::format("{}; {}",
+                   name.empty() ? "the name of a bench or a subcommand is missing"
+                                : fmt::format("there is no bench `{}`", name),
                    nearest.empty() ? fmt::format("there is: {}", fmt::join(names, ", "))
                                    : fmt::format("did you mean `{}`?", nearest)));
 }

@@ -124,7 +124,8 @@ Steps measure_steps(const train::RunConfig& config, const Batches& batches, cons
   const Device device = train::take_device(config, world);
   train::Ranks ranks(world, config, device);
   train::RunPlan plan = train::plan_for(config, ranks, device);
-  train::require_memory(plan.memory, device, train::available_bytes(device));
+  train::require_memory(plan.memory, device, train::available_bytes(device),
+                        /*full_batches=*/true);
   train::Trainer trainer(config, device, ranks, std::move(plan));
   const auto balancer = train::make_balancer(config, trainer);
   train::BatchPipeline pipeline(trainer, sparse::Mode::kTraining, config.parallel.pipeline,

@@ -136,6 +136,12 @@ void write_and_say(const std::string& path, const std::string& text) {
 void make_tables(const TableArguments& arguments) {
   std::string stale;
   for (const std::string& file : arguments.files) {
+    if (!base::exists(file)) {
+      fail(ErrorCode::kNotFound,
+           fmt::format("{}: no such file; run this in Segue's source folder, or name Markdown "
+                       "files and --rows FOLDER",
+                       file));
+    }
     const bench::FilledTables filled = bench::fill_tables(file, arguments.rows);
     for (const std::string& table : filled.changed) {
       stale += fmt::format("\n  {}: table `{}`", file, table);

@@ -33,6 +33,7 @@ void add_plan(CLI::App& app) {
   command->add_flag("--json", arguments->json, "the same as one JSON object");
   add_plan_ranks(*command, arguments->ranks);
   command->callback([arguments] {
+    arguments->ranks.validate();
     if (arguments->ranks.wanted()) {
       return plan_ranks(arguments->sources, arguments->ranks, arguments->json);
     }

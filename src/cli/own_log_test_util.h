@@ -155,6 +155,8 @@ class OwnLog {
     put("broken.toml", "[model\nlayers = 1\n");
     put("pairs_ms.csv", "user,item,time\n0,1," + std::to_string((kFirstTime + kDay) * 1000) + "\n");
     put("pairs_early.csv", "user,item,time\n0,1,5\n");
+    put("pairs_unknown.csv", "user,item\n0,1\n0,99999\n");
+    put("pairs_negative.csv", "user,item\n0,-1\n");
     put("pairs_zeros.csv", "user,item\n0,1\n0,007\n");
     put("pairs_none.csv", "user,item,time\n");
     put("users_none.csv", "user\n");

@@ -205,6 +205,17 @@ void add_plan_ranks(CLI::App& command, PlanRanks& a) {
   command.add_option("--rates", a.rates, "rows of `segue bench attention|stack|step --json`");
 }
 
+void PlanRanks::validate() const {
+  if (!wanted() && (hbm > 0 || host > 0)) {
+    fail(ErrorCode::kInvalidArgument,
+         fmt::format("{} is what tables of a rank may take; give --ranks N as well (1 for one)",
+                     hbm > 0 ? "--hbm" : "--host"));
+  }
+  if (!simulate && !rates.empty()) {
+    fail(ErrorCode::kInvalidArgument, "--rates is for --simulate; give that as well");
+  }
+}
+
 void plan_ranks(const base::ConfigSources& sources, const PlanRanks& a, bool json) {
   base::ConfigSources run = sources, simulation;
   const auto is_simulation = [](const std::string& s) { return s.starts_with("simulate."); };

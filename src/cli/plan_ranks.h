@@ -18,6 +18,7 @@ struct PlanRanks {
   std::string rates;
 
   bool wanted() const { return simulate || !ranks.empty(); }
+  void validate() const;  // Error(kInvalidArgument) for what would have no effect
 };
 void add_plan_ranks(CLI::App& command, PlanRanks& arguments);
 /// Error(kOutOfMemory), after everything was printed, when the plan does not fit.

@@ -112,9 +112,7 @@ void tell_times(Story& story, const SidecarFacts& f) {
 
 std::string write_sidecar(const Lab& lab, const SidecarFacts& facts) {
   if (lab.options().out.empty()) return "";
-  const std::string folder = lab.options().out + "/roofline";
-  base::make_folders(folder);
-  std::string path = folder + "/" + sidecar_name(facts);
+  std::string path = lab.options().out + "/roofline/" + sidecar_name(facts);
   base::write_file(path, sidecar_text(facts));
   lab.say("  wrote " + path);
   return path;

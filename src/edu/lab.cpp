@@ -22,6 +22,7 @@ std::string size_text(int64_t bytes) { return base::format_bytes(static_cast<dou
 Lab::Lab(const Options& options, Sink sink) : options_(options), sink_(std::move(sink)) {
   const Device device = parse_device(options.device);
   require_available(device);
+  if (!options.out.empty()) base::make_folders(options.out + "/roofline");  // before any work
   base::set_num_threads(options.threads);
   machine_ = detect_machine(device);
   // Scratch of the measurements; address space on the CPU.

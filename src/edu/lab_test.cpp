@@ -93,6 +93,16 @@ TEST(EduCompareTest, RunsAllOfItInSeconds) {
   std::filesystem::remove_all(out);
 }
 
+TEST(EduCompareTest, AFolderThatCannotBeMadeIsKnownBeforeAnyWork) {
+  std::string said;
+  const Sink sink = [&](const std::string& line) { said += line; };
+  const auto error = base::error_of(
+      [&] { run_compare({.out = "/proc/x/lesson", .quick = true}, sink, "a test"); });
+  ASSERT_TRUE(error);
+  EXPECT_NE(std::string(error->what()).find("/proc/x/lesson"), std::string::npos);
+  EXPECT_EQ(said, "");
+}
+
 /// On an idle machine: neighbours that use its memory bend every one of these.
 TEST(SlowEduCompareTest, ExperimentsComeOutAsPredicted) {
   Lab lab({}, [](const std::string&) {});

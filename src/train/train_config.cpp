@@ -158,7 +158,7 @@ data::RandomDataConfig DataConfig::random_config() const {
 }
 
 void DataConfig::validate() const {
-  require_size("data.batch_size", batch_size, kMostCount);
+  require_size("data.batch_size", batch_size, int64_t{1} << 24);
   require_at_least("data.gather.history_length", gather.history_length, 0);
   if (gather.history_length > 0) gather.validate();
   stream_config().validate();

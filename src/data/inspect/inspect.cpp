@@ -15,6 +15,7 @@
 #include "base/npy.h"
 #include "base/parallel.h"
 #include "data/numbers/day_counts.h"
+#include "data/store/cache_folder.h"
 #include "data/store/event_log.h"
 #include "data/store/windows.h"
 
@@ -289,6 +290,7 @@ Spread spread_of(std::vector<int64_t> values) {
 LogSchema schema_for(const std::string& store) {
   const std::string folder = store_folder(store);
   if (base::exists(folder + "/" + kSchemaFile)) return read_store_schema(folder);
+  find_cache_folder(store);  // what is no store at all has no columns that others could lack
   return LogSchema::preset("yambda-5b");
 }
 

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
+#include "data/store/cache_folder.h"
 #include "data/store/store_stage.h"
 
 namespace segue::data {
@@ -70,25 +71,7 @@ std::string store_folder(const std::string& path) {
   return folder.has_parent_path() ? folder.parent_path().string() : ".";
 }
 
-EventStore::EventStore(const std::string& path, const SampleSchema& schema,
-                       const std::string& index_folder, VerifyMode verify, int64_t most_segments)
-    : schema_(schema), verify_(verify) {
-  schema_.validate();
-  find_folders(path, index_folder);
-  open();
-  open_segments(most_segments);
-}
-
-void EventStore::open() {
-  open_manifest();
-  open_columns();
-  check_users();
-  check_metadata();
-  open_attributes();
-  open_user_attributes();
-}
-
-void EventStore::find_folders(const std::string& path, const std::string& index_folder) {
+std::string find_cache_folder(const std::string& path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
     fail(
@@ -115,8 +98,30 @@ void EventStore::find_folders(const std::string& path, const std::string& index_
     }
     cache = found.front();
   }
-  cache_folder_ = cache.string();
-  history_length_ = *number_after(cache.filename().string(), kCachePrefix);
+  return cache.string();
+}
+
+EventStore::EventStore(const std::string& path, const SampleSchema& schema,
+                       const std::string& index_folder, VerifyMode verify, int64_t most_segments)
+    : schema_(schema), verify_(verify) {
+  schema_.validate();
+  find_folders(path, index_folder);
+  open();
+  open_segments(most_segments);
+}
+
+void EventStore::open() {
+  open_manifest();
+  open_columns();
+  check_users();
+  check_metadata();
+  open_attributes();
+  open_user_attributes();
+}
+
+void EventStore::find_folders(const std::string& path, const std::string& index_folder) {
+  cache_folder_ = find_cache_folder(path);
+  history_length_ = *number_after(fs::path(cache_folder_).filename().string(), kCachePrefix);
   folder_ = store_folder(cache_folder_);
   index_folder_ = index_folder.empty() ? folder_ + "/segue" : index_folder;
   if (!base::exists(cache_folder_ + "/_READY")) {

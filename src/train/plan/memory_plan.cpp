@@ -146,7 +146,7 @@ double available_bytes(Device device) {
   return static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
 }
 
-void require_memory(const MemoryPlan& plan, Device device, double available) {
+void require_memory(const MemoryPlan& plan, Device device, double available, bool full_batches) {
   const double needed = plan.total();
   if (needed <= available) return;
   const std::string where = device.is_cpu() ? "this machine" : to_string(device);
@@ -154,7 +154,7 @@ void require_memory(const MemoryPlan& plan, Device device, double available) {
       "the run needs {}, but {} has {}:\n{}Lower `rows` in sparse.tables or sparse.dim, or "
       "data.batch_size or train.micro_batch_tokens",
       format_bytes(needed), where, format_bytes(available), plan.text());
-  if (device.is_cpu() && needed - plan.of(Purpose::kActivation) <= available) {
+  if (device.is_cpu() && !full_batches && needed - plan.of(Purpose::kActivation) <= available) {
     base::log_warning(why + "; steps of smaller batches may still fit");
     return;
   }

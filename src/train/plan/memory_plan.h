@@ -47,7 +47,8 @@ double available_bytes(Device device);
 
 /// Error(kOutOfMemory) with the plan and what to change when `available` bytes are too few. On the
 /// CPU, where an arena takes memory only as far as steps touch it, a plan that fits but for its
-/// arena is a warning.
-void require_memory(const MemoryPlan& plan, Device device, double available);
+/// arena is a warning, unless batches are as large as the plan takes them to be.
+void require_memory(const MemoryPlan& plan, Device device, double available,
+                    bool full_batches = false);
 
 }  // namespace segue::train

@@ -167,6 +167,8 @@ TEST(MemoryPlanTest, OnTheCpuAnArenaThatDoesNotFitIsAWarning) {
   const double arena = plan.of(Purpose::kActivation), rest = plan.total() - arena;
   ASSERT_GT(arena, 0);
   EXPECT_NO_THROW(require_memory(plan, Device::cpu(), rest + arena / 2));
+  EXPECT_TRUE(base::error_of(
+      [&] { require_memory(plan, Device::cpu(), rest + arena / 2, /*full_batches=*/true); }));
   EXPECT_TRUE(base::error_of([&] { require_memory(plan, Device::cpu(), rest / 2); }));
   EXPECT_TRUE(base::error_of([&] { require_memory(plan, Device::cuda(), rest + arena / 2); }));
 }

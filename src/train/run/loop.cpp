@@ -478,7 +478,7 @@ class Loop {
     summary_.checkpoint_stall_seconds = saver_->stalled_seconds();
     summary_.seconds = wall_.seconds();
     if (!log_) return;
-    log_->summarize(summary_);
+    log_->summarize(summary_, state_);
     log_end(summary_, log_->has_line());
   }
 

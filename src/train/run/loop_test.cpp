@@ -188,6 +188,25 @@ TEST_F(LoopTest, ASignalSavesAndTheRunGoesOnAsIfNothingHadHappened) {
   std::filesystem::remove_all(straight);
 }
 
+TEST_F(LoopTest, AStopBetweenTwoLinesTellsTheLossOfItsLastSteps) {
+  RunConfig c = tiny_config();
+  c.train.steps = 1'000'000;
+  c.train.log_every = 1'000'000;
+  c.eval.at_end = false;
+  c.trace.steps = {3};
+  c.trace.active = 1;
+  std::signal(SIGTERM, SIG_IGN);
+  std::thread sender([&] {
+    while (!base::exists(folder + "/trace/trace_step3.json")) std::this_thread::yield();
+    std::raise(SIGTERM);
+  });
+  const TrainSummary summary = train_loop(c, folder);
+  sender.join();
+  std::signal(SIGTERM, SIG_DFL);
+  EXPECT_FALSE(summary.finished);
+  EXPECT_GT(summary.last_loss, 0);
+}
+
 TEST_F(LoopTest, ASignalDuringTheLastEvaluationLeavesItToTheNextStart) {
   RunConfig c = tiny_config();
   c.eval.at_end = false;

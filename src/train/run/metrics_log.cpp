@@ -351,9 +351,10 @@ void MetricsLog::finish() {
   progress_.finish(fmt::format("loss {:.4f}  AUC {:.4f}", last_loss_, last_auc_));
 }
 
-void MetricsLog::summarize(TrainSummary& summary) const {
+void MetricsLog::summarize(TrainSummary& summary, const RunState& state) const {
+  const Interval& rest = state.interval;
   summary.first_loss = first_loss_;
-  summary.last_loss = last_loss_;
+  summary.last_loss = rest.steps > 0 ? rest.loss / static_cast<double>(rest.steps) : last_loss_;
   summary.samples_per_s = per_second(static_cast<double>(all_.samples), all_.seconds);
   summary.tokens_per_s = per_second(static_cast<double>(all_.tokens), all_.seconds);
   summary.model_flops_per_s = per_second(all_.jagged_flops, all_.seconds);

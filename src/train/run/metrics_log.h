@@ -43,8 +43,8 @@ class MetricsLog {
   void drain();   // Error(kIo) while anything waits for a full disk
 
   bool has_line() const { return has_line_; }  // an interval has ended in this process
-  /// Losses and rates of this process's steps.
-  void summarize(TrainSummary& summary) const;
+  /// Losses and rates of this process's steps; the interval that a stop cuts short counts.
+  void summarize(TrainSummary& summary, const RunState& state) const;
 
  private:
   void add_rates(const Interval& interval, int ranks, nlohmann::ordered_json& line) const;

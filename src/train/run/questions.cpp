@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "data/inspect/id_ranges.h"
 #include "data/log/event_normalizer.h"
 #include "data/store/event_log.h"
 #include "data/store/id_maps.h"
@@ -59,7 +60,22 @@ Questions::Questions(const StoreScorer& scorer, const data::ParquetSupport* parq
       log_(scorer.store()),
       tables_{.parquet = parquet},
       users_(data::IdMaps(scorer.store().folder()), "user"),
-      items_(data::IdMaps(scorer.store().folder()), "item") {}
+      items_(data::IdMaps(scorer.store().folder()), "item") {
+  const auto items = static_cast<int64_t>(data::items_that_occur(log_).size());
+  if (items == 0) return;  // the store does not say which it has
+  last_item_ = items - 1;
+  for (size_t a = 0; a < scorer.store().schema().attributes.size(); ++a) {  // items to come
+    const auto known = static_cast<int64_t>(scorer.store().attribute_map(a).size());
+    last_item_ = std::max(last_item_, known - 1);
+  }
+}
+
+int64_t Questions::require_item(int64_t item, const std::string& where) const {
+  if (item >= 0 && item <= last_item_) return item;
+  fail(ErrorCode::kOutOfRange,
+       fmt::format("{}: item {} is none of {}{}", where, item, scorer_.store().folder(),
+                   last_item_ == kAnyItem ? "" : fmt::format(", which go up to {}", last_item_)));
+}
 
 std::vector<data::CandidateQuery> Questions::read_pairs(const std::string& path) const {
   std::vector<data::ColumnRequest> requests = {users_.request("user"), items_.request("item")};
@@ -69,9 +85,10 @@ std::vector<data::CandidateQuery> Questions::read_pairs(const std::string& path)
   read_rows(path, requests, tables_,
             [&](const data::RawBlock& block, size_t row, const std::string& where) {
               const int64_t time = with_time ? seconds_of(block.columns[2], row, where) : kAfterAll;
-              questions.push_back({.user = users_.number(block.columns[0], row, where),
-                                   .item = items_.number(block.columns[1], row, where),
-                                   .time = time});
+              questions.push_back(
+                  {.user = users_.number(block.columns[0], row, where),
+                   .item = require_item(items_.number(block.columns[1], row, where), where),
+                   .time = time});
             });
   return questions;
 }

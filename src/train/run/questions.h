@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,13 +37,17 @@ class Questions {
  private:
   std::vector<data::CandidateQuery> read_pairs(const std::string& path) const;
   void read_numbers(const std::string& path, std::vector<data::CandidateQuery>& questions) const;
+  int64_t require_item(int64_t item, const std::string& where) const;
   void settle(const std::string& where, data::CandidateQuery& question) const;
   void doubt(const std::string& where, std::span<const data::CandidateQuery> questions) const;
+
+  static constexpr int64_t kAnyItem = std::numeric_limits<int64_t>::max();
 
   const StoreScorer& scorer_;
   data::EventLog log_;
   data::TableOptions tables_;
   data::OriginalIds users_, items_;
+  int64_t last_item_ = kAnyItem;  // that the store knows
 };
 
 }  // namespace segue::train

@@ -149,7 +149,8 @@ void flatten(const toml::node& node, const std::string& key,
   }
   std::ostringstream text;
   node.visit([&](const auto& value) { text << value; });
-  out[key] = text.str();
+  const toml::value<double>* number = node.as_floating_point();
+  out[key] = number != nullptr ? fmt::format("{}", number->get()) : text.str();  // 0.1 as "0.1"
 }
 
 /// What does not show in one member alone.

@@ -112,13 +112,13 @@ TEST(RunStateTest, AConfigThatIsNoTomlIsSaid) {
 
 TEST(RunStateTest, DifferencesNameKeyAndBothValues) {
   RunConfig before = tiny_config(), now = before;
-  now.optimizer.lr = 0.5;
+  now.optimizer.lr = 0.1;
   now.sparse.tables[1].rows = 21;
   now.train.threads = 7;  // how, not what
   const auto differences = config_differences(base::to_toml(before), base::to_toml(now));
   ASSERT_EQ(differences.size(), 2u);
   EXPECT_EQ(differences[0].key, "optimizer.lr");
-  EXPECT_EQ(differences[0].now, "0.5");
+  EXPECT_EQ(differences[0].now, "0.1");  // no 0.10000000000000001
   EXPECT_EQ(differences[1].key, "sparse.tables.1.rows");
   EXPECT_EQ(differences[1].before, "20");
 
