@@ -96,7 +96,7 @@ std::optional<IndexFile> IndexFile::open(const std::string& path, const uint64_t
   if (header.magic != kMagic) return reject("it is no index, or of another version");
   if (header.checksum != header.own_checksum()) return reject("its header is damaged");
   if (fingerprint != nullptr && header.fingerprint != *fingerprint)
-    return reject("the store has changed");
+    return reject("the store, or the way it is made, has changed");
 
   // The file may be cut off, and the header's checksum is one that anybody can compute.
   if (header.num_sections < 0 || header.num_sections > kMaxSections) {

@@ -57,7 +57,7 @@ TEST_F(IndexFileTest, SaysWhyItCannotBeUsed) {
   EXPECT_EQ(why, "there is none yet");
   write();
   EXPECT_FALSE(open(kKey + 1));
-  EXPECT_EQ(why, "the store has changed");
+  EXPECT_EQ(why, "the store, or the way it is made, has changed");
   const std::string good = base::read_file(path);
   // Any length but its own, and a flipped bit anywhere but in the padding.
   for (const size_t size : {size_t{0}, size_t{100}, size_t{4096}, good.size() - 1}) {
