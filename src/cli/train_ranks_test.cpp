@@ -390,7 +390,7 @@ TEST_F(TrainRanks, TraceShowsTheNextTwoBatchesMadeWhileOneIsTrained) {
   for (const char* name : {"pipeline: balance", "pipeline: prepare"}) {
     int threads = 0;
     for (const nlohmann::json& e : trace["traceEvents"]) {
-      threads += e["ph"] == "M" && e["args"]["name"] == name;
+      threads += e["ph"] == "M" && e["name"] == "thread_name" && e["args"]["name"] == name;
     }
     EXPECT_EQ(threads, 1) << name;
   }
